@@ -1,7 +1,7 @@
 """The extras of the package, and the error for a missing extra.
 
-Law: ``pip install bookspark`` installs the imports of a client and a bookie's process: crc32c, kazoo, msgspec, uvloop and
-zstandard. Every other package is imported where it is used, and comes with an extra (``setup.cfg``,
+Law: ``pip install bookspark`` installs the imports of a client and a bookie's process: crc32c, kazoo, msgspec, sortedcontainers,
+uvloop and zstandard. Every other package is imported where it is used, and comes with an extra (``setup.cfg``,
 ``options.extras_require``), which the error names.
 """
 

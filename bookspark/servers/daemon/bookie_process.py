@@ -62,6 +62,7 @@ from bookspark.store.autorecovery.healing import Healing
 from bookspark.store.autorecovery.own_bookie import OwnBookie
 from bookspark.store.bookie.bookie_config import BookieConfig, advertised_address, is_loopback, is_name
 from bookspark.store.bookie.commit.commit_thread import Post
+from bookspark.store.bookie.disk.packed_dict import since
 from bookspark.store.bookie.interpreter import suit_a_bookie
 from bookspark.store.bookie.ledgers.first_requests import FirstRequestCheck
 from bookspark.store.bookie.ledgers.lossy_boots import LossyBoots
@@ -221,7 +222,7 @@ def keep_lost_records(storage: Storage, store: MetadataStore) -> LostRecords | N
 
 def _held_from(storage: Storage, above: int) -> list[int]:
     """Ids above this one with entries or control state, many of them twice."""
-    return storage.holdings.index.ledger_ids(above + 1) + storage.holdings.ledgers.ids.since(above + 1)
+    return storage.holdings.index.ledger_ids(above + 1) + since(storage.holdings.ledgers.ids, above + 1)
 
 
 # -- The registration

@@ -14,6 +14,7 @@ from bookspark.protocol.bookie.bookie_ledger import answer_absent, answer_last_a
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata, LedgerState
 from bookspark.protocol.ledger.responses import Negative, Positive, UnknownReason
 from bookspark.store.bookie.disk.control_state import ControlState, Record
+from bookspark.store.bookie.disk.packed_dict import ascending
 from tests.store.bookie.boot_directories import Directory, Entry
 
 ME = "bookie-1"
@@ -92,7 +93,7 @@ def superseded(missed: set[Record], read: Sequence[list[Record]]) -> set[Record]
 
 def _said(state: ControlState) -> dict[int, tuple[object, ...]]:
     """What is said of each ledger, but for doubts: the metadata ends these, and no record says so."""
-    ledgers = {ledger_id: state.ledgers.look(ledger_id) for ledger_id in state.ledgers.ids.ascending()}
+    ledgers = {ledger_id: state.ledgers.look(ledger_id) for ledger_id in ascending(state.ledgers.ids)}
     return {
         ledger_id: (known.master_key, known.fenced, known.last_add_confirmed, known.lost)
         for ledger_id, known in ledgers.items()

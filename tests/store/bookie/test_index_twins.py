@@ -8,47 +8,31 @@ from random import Random
 from unittest.mock import patch
 
 import pytest
+from sortedcontainers import SortedList
 
-from bookspark.store.bookie.disk import checkpoint, packed_dict, sorted_ids
+from bookspark.store.bookie.disk import checkpoint, packed_dict
 from bookspark.store.bookie.disk.checkpoint import Block, BlockBuilder, decode_block, gathered, overlaid
 from bookspark.store.bookie.disk.index import ChangingRows, Index, LedgerRows, Row, location, log_of
-from bookspark.store.bookie.disk.packed_dict import PackedDict
-from bookspark.store.bookie.disk.sorted_ids import SortedIds
+from bookspark.store.bookie.disk.packed_dict import PackedDict, ascending, since
 
 SEEDS = range(12)
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    monkeypatch.setattr(sorted_ids, "_PART_MAX", 4)
     monkeypatch.setattr(packed_dict, "_A_STEP", 2)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_sorted_ids_are_a_set_in_order(seed):
-    draw, ids, twin = Random(seed), SortedIds(), set[int]()
-    ids.discard(3)
-    assert list(ids.ascending()) == ids.since(0) == []
-    for _ in range(150):
-        one = draw.randrange(-2, 40)
-        if draw.random() < 0.6:
-            ids.add(one)
-            twin.add(one)
-        else:
-            ids.discard(one)
-            twin.discard(one)
-        assert len(ids) == len(twin)
-        assert list(ids.ascending()) == sorted(twin)
-        start, count = draw.randrange(-3, 42), draw.randrange(5)
-        assert ids.since(start) == sorted(one for one in twin if one >= start)
-        assert ids.since(start, count) == ids.since(start)[:count]
+def test_ids_from_a_start_on():
+    ids = SortedList([3, 5, 9])
+    assert [since(ids, start) for start in (None, 3, 4, 10)] == [[3, 5, 9], [3, 5, 9], [5, 9], []]
+    assert since(ids, 4, 1) == [5]
+    assert list(ascending(SortedList())) == []
 
 
 def test_ids_may_come_and_go_while_they_are_walked_over():
-    ids = SortedIds()
-    for one in range(0, 40, 2):
-        ids.add(one)
-    walk, seen = ids.ascending(), []
+    ids = SortedList(range(0, 40, 2))
+    walk, seen = ascending(ids), []
     for one in walk:
         seen.append(one)
         ids.discard(one)
@@ -114,7 +98,7 @@ def test_a_packed_dict_is_a_dict(seed):
             else:
                 assert form == b"%d" % twin[one]
         assert sorted(thing.value for thing in things.looks()) == sorted(twin.values())
-        assert list(things.ids.ascending()) == sorted(twin)
+        assert list(ascending(things.ids)) == sorted(twin)
         used = [thing.value for one in twin if (thing := things.in_use(one)) is not None]
         assert things.in_use_count == len(used)
         kept = [kept.value for kept in things.packed.values() if isinstance(kept, Thing)]
@@ -229,11 +213,11 @@ def test_rows_that_follow_each_other_in_one_batch_are_one_after_a_move():
 def block_of(ledgers: dict[int, tuple[int, int, int, list[Row]]]) -> list[Block]:
     """One ledger a block, or several."""
     builder, blocks = BlockBuilder(), []
-    for ledger_id, (confirmed, replicated, since, rows) in sorted(ledgers.items()):
+    for ledger_id, (confirmed, replicated, base, rows) in sorted(ledgers.items()):
         columns = ChangingRows.empty()
         for row in rows:
             columns.append(*row)
-        builder.add((ledger_id, confirmed, replicated, since, len(rows)), columns.to_bytes())
+        builder.add((ledger_id, confirmed, replicated, base, len(rows)), columns.to_bytes())
         if builder.is_full:
             blocks.append(builder.take())
     return [*blocks, builder.take()] if len(builder) else blocks
@@ -269,10 +253,10 @@ def test_newer_blocks_lie_over_older_ones(seed, ledgers_max):
         made: dict[int, tuple[int, int, int, list[Row]]] = {}
         low = draw.choice([0, 0, 20])
         for ledger_id in draw.sample(range(low, low + 25), draw.randrange(1, 12)):
-            since = draw.choice([0, 0, 3, 6])
-            firsts = sorted(draw.sample(range(since, since + 9), draw.randrange(5)))
+            base = draw.choice([0, 0, 3, 6])
+            firsts = sorted(draw.sample(range(base, base + 9), draw.randrange(5)))
             rows = [Row(first, first, location(log + first % 2, first), 8) for first in firsts]
-            made[ledger_id] = draw.randrange(9), draw.randrange(9), since, rows
+            made[ledger_id] = draw.randrange(9), draw.randrange(9), base, rows
         return made
 
     older, newer = drawn(1), drawn(5)
@@ -280,18 +264,18 @@ def test_newer_blocks_lie_over_older_ones(seed, ledgers_max):
         if draw.random() < 0.5:
             older[ledger_id] = confirmed, replicated, 0, rows
     expected = dict(older)
-    for ledger_id, (confirmed, replicated, since, rows) in newer.items():
-        if since and ledger_id in older:
+    for ledger_id, (confirmed, replicated, base, rows) in newer.items():
+        if base and ledger_id in older:
             before = older[ledger_id]
-            kept = [row for row in before[3] if row.first < since]
+            kept = [row for row in before[3] if row.first < base]
             expected[ledger_id] = (
                 max(confirmed, before[0]),
                 max(replicated, before[1]),
-                min(since, before[2]),
+                min(base, before[2]),
                 kept + rows,
             )
         else:
-            expected[ledger_id] = confirmed, replicated, since, rows
+            expected[ledger_id] = confirmed, replicated, base, rows
     with patch.object(checkpoint, "_LEDGERS_MAX", ledgers_max):
         over = list(overlaid(block_of(older), block_of(newer)))
         assert ledgers_of(over) == expected

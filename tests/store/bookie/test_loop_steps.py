@@ -8,14 +8,14 @@ import sys
 from collections import deque
 
 import pytest
+from sortedcontainers import SortedSet
 
 from bookspark.protocol.bookie.bookie_boot import LossyBootNoted
 from bookspark.protocol.bookie.bookie_ledger import EntriesLost, LimboCleared, LimboNoted, MasterKeyNoted
-from bookspark.store.bookie.disk import control_state
+from bookspark.store.bookie.disk import control_state, packed_dict
 from bookspark.store.bookie.disk.control_state import _PLAIN_LEDGER, LedgersNoted
 from bookspark.store.bookie.disk.index import ChangingRows, Index
-from bookspark.store.bookie.disk.packed_dict import PackedDict
-from bookspark.store.bookie.disk.sorted_ids import SortedIds
+from bookspark.store.bookie.disk.packed_dict import PackedDict, ascending
 from bookspark.store.bookie.holdings.holdings import RANGES_ROWS_MAX
 from bookspark.store.bookie.ledgers.held_copies import _ROWS_A_TURN
 from bookspark.store.bookie.space.reclaiming import unlimited
@@ -134,12 +134,10 @@ def test_no_step_of_a_pass_looks_at_many_rows(storage, monkeypatch, sealed):
 
 def test_ids_are_walked_in_parts_while_others_come_and_go():
     rng = random.Random(7)
-    ids = SortedIds()
     stay = set(range(0, MANY, 3))
-    for one in stay:
-        ids.add(one)
+    ids = SortedSet(stay)
     found = []
-    for number, one in enumerate(ids.ascending()):
+    for number, one in enumerate(ascending(ids)):
         found.append(one)
         if number % 5 == 0:
             other = rng.randrange(MANY)
@@ -151,14 +149,14 @@ def test_known_ledgers_are_walked_in_parts_while_others_come_and_go(storage, mon
     """The ids of all ledgers were listed in one step of the loop: 0.35 s for ten million."""
     control = storage.storage.holdings.control
     control.replay(MasterKeyNoted(one, bytes(16)) for one in range(0, 3 * MANY, 3))
-    listed, since = [], SortedIds.since
+    listed, since = [], packed_dict.since
 
     def noted(ids, start, count=None):
         found = since(ids, start, count)
         listed.append(len(found))
         return found
 
-    monkeypatch.setattr(SortedIds, "since", noted)
+    monkeypatch.setattr(packed_dict, "since", noted)
     rng, told, held = random.Random(7), set(), storage.storage.garbage_collection.held()
     for records in control.records():
         for record in records:
@@ -177,9 +175,9 @@ def test_a_first_checkpoint_of_many_ledgers_does_nothing_for_all_of_them_at_once
     run_checkpoint(storage.storage)
     holdings = storage.storage.holdings
     (row,) = holdings.index.get(0).covering(0, 0)
-    since, asked, at_work = SortedIds.since, [], []
+    since, asked, at_work = packed_dict.since, [], []
     monkeypatch.setattr(
-        SortedIds, "since", lambda ids, start, count=None: asked.append(count) or since(ids, start, count)
+        packed_dict, "since", lambda ids, start, count=None: asked.append(count) or since(ids, start, count)
     )
     for name in ("_rest", "get"):
         call = getattr(PackedDict, name)

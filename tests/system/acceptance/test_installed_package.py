@@ -91,7 +91,7 @@ def run(home: Path, *command: str, **variables: str) -> str:
 @pytest.mark.timeout(1800)
 def test_the_client_alone_brings_neither_spark_nor_plots(client_home: Path) -> None:
     packages = {each["name"].lower() for each in json.loads(pip(client_home, "list", "--format=json"))}
-    assert packages == {"bookspark", "crc32c", "kazoo", "msgspec", "uvloop", "zstandard"}
+    assert packages == {"bookspark", "crc32c", "kazoo", "msgspec", "sortedcontainers", "uvloop", "zstandard"}
     place = run(client_home, "python", "-c", "import bookspark; bookspark.BookKeeper; print(bookspark.__file__)")
     assert place.startswith(str(client_home))
 

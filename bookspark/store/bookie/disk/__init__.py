@@ -9,7 +9,6 @@
 ``synced_note``      the durable position of a file
 ``control_log``      the log of fences, limbo, master keys, explicit LACs
 ``control_state``    the state that control records make
-``sorted_ids``       ids in ascending order
 ``index``            the locations of all held entries; in memory
 ``checkpoint``       the index on disk, in parts
 ``packed_dict``      a dict that packs idle values; in memory

@@ -10,7 +10,9 @@ import struct
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from sortedcontainers import SortedSet
 
 from bookspark.protocol.bookie.bookie_boot import (
     NO_LOSSY_BOOT,
@@ -31,8 +33,7 @@ from bookspark.protocol.bookie.bookie_ledger import (
 from bookspark.protocol.bookie.garbage_collection import NOTHING_COLLECTED, CollectionNoted
 from bookspark.protocol.bookie.read_only_switch import NEVER_SWITCHED, ReadOnlySwitched
 from bookspark.protocol.ledger.entry_ranges import NO_RANGES, EntryRanges
-from bookspark.store.bookie.disk.packed_dict import PackedDict
-from bookspark.store.bookie.disk.sorted_ids import SortedIds
+from bookspark.store.bookie.disk.packed_dict import PackedDict, ascending, since
 from bookspark.store.bookie.steps import Steps
 from bookspark.store.decisions.seam import watched
 
@@ -136,7 +137,7 @@ class ControlState:
         """The highest garbage-collected ledger id."""
         self.suspects: set[int] = set()
         """Ledgers that garbage collection is about to forget. A granted request removes its ledger."""
-        self._in_limbo = SortedIds()
+        self._in_limbo: Any = SortedSet()
         self.switch = NEVER_SWITCHED
         self.fences_lost = False
         """May any ledger have had a fence, after this boot? Set until phase one is durable, which notes it."""
@@ -259,7 +260,7 @@ class ControlState:
         """Ledgers in limbo from id ``start`` on, ascending, at most ``count``, each with its lossy boot."""
         if self.healed.boot == self.mark.boot:
             return []
-        found = ((ledger_id, self.ledgers.look(ledger_id)) for ledger_id in self._in_limbo.since(start, count))
+        found = ((ledger_id, self.ledgers.look(ledger_id)) for ledger_id in since(self._in_limbo, start, count))
         return [(ledger_id, ledger.limbo_boot) for ledger_id, ledger in found if ledger is not None]
 
     @property
@@ -320,7 +321,7 @@ class ControlState:
         if self.switch != NEVER_SWITCHED:
             first.append(self.switch)
         yield first
-        ids = self.ledgers.ids.ascending()
+        ids = ascending(self.ledgers.ids)
         while ids_of_part := list(islice(ids, _LEDGERS_A_PART)):
             plain: list[bytes] = []
             part: list[Record] = []

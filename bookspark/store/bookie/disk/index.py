@@ -23,11 +23,12 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from operator import lt, sub
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from sortedcontainers import SortedSet
 
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
-from bookspark.store.bookie.disk.packed_dict import PackedDict
-from bookspark.store.bookie.disk.sorted_ids import SortedIds
+from bookspark.store.bookie.disk.packed_dict import PackedDict, ascending, since
 
 ROW_BYTES = 24
 _PACKED_ROWS_MAX = 64
@@ -291,7 +292,7 @@ class Index:
             lambda rows: rows.to_bytes() if len(rows) <= _PACKED_ROWS_MAX else None,
             lambda _, content: ChangingRows.of_bytes(content),
         )
-        self._changed = SortedIds()
+        self._changed: Any = SortedSet()
         """Ledgers possibly changed or forgotten since the last checkpoint was taken, and ledgers that may be packed."""
         self._forgotten: set[int] = set()
         """Ledgers forgotten since the last checkpoint was taken."""
@@ -333,11 +334,11 @@ class Index:
 
     def ledger_ids(self, start: int = 0, count: int | None = None) -> list[int]:
         """Ledgers with rows from id ``start`` on, ascending, at most ``count`` (None: all)."""
-        return self._rows.ids.since(start, count)
+        return since(self._rows.ids, start, count)
 
     def ids(self) -> Iterator[int]:
         """Ledgers with rows, ascending. The index may change meanwhile; a ledger added meanwhile may be left out."""
-        return self._rows.ids.ascending()
+        return ascending(self._rows.ids)
 
     def forget(self, ledger_id: int) -> None:
         """Remove a ledger with all its rows; no error if it has none."""
@@ -348,7 +349,7 @@ class Index:
     def remove_at_boot(self, gone: Mapping[int, int]) -> Iterator[tuple[int, list[Row]]]:
         """Remove the rows with frames that reach beyond their log's position in ``gone`` (by log number); yield them by ledger.
         Packed ledgers stay packed, and the change is not noted: the next checkpoint must hold everything."""
-        for ledger_id in self._rows.ids.ascending():
+        for ledger_id in ascending(self._rows.ids):
             packed = isinstance(kept := self._rows.packed[ledger_id], bytes)
             rows = ChangingRows.of_bytes(kept) if isinstance(kept, bytes) else self.changing(ledger_id)
             if rows is not None and (removed := rows.remove_numbered(rows.numbers_in(gone))):
@@ -362,7 +363,7 @@ class Index:
         """Ledgers possibly changed since the last checkpoint (``whole``: all), ascending, and the set of ledgers forgotten
         meanwhile, even if present again. A ledger added before ``end_checkpoint`` may be left to the next checkpoint."""
         forgotten, self._forgotten = self._forgotten, set()
-        return (self._rows.ids if whole else self._changed).ascending(), forgotten
+        return ascending(self._rows.ids if whole else self._changed), forgotten
 
     def take_change(self, ledger_id: int, *, anew: bool) -> Change | None:
         """The change of a ledger's rows since the last checkpoint, None if unchanged. ``anew``: all of its rows. Later changes

@@ -12,13 +12,27 @@ of a second, and a changing dict can't be iterated in steps.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Generic, TypeVar
+from itertools import islice
+from typing import Any, Generic, TypeVar
 
-from bookspark.store.bookie.disk.sorted_ids import SortedIds
+from sortedcontainers import SortedList
 
 T = TypeVar("T")
 
 _A_STEP = 4096
+
+
+def since(ids: Any, start: int | None, count: int | None = None) -> list[int]:
+    """The ids of a SortedList or SortedSet from ``start`` (None: the lowest) on, at most ``count`` (None: all)."""
+    return list(islice(ids.irange(start), count))
+
+
+def ascending(ids: Any) -> Iterator[int]:
+    """All ids of a SortedList or SortedSet. Ids may be added and removed meanwhile; an id added meanwhile may be left out."""
+    start = None
+    while part := since(ids, start, _A_STEP):
+        yield from part
+        start = part[-1] + 1
 
 
 class PackedDict(Generic[T]):
@@ -36,7 +50,8 @@ class PackedDict(Generic[T]):
         self._unpack = unpack
         self.packed: dict[int, bytes | T | None] = {}
         """All ids. Callers may replace the bytes of an id at rest directly."""
-        self.ids = SortedIds()
+        self.ids: Any = SortedList()
+        """All ids, ascending."""
         self.used: dict[int, T] = {}
         """Values used since the last ``turn``. A hot path may look here first; each ``turn`` makes another dict."""
         self._resting: dict[int, T] = {}
@@ -79,8 +94,9 @@ class PackedDict(Generic[T]):
         return True
 
     def put_packed(self, key: int, packed: bytes | T) -> None:
-        """Add a value under a new id, packed if possible."""
-        self.ids.add(key)
+        """Set a value, packed if possible."""
+        if key not in self.packed:
+            self.ids.add(key)
         self.packed[key] = packed
 
     def __setitem__(self, key: int, value: T) -> None:

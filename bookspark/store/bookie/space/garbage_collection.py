@@ -33,6 +33,7 @@ from bookspark.protocol.bookie.garbage_collection import (
 from bookspark.protocol.bookie.lost_records import LostRecords
 from bookspark.protocol.ledger.responses import Negative, NegativeReason, Positive, Response, Unknown, UnknownReason
 from bookspark.store.bookie.commit.completions import Done
+from bookspark.store.bookie.disk.packed_dict import ascending
 from bookspark.store.bookie.holdings.checkpointing import Checkpoints
 from bookspark.store.bookie.holdings.holdings import Holdings
 from bookspark.store.bookie.ledgers.control_records import ControlRecords
@@ -125,7 +126,7 @@ class GarbageCollection:
         (the listing comes later)."""
         # An array, as a set of ten million ids grows in steps of 0.3 s.
         held = array("q")
-        for ids in (self._holdings.index.ids(), self._holdings.ledgers.ids.ascending()):
+        for ids in (self._holdings.index.ids(), ascending(self._holdings.ledgers.ids)):
             while part := list(islice(ids, _IDS_A_STEP)):
                 held.extend(part)
                 yield None
