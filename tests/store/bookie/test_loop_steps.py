@@ -200,7 +200,7 @@ def test_a_first_checkpoint_of_many_ledgers_does_nothing_for_all_of_them_at_once
                     touched.append(len(at_work))
             assert max(touched) <= 1 << 11, "no step touches more"
             assert again == 2 or len(touched) > 2
-    assert asked and None not in asked and max(asked) <= 2048
+    assert asked and None not in asked and max(asked) <= 4096
     assert not holdings.index._rows.in_use_count and not len(holdings.index._changed)
 
 
