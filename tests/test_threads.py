@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import queue
 import signal
@@ -18,8 +19,17 @@ import pytest
 
 import bookspark
 from bookspark.errors import BookKeeperError
-from bookspark.support.threads import Latch, Threads, Waiters, check_may_ask_store, check_may_wait, mark_own_thread
-from tests.awaiting import time_passes
+from bookspark.support.threads import (
+    BackOff,
+    Latch,
+    Repeated,
+    Threads,
+    Waiters,
+    check_may_ask_store,
+    check_may_wait,
+    mark_own_thread,
+)
+from tests.awaiting import await_that, time_passes
 
 SECONDS = 60.0
 _PACKAGE = str(Path(bookspark.__file__).parent)
@@ -207,3 +217,61 @@ def test_who_must_not_wait_is_refused_at_once() -> None:
     threads.stop()
     check_may_wait()
     check_may_ask_store()
+
+
+class TestRepeated:
+    """A repeated turn: its pauses, its errors and its end."""
+
+    def test_error_does_not_end_the_thread_and_pauses_grow_until_a_turn_succeeds(self, caplog):
+        outcomes = [BookKeeperError("no answer"), ValueError("a defect"), 0.0, ZeroDivisionError(), None]
+        pauses, left = [], iter(outcomes)
+
+        class Noted(BackOff):
+            def next(self):
+                pauses.append(super().next())
+                return 0.0
+
+        def turn():
+            outcome = next(left)
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome
+
+        repeated = Repeated("work", turn, Noted(1.0, 60.0))
+        assert not repeated.ended
+        repeated.start()
+        await_that(lambda: repeated.ended)
+        assert pauses == [1.0, 2.0, 1.0]
+        assert "work goes on later: no answer" in caplog.text
+        assert "ValueError: a defect" in caplog.text
+
+    def test_stop_ends_a_pause_and_runs_the_end(self):
+        ended = []
+        repeated = Repeated("work", lambda: math.inf, BackOff(1.0, 1.0), end=lambda: ended.append(True))
+        repeated.start()
+        assert repeated.stop(SECONDS)
+        assert ended == [True] and repeated.ended
+
+    def test_wake_during_a_turn_calls_it_once_more(self):
+        turns = []
+
+        def turn():
+            turns.append(len(turns))
+            if len(turns) == 1:
+                repeated.wake()
+            return math.inf
+
+        repeated = Repeated("work", turn, BackOff(1.0, 1.0))
+        repeated.start()
+        await_that(lambda: len(turns) == 2)
+        assert repeated.stop(SECONDS)
+
+    def test_thread_that_was_never_started_stops_at_once(self):
+        assert Repeated("work", lambda: None, BackOff(1.0, 1.0)).stop()
+
+
+def test_back_off_doubles_up_to_its_most_and_begins_anew():
+    pauses = BackOff(0.1, 0.5)
+    assert [pauses.next() for _ in range(4)] == [0.1, 0.2, 0.4, 0.5]
+    pauses.reset()
+    assert pauses.next() == 0.1

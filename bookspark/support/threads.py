@@ -144,6 +144,91 @@ class Latch:
         return self._set or self._waiters.wait(self.is_set, timeout_seconds)
 
 
+class BackOff:
+    """Growing pauses between attempts: ``first`` seconds, then twice the last, at most ``most``."""
+
+    def __init__(self, first: float, most: float) -> None:
+        self._first, self._most, self._next = first, most, first
+
+    def next(self) -> float:
+        """Seconds of the next pause."""
+        pause, self._next = self._next, min(2 * self._next, self._most)
+        return pause
+
+    def reset(self) -> None:
+        """An attempt succeeded."""
+        self._next = self._first
+
+
+class Repeated:
+    """A daemon thread that calls ``turn`` again and again, from ``start`` to ``stop``.
+
+    ``turn`` returns the seconds until its next call (``wake`` shortens them), or None to end the thread. An exception does not
+    end it: a BookKeeperError is a warning, any other exception a defect with its traceback, and ``turn`` is called again after a
+    pause of ``retry``. ``end`` is called at the end of the thread."""
+
+    def __init__(
+        self,
+        name: str,
+        turn: Callable[[], float | None],
+        retry: BackOff,
+        *,
+        end: Callable[[], object] = lambda: None,
+        thread: Callable[..., threading.Thread] = threading.Thread,
+    ) -> None:
+        self._name, self._turn, self._retry, self._end = name, turn, retry, end
+        self.stopping = threading.Event()
+        """Set by ``stop``; for the waits of ``turn``."""
+        self._woken = threading.Event()
+        self._thread = thread(target=self._run, name=name, daemon=True)
+
+    @property
+    def ended(self) -> bool:
+        """Was the thread started, and has it ended?"""
+        return self._thread.ident is not None and not self._thread.is_alive()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Call ``turn`` now. A call during ``turn`` has it called once more."""
+        self._woken.set()
+
+    def stop(self, seconds: float | None = None) -> bool:
+        """Call ``turn`` no more. False if the thread has not ended within ``seconds`` (None: no limit; 0: don't wait)."""
+        self.stopping.set()
+        self._woken.set()
+        if self._thread.ident is not None and self._thread is not threading.current_thread():
+            self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            while not self.stopping.is_set():
+                self._woken.clear()
+                pause = self._attempt()
+                if pause is None:
+                    return
+                if pause > 0 and not self.stopping.is_set():
+                    self._woken.wait(min(pause, threading.TIMEOUT_MAX))
+        finally:
+            self._end()
+
+    def _attempt(self) -> float | None:
+        try:
+            pause = self._turn()
+        except BookKeeperError as error:
+            if not self.stopping.is_set():
+                log.warning("%s goes on later: %s", self._name, error)
+            return self._retry.next()
+        except Exception:
+            if not self.stopping.is_set():
+                log.exception("%s failed, and is tried again", self._name)
+            return self._retry.next()
+        self._retry.reset()
+        return pause
+
+
 class Threads:
     """``count`` threads that run posted functions, begun in the order of the calls.
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -34,6 +35,7 @@ from bookspark.protocol.logs.log_record import (
 from bookspark.protocol.logs.retention import Retention, check_not_offloaded
 from bookspark.store.decisions.seam import decided
 from bookspark.store.metadata.records.documents import proven_struct, read_struct
+from bookspark.store.metadata.records.versioned import compare_and_set
 from bookspark.store.metadata.store import MetadataStore
 from bookspark.store.wire.digests import master_key
 from bookspark.support.arguments import AtLeastOne, BytesOrNone, Password, Rule, checked, checks_methods
@@ -188,27 +190,25 @@ class LogRegistry:
         """Change the record to ``transition(record)`` by compare-and-set. Returns the new record.
 
         ``ctime_ms``: expected creation time of the log; None: any. Raises LogChangedError if the log was recreated,
-        NoSuchLogError, the errors of ``transition``, and MetadataVersionError after ATTEMPTS_MAX lost compare-and-sets.
+        NoSuchLogError, the errors of ``transition``, and MetadataVersionError if other clients keep changing it.
         """
         name = lane_name(*lane_of(name))
-        for _ in range(ATTEMPTS_MAX):
-            found = self._store.read_record(KIND, name)
-            if found is None:
+        changed: LogRecord | None = None
+
+        def stepped(document: bytes | None) -> bytes | None:
+            nonlocal changed
+            if document is None:
                 raise NoSuchLogError(f"there is no log {name!r}; was it deleted while it was written?")
-            record = decode_record(found.value, name)
+            record = decode_record(document, name)
             if ctime_ms not in (None, record.ctime_ms):
                 raise LogChangedError(f"log {name!r} was deleted and made anew meanwhile")
             changed = transition(record)
-            if changed == record:
-                return record
-            try:
-                self._store.write_record(KIND, name, encode_record(changed), found.version)
-            except MetadataVersionError:
-                continue
-            return changed
-        raise MetadataVersionError(
-            f"log {name!r}: its record changed {ATTEMPTS_MAX} times in a row; too many writers claim it"
-        )
+            return None if changed == record else encode_record(changed)
+
+        read, write = partial(self._store.read_record, KIND, name), partial(self._store.write_record, KIND, name)
+        compare_and_set(f"log {name!r}", read, stepped, write)
+        assert changed is not None
+        return changed
 
     def alter(
         self,
@@ -269,14 +269,17 @@ class LogRegistry:
     def _keep_retention(self, record: LogRecord, retention_ms: int | None, retention_bytes: int | None) -> None:
         given = {"retention_ms": retention_ms, "retention_bytes": retention_bytes}
         changes = {option: value for option, value in given.items() if value is not None}
-        for _ in range(ATTEMPTS_MAX if changes else 0):
-            found = self._store.read_record(RETENTION, record.name)
-            document = proven_struct(replace(self.retention(record), **changes), f"retention of log {record.name!r}")
-            with suppress(MetadataVersionError):
-                self._store.write_record(RETENTION, record.name, document, None if found is None else found.version)
-                return
-        if changes:
-            raise MetadataVersionError(f"log {record.name!r}: its retention changed {ATTEMPTS_MAX} times in a row")
+        if not changes:
+            return
+        what = f"retention of log {record.name!r}"
+
+        def changed(document: bytes | None) -> bytes:
+            kept = Retention() if document is None else _retention(document, record.name)
+            kept = kept if kept.ctime_ms == record.ctime_ms else Retention(record.ctime_ms)
+            return proven_struct(replace(kept, **changes), what)
+
+        read = partial(self._store.read_record, RETENTION, record.name)
+        compare_and_set(what, read, changed, partial(self._store.write_record, RETENTION, record.name))
 
     def forget(self, log: LogRecord) -> None:
         """Delete the log's retention, the saved offsets and reports of readers of the log and its lanes, and the records of ended

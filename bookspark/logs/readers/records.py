@@ -9,17 +9,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 
-from bookspark.errors import MetadataVersionError, UnreadableRecordError
+from bookspark.errors import UnreadableRecordError
 from bookspark.logs.chain.registry import READERS, LogRegistry
 from bookspark.protocol.logs.lanes import MARK, lane_of
 from bookspark.protocol.logs.reader_record import ReaderRecord, outdated
 from bookspark.store.metadata.records.documents import proven_struct, read_struct
+from bookspark.store.metadata.records.versioned import compare_and_set
 from bookspark.store.metadata.store import MetadataStore
 
 log = logging.getLogger(__name__)
-
-_WRITES_MAX = 5
 
 
 def now_ms() -> int:
@@ -31,22 +31,26 @@ def update(
 ) -> ReaderRecord | None:
     """Change the record ``name`` to ``change(record)``, or leave it if that is None. Returns the resulting record; None if its
     log was deleted. Raises MetadataVersionError if other clients keep changing it, and MetadataStoreError."""
-    for left in range(_WRITES_MAX)[::-1]:
-        found = store.read_record(READERS, name)
-        record = None if found is None else _decoded(found.value, name)
-        if found is None and LogRegistry(store).find(name.partition(MARK)[2]) is None:
+    record: ReaderRecord | None = None
+
+    def changed(document: bytes | None) -> bytes | None:
+        nonlocal record
+        record = None if document is None else _decoded(document, name)
+        if document is None and LogRegistry(store).find(name.partition(MARK)[2]) is None:
             return None
-        changed = change(record)
-        if changed is None:
-            return record
-        version = None if found is None else found.version
-        try:
-            store.write_record(READERS, name, proven_struct(changed, f"reader {name!r}"), version)
-            return changed
-        except MetadataVersionError:
-            if not left:
-                raise
-    raise AssertionError("the last write returned or raised")
+        after = change(record)
+        if after is None:
+            return None
+        record = after
+        return proven_struct(after, f"reader {name!r}")
+
+    compare_and_set(
+        f"reader {name!r}",
+        partial(store.read_record, READERS, name),
+        changed,
+        partial(store.write_record, READERS, name),
+    )
+    return record
 
 
 def records_of(store: MetadataStore, log_name: str) -> dict[str, ReaderRecord]:

@@ -20,6 +20,7 @@ from bookspark.operations.why.troubles import health_of
 from bookspark.protocol.changes.observed import Shape
 from bookspark.store.client import BookKeeper
 from bookspark.support.plain_text import one_line
+from bookspark.support.threads import BackOff, Repeated
 
 LIVE_SECONDS = 2.0
 """Rest between two looks while pages are requested."""
@@ -66,10 +67,8 @@ class Watch:
         self._metrics = 0
         self._seen: Seen | None = None
         self._asked = float("-inf")
-        self._closing = False
-        self._wake = threading.Event()
         self._first = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="console-watch", daemon=True)
+        self._thread = Repeated("console watch", self._turn, BackOff(LIVE_SECONDS, IDLE_SECONDS))
         self._thread.start()
 
     def seen(self, timeout: float = 5.0) -> Seen | None:
@@ -77,31 +76,27 @@ class Watch:
         now = time.monotonic()
         slept, self._asked = now - self._asked > _WATCHED_SECONDS, now
         if slept:
-            self._wake.set()
+            self._thread.wake()
         self._first.wait(timeout)
         return self._seen
 
     def close(self) -> None:
         """Stop. Returns after the running look has ended, or after ``_END_SECONDS_MAX``."""
-        self._closing = True
-        self._wake.set()
-        self._thread.join(_END_SECONDS_MAX)
+        self._thread.stop(_END_SECONDS_MAX)
 
-    def _run(self) -> None:
-        while not self._closing:
-            self._wake.clear()
-            began = time.process_time()
-            try:
-                self._look()
-            except Exception as error:
-                # The pages mark the last result as old; the next look may succeed.
-                log.warning("the cluster could not be looked at: %s: %s", type(error).__name__, error)
-                if self._seen is not None:
-                    self._seen = self._seen._replace(problem=one_line(error))
-            self._first.set()
-            cost = time.process_time() - began
-            watched = time.monotonic() - self._asked < _WATCHED_SECONDS
-            self._wake.wait(max(LIVE_SECONDS if watched else IDLE_SECONDS, min(_RESTS * cost, _REST_SECONDS_MAX)))
+    def _turn(self) -> float:
+        began = time.process_time()
+        try:
+            self._look()
+        except Exception as error:
+            # The pages mark the last result as old; the next look may succeed.
+            log.warning("the cluster could not be looked at: %s: %s", type(error).__name__, error)
+            if self._seen is not None:
+                self._seen = self._seen._replace(problem=one_line(error))
+        self._first.set()
+        cost = time.process_time() - began
+        watched = time.monotonic() - self._asked < _WATCHED_SECONDS
+        return max(LIVE_SECONDS if watched else IDLE_SECONDS, min(_RESTS * cost, _REST_SECONDS_MAX))
 
     def _look(self) -> None:
         facts = self._gathering.look()

@@ -14,6 +14,7 @@ import logging
 import secrets
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from bookspark import errors
@@ -21,6 +22,7 @@ from bookspark.operations.moving.reads import EntryReader
 from bookspark.operations.moving.source import Source
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.store.client.bookkeeper import BookKeeper
+from bookspark.store.metadata.records.versioned import compare_and_set
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +41,6 @@ log = logging.getLogger(__name__)
 LABEL = "bookspark.copy_from"
 _RECORDS = "copies"
 _COLLECT_SECONDS = 600.0
-_ATTEMPTS = 5
 
 
 def labelled(metadata: LedgerMetadata, source: str) -> dict[str, bytes]:
@@ -89,16 +90,18 @@ def delete(bookkeeper: BookKeeper, here: LedgerMetadata) -> None:
 def finish(bookkeeper: BookKeeper, ledger_id: int) -> None:
     """Remove the label of a complete, compared copy. Raises MetadataVersionError if each attempt meets a changed record."""
     store = bookkeeper.metadata
-    for attempt in range(_ATTEMPTS):
-        found = store.read_ledger(ledger_id)
-        labels = {name: value for name, value in found.value.custom_metadata.items() if name != LABEL}
-        try:
-            store.write_ledger(replace(found.value, custom_metadata=labels), found.version)
-            return
-        except errors.MetadataVersionError:
-            # Autorecovery may change an ensemble meanwhile.
-            if attempt == _ATTEMPTS - 1:
-                raise
+
+    def without_label(found: LedgerMetadata | None) -> LedgerMetadata:
+        assert found is not None
+        labels = {name: value for name, value in found.custom_metadata.items() if name != LABEL}
+        return replace(found, custom_metadata=labels)
+
+    def write(found: LedgerMetadata, version: int | None) -> int:
+        assert version is not None
+        return store.write_ledger(found, version)
+
+    # Autorecovery may change an ensemble meanwhile.
+    compare_and_set(f"ledger {ledger_id}", partial(store.read_ledger, ledger_id), without_label, write)
 
 
 def _is_there(bookkeeper: BookKeeper, here: LedgerMetadata) -> bool:

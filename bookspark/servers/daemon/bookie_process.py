@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import math
 import os
 import queue
 import resource
@@ -86,6 +87,7 @@ from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.store.wire.messages import HealingStatus
 from bookspark.support.extras import extra_needed
 from bookspark.support.metrics.web import PORTS, Page, WebServer
+from bookspark.support.threads import BackOff, Repeated
 
 log = logging.getLogger(__name__)
 
@@ -246,16 +248,13 @@ class Registrar:
         self._store = store
         self._registration = registration
         self._disks = storage.disks
-        self._changed = threading.Event()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="registration", daemon=True)
+        self._published: bool | None = None
+        self._thread = Repeated("registration", self._follow, BackOff(_RETRY_SECONDS, _RETRY_SECONDS))
 
     def register(self) -> None:
         """Register the bookie, and follow its storage from then on. Raises MetadataStoreError."""
-        self._disks.read_only_changed = lambda read_only: self._changed.set()
-        registered = self._publish()
-        if registered != self._disks.read_only:
-            self._changed.set()
+        self._disks.read_only_changed = lambda read_only: self._thread.wake()
+        self._publish()
         self._thread.start()
 
     def why_not_registered(self) -> str:
@@ -270,31 +269,21 @@ class Registrar:
 
     def unregister(self) -> None:
         """Remove the registration. If the metadata store does not answer, the end of the session removes it."""
-        self._ended.set()
-        self._changed.set()
-        self._thread.join()
+        self._thread.stop()
         try:
             self._store.unregister_bookie(self._registration.bookie_id)
         except MetadataStoreError as error:
             log_of_registrar.warning("the registration could not be removed; it ends with the session: %s", error)
 
-    def _publish(self) -> bool:
+    def _publish(self) -> None:
         read_only = self._disks.read_only
         self._store.register_bookie(msgspec.structs.replace(self._registration, read_only=read_only))
-        return read_only
+        self._published = read_only
 
-    def _follow(self) -> None:
-        while True:
-            self._changed.wait()
-            self._changed.clear()
-            if self._ended.is_set():
-                return
-            try:
-                self._publish()
-            except MetadataStoreError as error:
-                log_of_registrar.warning("the registration could not be updated, which is tried again: %s", error)
-                self._ended.wait(_RETRY_SECONDS)
-                self._changed.set()
+    def _follow(self) -> float:
+        while self._published != self._disks.read_only:
+            self._publish()
+        return math.inf
 
 
 # -- The thread of the request server, and its loop (uvloop)

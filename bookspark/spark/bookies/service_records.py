@@ -16,6 +16,7 @@ import hashlib
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -25,12 +26,12 @@ from bookspark.spark.bookies.homes import home_number
 from bookspark.spark.bookies.placement import Claim, Known, Wanted
 from bookspark.store.metadata.bookie_homes import read_home
 from bookspark.store.metadata.records.documents import learn, proven_struct, read_struct
+from bookspark.store.metadata.records.versioned import compare_and_set
 from bookspark.store.metadata.store import MetadataStore
 
 log = logging.getLogger(__name__)
 
 SERVICES, TASKS, CLAIMS = "services", "service_tasks", "home_claims"
-_WRITE_ATTEMPTS = 5
 
 
 class ServiceRecord(msgspec.Struct, frozen=True):
@@ -116,19 +117,21 @@ def ask_service_to_stop(store: MetadataStore, service: str, run: str = "") -> st
     owns the service, or if it has no record, which orders its tasks to stop too. Raises MetadataStoreError, and
     UnreadableRecordError."""
     what = f"record of service {service}"
-    for attempt in range(_WRITE_ATTEMPTS):
-        found = store.read_record(SERVICES, service)
-        owner = "" if found is None else read_struct(found.value, ServiceRecord, what).run
-        if found is None or run not in ("", owner):
-            break
-        try:
-            # Conditional on the version: a run that takes the service over meanwhile keeps its own record.
-            store.write_record(SERVICES, service, proven_struct(ServiceRecord(owner, stop=True), what), found.version)
-            return owner
-        except MetadataVersionError:
-            if attempt == _WRITE_ATTEMPTS - 1:
-                raise
-    return ""
+    owner = ""
+
+    def stopped(document: bytes | None) -> bytes | None:
+        nonlocal owner
+        owner = "" if document is None else read_struct(document, ServiceRecord, what).run
+        if document is None or run not in ("", owner):
+            owner = ""
+            return None
+        return proven_struct(ServiceRecord(owner, stop=True), what)
+
+    # Conditional on the version: a run that takes the service over meanwhile keeps its own record.
+    compare_and_set(
+        what, partial(store.read_record, SERVICES, service), stopped, partial(store.write_record, SERVICES, service)
+    )
+    return owner
 
 
 def ask_to_stop(store: MetadataStore) -> dict[str, list[TaskReport]]:
@@ -223,13 +226,8 @@ def drop_claim(store: MetadataStore, roots: Sequence[str], number: int) -> None:
 
 
 def _replace(store: MetadataStore, kind: str, name: str, record: Record) -> None:
-    for attempt in range(_WRITE_ATTEMPTS):
-        found = store.read_record(kind, name)
-        try:
-            store.write_record(
-                kind, name, proven_struct(record, f"{kind} record {name!r}"), None if found is None else found.version
-            )
-            return
-        except MetadataVersionError:
-            if attempt == _WRITE_ATTEMPTS - 1:
-                raise
+    what = f"{kind} record {name!r}"
+    document = proven_struct(record, what)
+    compare_and_set(
+        what, partial(store.read_record, kind, name), lambda _: document, partial(store.write_record, kind, name)
+    )

@@ -10,7 +10,6 @@ Source: ``Auditor``, ``AuditorElector`` of BookKeeper.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -35,6 +34,7 @@ from bookspark.store.metadata.autorecovery.auditors import AuditorState, CheckRe
 from bookspark.store.metadata.documents.locks import Lock
 from bookspark.store.metadata.store import MetadataStore
 from bookspark.support.metrics.described import Figures
+from bookspark.support.threads import BackOff, Repeated
 
 log = logging.getLogger(__name__)
 
@@ -222,18 +222,19 @@ class Auditor:
         self._store = bookkeeper.metadata
         self._auditors = self._store.auditors
         self._tasks = self._store.underreplication
-        self._stopping = threading.Event()
         self._view = made(LostBookies, config.lost_bookie_delay_seconds)
         self._state: AuditorState | None = None
         self._lock: Lock | None = None
         self._check_not_before = 0.0
         self._open_ledgers: OpenLedgers | None = None
-        self._thread = threading.Thread(target=self._run, name="auditor", daemon=True)
+        retry = BackOff(config.retry_seconds, config.retry_seconds_max)
+        self._thread = Repeated("auditor", self._turn, retry, end=self._resign)
+        self._stopping = self._thread.stopping
 
     @property
     def ended(self) -> bool:
         """True if the thread was started and has ended."""
-        return self._thread.ident is not None and not self._thread.is_alive()
+        return self._thread.ended
 
     def figures(self) -> Figures:
         """The figures of open ledgers; empty unless this is the auditor."""
@@ -248,29 +249,16 @@ class Auditor:
         """Resign. False if the thread has not ended within ``timeout`` seconds."""
         self._stopping.set()
         self._auditors.wake()
-        self._thread.join(timeout)
-        return not self._thread.is_alive()
+        return self._thread.stop(timeout)
 
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            try:
-                self._turn()
-            except _BrokenOffError:
-                break
-            except BookKeeperError as error:
-                log.warning("auditing goes on later: %s", error)
-                self._stopping.wait(self._config.retry_seconds)
-            except Exception:
-                # A defect must not silently end a cluster's auditing.
-                log.exception("auditing failed; it is tried again")
-                self._stopping.wait(self._config.retry_seconds_max)
+    def _resign(self) -> None:
         if self._lock is not None:
             try:
                 self._auditors.resign(self._lock)
             except BookKeeperError as error:
                 log.warning("the election goes on when this session ends: %s", error)
 
-    def _turn(self) -> None:
+    def _turn(self) -> float | None:
         if self._lock is not None and not self._auditors.elected(self._lock):
             log.warning("%s is not the auditor any more: its session was lost", self.name)
             self._lock = self._open_ledgers = None
@@ -278,7 +266,7 @@ class Auditor:
             self._lock = self._auditors.elect(self.name)
             if self._lock is None:
                 self._auditors.wait(self._config.poll_seconds)
-                return
+                return 0.0
             log.info("%s is the auditor now", self.name)
             self._view = made(LostBookies, self._config.lost_bookie_delay_seconds)
             self._state = None
@@ -288,6 +276,7 @@ class Auditor:
         if self._open_ledgers is not None:
             self._open_ledgers.look()
         self._auditors.wait(self._idle_seconds())
+        return 0.0
 
     # -- lost bookies
 

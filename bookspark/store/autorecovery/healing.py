@@ -40,6 +40,7 @@ from bookspark.store.autorecovery.own_bookie import OwnBookie
 from bookspark.store.client import BookKeeper
 from bookspark.store.decisions.seam import made
 from bookspark.store.wire.messages import HealingStatus
+from bookspark.support.threads import BackOff, Repeated
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +64,11 @@ class Healing:
         """``bytes_per_second``: limit for copying; 0: no limit. ``stop`` closes ``bookkeeper``."""
         self._bookie = bookie
         self._bookkeeper = bookkeeper
-        self._stopping = threading.Event()
+        self._pauses = BackOff(_RETRY_SECONDS, _RETRY_SECONDS_MAX)
+        self._thread = Repeated("healing", self._turn, BackOff(_RETRY_SECONDS, _RETRY_SECONDS_MAX))
+        self._stopping = self._thread.stopping
+        self._boot = 0
+        self._todo: Sequence[int] | None = None
         self._copying = Copying(bytes_per_second, self._stopping)
         self._lock = threading.Lock()
         self._ledgers = self._ledgers_left = 0
@@ -76,20 +81,19 @@ class Healing:
         """For ledgers that are being healed or wait for a thread."""
         self._began_at = self._told_at = time.monotonic()
         self._ended_at: float | None = None
-        self._thread = threading.Thread(target=self._run, name="healing", daemon=True)
 
     def start(self) -> None:
+        self._boot = self._bookie.boot
         self._thread.start()
 
     def stop(self) -> None:
         """Begin no other ledger and give up those being copied. Returns at once; see ``wait``."""
-        self._stopping.set()
+        self._thread.stop(0.0)
         self._bookkeeper.close()
 
     def wait(self, timeout: float) -> bool:
         """False if the thread has not ended within ``timeout`` seconds."""
-        self._thread.join(timeout)
-        return not self._thread.is_alive()
+        return self._thread.stop(timeout)
 
     def status(self) -> HealingStatus:
         """Failed ledgers count as left. Thread-safe."""
@@ -104,27 +108,16 @@ class Healing:
             lost=self._lost[:_LOST_TOLD_MAX],
         )
 
-    def _run(self) -> None:
-        pause, boot = _RETRY_SECONDS, self._bookie.boot
-        todo: Sequence[int] | None = None
-        while not self._stopping.is_set():
-            try:
-                if todo is None:
-                    todo = self._all_ledgers()
-                todo = self._heal_each(todo)
-                if not todo and not self._stopping.is_set():
-                    self._ended_at = time.monotonic()
-                    self._bookie.note_healed(boot)
-                    log.info("lossy boot %d is healed: %s", boot, self.status())
-                    self._bookkeeper.close()
-                    return
-            except BookKeeperError as error:
-                log.warning("healing goes on later: %s", error)
-            except Exception:
-                # A bookie that stays in limbo must log the reason.
-                log.exception("healing failed; it is tried again")
-            self._stopping.wait(pause)
-            pause = min(2 * pause, _RETRY_SECONDS_MAX)
+    def _turn(self) -> float | None:
+        todo = self._all_ledgers() if self._todo is None else self._todo
+        todo = self._todo = self._heal_each(todo)
+        if todo or self._stopping.is_set():
+            return self._pauses.next()
+        self._ended_at = time.monotonic()
+        self._bookie.note_healed(self._boot)
+        log.info("lossy boot %d is healed: %s", self._boot, self.status())
+        self._bookkeeper.close()
+        return None
 
     def _all_ledgers(self) -> list[int]:
         limbo = self._bookie.limbo()

@@ -44,6 +44,7 @@ from bookspark.store.client import BookKeeper
 from bookspark.store.client.inspection.bookie_questions import large_batch_ends
 from bookspark.store.decisions.seam import made
 from bookspark.store.metadata.autorecovery.underreplication_tasks import Progress, Taken, TaskPicker, Underreplication
+from bookspark.support.threads import BackOff, Repeated
 
 log = logging.getLogger(__name__)
 
@@ -192,7 +193,10 @@ class ReplicationWorker:
         self._config = config
         self._store: Underreplication = bookkeeper.metadata.underreplication
         self._picker = TaskPicker(self._store)
-        self._stopping = threading.Event()
+        retry = BackOff(config.retry_seconds, config.retry_seconds_max)
+        self._thread = Repeated("replication worker", self._turn, retry, end=self._give_all_back)
+        self._stopping = self._thread.stopping
+        self._pool = ThreadPoolExecutor(config.ledgers_at_once, thread_name_prefix="repair")
         self._copying = Copying(config.copy_bytes_per_second, self._stopping)
         self._slots = threading.Semaphore(config.ledgers_at_once)
         self._lock = threading.Lock()
@@ -203,12 +207,11 @@ class ReplicationWorker:
         self._busy_seconds = self._busy_since = 0.0
         self._published: Progress | None = None
         self._published_at = -_PUBLISH_SECONDS
-        self._thread = threading.Thread(target=self._run, name="replication worker", daemon=True)
 
     @property
     def ended(self) -> bool:
         """True if the thread was started and has ended."""
-        return self._thread.ident is not None and not self._thread.is_alive()
+        return self._thread.ended
 
     def start(self) -> None:
         self._thread.start()
@@ -217,8 +220,7 @@ class ReplicationWorker:
         """Release the tasks under way. False if the threads have not ended within ``timeout`` seconds."""
         self._stopping.set()
         self._store.wake()
-        self._thread.join(timeout)
-        return not self._thread.is_alive()
+        return self._thread.stop(timeout)
 
     def progress(self) -> Progress:
         """This worker's progress. Thread-safe."""
@@ -234,33 +236,24 @@ class ReplicationWorker:
 
     # -- picking
 
-    def _run(self) -> None:
-        with ThreadPoolExecutor(self._config.ledgers_at_once, thread_name_prefix="repair") as pool:
-            while not self._stopping.is_set():
-                try:
-                    self._publish()
-                    self._turn(pool)
-                except BookKeeperError as error:
-                    log.warning("looking for tasks goes on later: %s", error)
-                    self._stopping.wait(self._config.retry_seconds)
-                except Exception:
-                    # A defect must not silently end a cluster's repairs.
-                    log.exception("looking for tasks failed; it is tried again")
-                    self._stopping.wait(self._config.retry_seconds_max)
+    def _give_all_back(self) -> None:
+        self._pool.shutdown()
         self._give_back(repair for _, repair in self._waiting.values())
 
-    def _turn(self, pool: ThreadPoolExecutor) -> None:
+    def _turn(self) -> float:
+        self._publish()
         if not self._slots.acquire(timeout=_SLOT_SECONDS_MAX):
-            return
+            return 0.0
         try:
             if (begun := self._next()) is not None:
-                pool.submit(self._work, begun)
-                return
+                self._pool.submit(self._work, begun)
+                return 0.0
         except BaseException:
             self._slots.release()
             raise
         self._slots.release()
         self._store.wait(self._idle_seconds())
+        return 0.0
 
     def _next(self) -> LedgerRepair | int | None:
         """A repair that has waited, or a ledger whose task may be taken."""

@@ -34,6 +34,7 @@ from bookspark.errors import ConfigurationError
 from bookspark.store.decisions.forms import Forms
 from bookspark.store.decisions.record_file import FORMAT, SUFFIX, Header, encoded, header_chunk
 from bookspark.support.private_files import make_private_directory, open_private
+from bookspark.support.threads import BackOff, Repeated
 
 log = logging.getLogger(__name__)
 
@@ -80,8 +81,7 @@ class Recorder:
             raise ConfigurationError(
                 f"decisions can't be recorded in {folder}: {error.strerror}; name another folder with record_decisions"
             ) from error
-        self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="decisions", daemon=True)
+        self._thread = Repeated("decisions", self._turn, BackOff(_DRAIN_SECONDS, _DRAIN_SECONDS))
         self._thread.start()
 
     def number(self) -> int:
@@ -104,9 +104,7 @@ class Recorder:
 
     def close(self) -> None:
         """Write the queue and the clean end."""
-        self._ending.set()
-        if self._thread is not threading.current_thread():
-            self._thread.join()
+        self._thread.stop()
         self._drain()
         with self._lock:
             if self._file is not None:
@@ -116,9 +114,9 @@ class Recorder:
                 self._file.close()
                 self._file = None
 
-    def _run(self) -> None:
-        while not self._ending.wait(_DRAIN_SECONDS):
-            self._drain()
+    def _turn(self) -> float:
+        self._drain()
+        return _DRAIN_SECONDS
 
     def _drain(self) -> None:
         if os.getpid() != self._pid:

@@ -11,7 +11,6 @@ when it stops. A failure after the first note only hides an older copy. Record, 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -20,6 +19,7 @@ from bookspark.errors import MetadataStoreError, MetadataVersionError, Unreadabl
 from bookspark.protocol.bookie.reach import Reach
 from bookspark.store.metadata.records.documents import learn, proven_struct, read_struct
 from bookspark.store.metadata.store import MetadataStore
+from bookspark.support.threads import BackOff, Repeated
 
 REACHES = "bookie_reach"
 NOTED_SECONDS = 60.0
@@ -47,9 +47,8 @@ class ReachNotes:
         """Read the note. Raises MetadataStoreError if the store does not answer."""
         self._store = store
         self._bookie_id = bookie_id
-        self._ended = threading.Event()
         self._reach: Callable[[], Mapping[str, Reach]] = dict
-        self._thread = threading.Thread(target=self._follow, name="reach", daemon=True)
+        self._thread = Repeated("reach", self._follow, BackOff(NOTED_SECONDS, NOTED_SECONDS))
         self.noted = self._read()
 
     def follow(self, reach: Callable[[], Mapping[str, Reach]]) -> None:
@@ -61,9 +60,7 @@ class ReachNotes:
 
     def end(self) -> None:
         """Write the note for the last time."""
-        self._ended.set()
-        if self._thread.ident is not None:
-            self._thread.join()
+        if self._thread.stop() and self._thread.ended:
             self.note()
 
     def note(self) -> None:
@@ -97,6 +94,6 @@ class ReachNotes:
             return
         self.noted = reach
 
-    def _follow(self) -> None:
-        while not self._ended.wait(NOTED_SECONDS):
-            self.note()
+    def _follow(self) -> float:
+        self.note()
+        return NOTED_SECONDS

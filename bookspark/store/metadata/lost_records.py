@@ -7,19 +7,19 @@ Law: bookies add to the record, and a person removes from it. Record, as JSON::
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 
-from bookspark.errors import MetadataStoreError, MetadataVersionError
 from bookspark.protocol.bookie.lost_records import LostRecords
 from bookspark.protocol.ledger.entry_ranges import with_ranges
 from bookspark.store.metadata.records.documents import learn, proven_struct, read_struct
 from bookspark.store.metadata.records.refusals import version_changed
-from bookspark.store.metadata.records.versioned import Versioned
+from bookspark.store.metadata.records.versioned import compare_and_set
 from bookspark.store.metadata.store import MetadataStore
 
 _KIND, _NAME = "lost_records", "ledgers"
 _WHAT = "the note of lost records"
-_ATTEMPTS = 20
 
 
 class _Document(msgspec.Struct, frozen=True):
@@ -32,25 +32,18 @@ learn(_Document)
 def read_lost_records(store: MetadataStore) -> tuple[LostRecords, ...]:
     """The ids without records, ascending. Raises MetadataStoreError, and UnreadableRecordError."""
     found = store.read_record(_KIND, _NAME)
-    return () if found is None else _ranges(found)
+    return () if found is None else _ranges(found.value)
 
 
 def note_lost_records(store: MetadataStore, lost: LostRecords) -> None:
     """Add ids without records. Raises MetadataStoreError, and UnreadableRecordError."""
-    for _ in range(_ATTEMPTS):
-        found = store.read_record(_KIND, _NAME)
-        before = () if found is None else _ranges(found)
+
+    def added(document: bytes | None) -> bytes | None:
+        before = () if document is None else _ranges(document)
         after = tuple(LostRecords(*one) for one in with_ranges(before, [lost]))
-        if after == before:
-            return
-        try:
-            store.write_record(
-                _KIND, _NAME, proven_struct(_Document(after), _WHAT), None if found is None else found.version
-            )
-            return
-        except MetadataVersionError:
-            continue
-    raise MetadataStoreError(f"{_WHAT} changes faster than it can be read; try again")
+        return None if after == before else proven_struct(_Document(after), _WHAT)
+
+    compare_and_set(_WHAT, partial(store.read_record, _KIND, _NAME), added, partial(store.write_record, _KIND, _NAME))
 
 
 def give_up_lost_records(store: MetadataStore, given_up: tuple[LostRecords, ...]) -> None:
@@ -59,10 +52,10 @@ def give_up_lost_records(store: MetadataStore, given_up: tuple[LostRecords, ...]
     found = store.read_record(_KIND, _NAME)
     if found is None:
         return
-    if _ranges(found) != given_up:
+    if _ranges(found.value) != given_up:
         raise version_changed(_WHAT, found.version)
     store.delete_record(_KIND, _NAME, found.version)
 
 
-def _ranges(found: Versioned[bytes]) -> tuple[LostRecords, ...]:
-    return read_struct(found.value, _Document, _WHAT).ranges
+def _ranges(document: bytes) -> tuple[LostRecords, ...]:
+    return read_struct(document, _Document, _WHAT).ranges

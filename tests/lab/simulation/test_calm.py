@@ -69,7 +69,7 @@ def test_a_machine_that_never_ends_is_told_with_its_story(monkeypatch, machine, 
     assert lines[-1] == f"     → {INVARIANT}: {failure.violation.what}."
     assert len(lines) < 40
     page = story_page(failure.world, failure.moves, failure.violation, "again")
-    assert "comes to an end" in page
+    assert "all begun operations end" in page
 
 
 @pytest.mark.parametrize(

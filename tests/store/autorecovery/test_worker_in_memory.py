@@ -22,7 +22,7 @@ def test_what_nobody_expected_does_not_end_the_work(caplog, monkeypatch) -> None
     worker = ReplicationWorker(cluster, config)  # type: ignore[arg-type]
     worker.start()
     try:
-        await_that(lambda: "looking for tasks failed" in caplog.text)
+        await_that(lambda: "replication worker failed" in caplog.text)
         monkeypatch.setattr(Underreplication, "list_tasks", listed)
         await_that(lambda: tasks.task(1).attempts)
     finally:

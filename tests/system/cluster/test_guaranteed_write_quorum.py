@@ -177,9 +177,9 @@ class TestTweak1:
         told.append()
         told.without_spares()
         told.cut("b3")
-        for _ in range(11):
+        for _ in range(6):
             told.ledger.append(bytes(100_000))
-        with pytest.raises(errors.AddTimeoutError, match="1048576 bytes wait for their 3 copies; bring back"):
+        with pytest.raises(errors.AddTimeoutError, match="600000 bytes wait for their 3 copies; bring back"):
             told.append()
         told.wire.heal()
         # The bookie that is back has to have what it missed first, which may take longer than a call may.

@@ -31,6 +31,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -39,11 +40,11 @@ import msgspec
 from bookspark.errors import BookKeeperError, UnreadableRecordError
 from bookspark.protocol.repair.underreplication_task import Mark, Missed, Task, new_task
 from bookspark.store.metadata.documents.locks import Changes, Lock, give_back, held, holder_of, new_lock, new_token
-from bookspark.store.metadata.documents.tree import Tree, contended, publish
+from bookspark.store.metadata.documents.tree import Tree, publish, put
 from bookspark.store.metadata.records.codec import decode_task, encode_task
 from bookspark.store.metadata.records.documents import learn, proven_struct, read_struct
 from bookspark.store.metadata.records.names import check_ledger_id, decode_name, encode_name
-from bookspark.store.metadata.records.versioned import Versioned
+from bookspark.store.metadata.records.versioned import Versioned, compare_and_set
 
 DISABLE = "disable"
 _LEDGERS, _LOCKS, _WORKERS = "ledgers", "locks", "workers"
@@ -272,24 +273,20 @@ class Underreplication:
 
     def _merge(self, mark: Mark) -> None:
         path = task_path(mark.ledger_id)
-        for _ in range(_ATTEMPTS):
-            found = self._tree.read(path)
-            if found is None:
-                marked = self._tree.create(path, self._encoded(new_task(mark, self._now_ms())))
-            else:
-                marked = self._tree.write(path, self._marked(mark, found.value), found.version)
-            if marked:
-                return
-        raise contended(path)
+        compare_and_set(
+            path, partial(self._tree.read, path), partial(self._marked, mark), partial(put, self._tree, path)
+        )
 
-    def _marked(self, mark: Mark, document: bytes) -> bytes:
+    def _marked(self, mark: Mark, document: bytes | None) -> bytes | None:
+        if document is None:
+            return self._encoded(new_task(mark, self._now_ms()))
         try:
             return self._encoded(decode_task(mark.ledger_id, document).marked(mark))
         except UnreadableRecordError as error:
             if error.newer:
                 # It stays: newer versions can read it.
                 log.warning("ledger %d is marked already: %s", mark.ledger_id, error)
-                return document
+                return None
             log.warning("a damaged task is made anew: %s", error)
             return self._encoded(new_task(mark, self._now_ms()))
 

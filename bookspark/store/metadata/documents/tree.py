@@ -9,12 +9,10 @@ behaviour suite.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
-from bookspark.errors import MetadataStoreError
-from bookspark.store.metadata.records.versioned import Versioned
-
-_ATTEMPTS = 20
+from bookspark.store.metadata.records.versioned import Versioned, compare_and_set
 
 
 class Tree(Protocol):
@@ -64,13 +62,12 @@ class Tree(Protocol):
 
 
 def publish(tree: Tree, path: str, document: bytes) -> None:
-    """Keep this document at ``path`` while the session lives. Only one session may write that path."""
-    for _ in range(_ATTEMPTS):
-        found = tree.read(path)
-        if tree.create(path, document, ephemeral=True) if found is None else tree.write(path, document, found.version):
-            return
-    raise contended(path)
+    """Keep this document at ``path`` while the session lives. Only one session may write that path. Raises MetadataStoreError."""
+    compare_and_set(path, partial(tree.read, path), lambda _: document, partial(put, tree, path, ephemeral=True))
 
 
-def contended(path: str) -> MetadataStoreError:
-    return MetadataStoreError(f"{path} is changed faster than it can be read; try again")
+def put(tree: Tree, path: str, document: bytes, version: int | None, ephemeral: bool = False) -> bool:
+    """Create the document (version None), or write it by compare-and-set. False if it changed since."""
+    if version is None:
+        return tree.create(path, document, ephemeral=ephemeral)
+    return tree.write(path, document, version)

@@ -1,9 +1,11 @@
-"""A record together with its version in the metadata store."""
+"""A record together with its version in the metadata store, and the change of a record by compare-and-set."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Generic, NamedTuple, TypeVar
 
+from bookspark.errors import MetadataVersionError
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 
 Value = TypeVar("Value")
@@ -18,3 +20,29 @@ class Versioned(NamedTuple, Generic[Value]):
 
 VersionedLedger = Versioned[LedgerMetadata]
 """The metadata of a ledger with the version of its record."""
+
+UPDATES_MAX = 100
+
+
+def compare_and_set(
+    what: str,
+    read: Callable[[], Versioned[Value] | None],
+    change: Callable[[Value | None], Value | None],
+    write: Callable[[Value, int | None], object],
+) -> Value | None:
+    """Change a record by compare-and-set: read it, change it, write it, and begin anew if another client wrote it in between.
+
+    ``change`` gets the value (None: no record) and returns the new value, or None to leave the record. ``write`` gets the new
+    value and the version that was read (None: create); it returns False or raises MetadataVersionError if it lost. Returns the
+    value that stands. Raises MetadataVersionError after UPDATES_MAX lost writes, and the errors of the three functions."""
+    for _ in range(UPDATES_MAX):
+        found = read()
+        value = change(None if found is None else found.value)
+        if value is None:
+            return None if found is None else found.value
+        try:
+            if write(value, None if found is None else found.version) is not False:
+                return value
+        except MetadataVersionError:
+            pass
+    raise MetadataVersionError(f"{what} changed {UPDATES_MAX} times in a row while it was to be changed; try again")

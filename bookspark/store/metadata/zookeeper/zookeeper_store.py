@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -48,7 +49,7 @@ from bookspark.store.metadata.records.codec import (
 from bookspark.store.metadata.records.ledger_spans import IDS_PER_SPAN, LedgerSpan, spans_of
 from bookspark.store.metadata.records.names import decode_name
 from bookspark.store.metadata.records.refusals import ledger_exists, no_cookie, no_such_ledger, sized, version_changed
-from bookspark.store.metadata.records.versioned import Versioned, VersionedLedger
+from bookspark.store.metadata.records.versioned import Versioned, VersionedLedger, compare_and_set
 from bookspark.store.metadata.zookeeper.connection import Connection, DefiniteError
 from bookspark.store.metadata.zookeeper.layout import (
     Layout,
@@ -250,17 +251,20 @@ class LedgerIds:
     def note_given(self, ledger_id: int) -> None:
         what, path = f"noting the given id {ledger_id}", self._layout.idgiven
         value = b"%d" % self._layout.check_new(ledger_id)
-        for _ in range(_ATTEMPTS):
-            found = self._nodes.read(what, path)
-            if found is not None and _noted_id(found.value, path) >= ledger_id:
-                return
+
+        def noted(document: bytes | None) -> bytes | None:
+            return None if document is not None and _noted_id(document, path) >= ledger_id else value
+
+        def write(document: bytes, version: int | None) -> bool:
             with contextlib.suppress(NodeExistsError, BadVersionError):
-                if found is None:
-                    self._nodes.create(what, path, value)
+                if version is None:
+                    self._nodes.create(what, path, document)
                 else:
-                    self._nodes.write(what, path, value, found.version)
-                return
-        raise MetadataStoreError(f"{what}: others note theirs faster than it can be read; try again")
+                    self._nodes.write(what, path, document, version)
+                return True
+            return False
+
+        compare_and_set(what, partial(self._nodes.read, what, path), noted, write)
 
     def highest(self) -> int:
         path = self._layout.idgiven
