@@ -37,6 +37,7 @@ from bookspark.protocol.logs.lanes import (
     shared_out,
 )
 from bookspark.protocol.logs.log_record import LogRecord
+from bookspark.support.threads import BackOff
 
 if TYPE_CHECKING:
     from bookspark.store.client import BookKeeper
@@ -90,7 +91,7 @@ class LaneWatch:
     def __init__(self, first: int) -> None:
         """``first``: the liveliest lane until another has rows."""
         self._liveliest = first
-        self._looked_at, self._pause = -math.inf, _PAUSE_SECONDS_MIN
+        self._next_look, self._pauses = -math.inf, BackOff(2 * _PAUSE_SECONDS_MIN, _PAUSE_SECONDS_MAX)
         """Time of the last poll of all lanes, and the pause after it, in seconds."""
         self._found = False
         """Did ``wait`` see rows that no lane's ``has_news`` covers?"""
@@ -104,7 +105,7 @@ class LaneWatch:
     @property
     def looked_just_now(self) -> bool:
         """Would ``wait`` begin with the liveliest lane, not with a poll of the others?"""
-        return time.monotonic() < self._looked_at + self._pause
+        return time.monotonic() < self._next_look
 
     def news(self, lanes: Mapping[int, LaneFeed]) -> bool:
         """Did ``wait`` learn of more rows? Updates the lanes without a request."""
@@ -125,7 +126,7 @@ class LaneWatch:
             lane = lanes[self._liveliest]
             if len(lanes) == 1:
                 return lane.wait(left) or changed()
-            due_in = self._looked_at + self._pause - time.monotonic()
+            due_in = self._next_look - time.monotonic()
             if due_in <= 0:
                 if self._look_at_others(lanes) or changed():
                     return True
@@ -139,9 +140,10 @@ class LaneWatch:
     def _look_at_others(self, lanes: Mapping[int, LaneFeed]) -> bool:
         for number in [number for number in lanes if number != self._liveliest]:
             if self._has_more(number, lanes):
-                self._looked_at, self._pause = time.monotonic(), _PAUSE_SECONDS_MIN
+                self._pauses.reset()
+                self._next_look = time.monotonic() + _PAUSE_SECONDS_MIN
                 return True
-        self._looked_at, self._pause = time.monotonic(), min(2 * self._pause, _PAUSE_SECONDS_MAX)
+        self._next_look = time.monotonic() + self._pauses.next()
         return False
 
     def _has_more(self, number: int, lanes: Mapping[int, LaneFeed]) -> bool:

@@ -45,10 +45,11 @@ from bookspark.spark.bookies.service_records import (
 from bookspark.store.bookie.bookie_config import BookieConfig, bookie_config
 from bookspark.store.metadata.store import MetadataStore
 from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
+from bookspark.support.threads import BackOff
 
 SERVED_WELL_SECONDS = 30.0
 """After this time of service a bookie's failures are counted from 0 again."""
-_BACKOFF_SECONDS = (0.1, 0.5, 1.0, 2.0, 5.0, 15.0, 30.0)
+_PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 0.1, 30.0
 """Pauses before a restart, by consecutive failures."""
 _OLD_TASK_SECONDS = 30.0
 """Time that Spark may take to kill the task of the previous attempt (spark.python.task.killTimeout is 2 s)."""
@@ -229,6 +230,7 @@ class BookieKeeper:
         self._config, self._instance_id = config, instance_id
         self._holder = holder
         self._served = False
+        self._pauses = BackOff(_PAUSE_SECONDS, _PAUSE_SECONDS_MAX)
         self._changed = changed
         self._stop_bookie = True
         self._woken, self._wake = os.pipe2(os.O_CLOEXEC)
@@ -265,9 +267,11 @@ class BookieKeeper:
                 break
             served_well = self._served and time.monotonic() - served_since > SERVED_WELL_SECONDS
             failures = 1 if served_well else self.report.failures + 1
+            if served_well:
+                self._pauses.reset()
             log.warning("bookie in %s, failure %d: %s", self._config.directories[0], failures, problem)
             self._change(phase="restarting", pid=0, failures=failures, problem=problem)
-            self._ended.wait(_BACKOFF_SECONDS[min(failures, len(_BACKOFF_SECONDS)) - 1])
+            self._ended.wait(self._pauses.next())
         self._change(phase="ended", pid=0)
 
     def _serve_until_it_ends(self) -> None:

@@ -50,6 +50,7 @@ from bookspark.spark.process_client import client
 from bookspark.spark.rows.row_format import arrow_schema
 from bookspark.spark.where.choosing import Chooser
 from bookspark.spark.where.wanted import Wanted
+from bookspark.support.threads import BackOff
 
 if TYPE_CHECKING:
     import pyarrow
@@ -437,13 +438,12 @@ class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAv
 
     def _wait(self, start: Offsets, end: Offsets, seconds: float) -> Offsets:
         """Wait until there may be rows after ``end``, or for ``seconds``. Returns the offset behind all rows."""
-        deadline, pause = time.monotonic() + seconds, _PAUSE_SECONDS_MIN
+        deadline, pauses = time.monotonic() + seconds, BackOff(_PAUSE_SECONDS_MIN, _PAUSE_SECONDS_MAX)
         while (left := deadline - time.monotonic()) > 0:
             log = self._logs.get(self._liveliest) or next(iter(self._logs.values()), None)
             if log is None:
                 return end
-            log.feed.wait(min(pause, left))
-            pause = min(2 * pause, _PAUSE_SECONDS_MAX)
+            log.feed.wait(min(pauses.next(), left))
             found = self._behind(start)
             if found != end:
                 return found

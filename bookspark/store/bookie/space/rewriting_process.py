@@ -35,6 +35,7 @@ import msgspec
 from bookspark.store.bookie.disk.file_system import RealFileSystem
 from bookspark.store.bookie.space.rewriting import Job, NoRewriterError, Rewritten, rewrite
 from bookspark.store.wire.messages import Ranges
+from bookspark.support.threads import BackOff
 
 _LENGTH = struct.Struct("<Q")
 _PID = struct.Struct("<q")
@@ -80,14 +81,14 @@ class RewritingProcess:
         self._clock = clock
         self._calling = threading.Lock()
         self._worker: _Worker | None = None
-        self._pause = _PAUSE_SECONDS
+        self._pauses = BackOff(_PAUSE_SECONDS, _PAUSE_SECONDS_MAX)
         self._not_before = -math.inf
 
     def rewrite(self, job: Job) -> Rewritten:
         """Write one new log under its temporary name, synced. Raises OSError; NoRewriterError in the pause after a death, or if
         the fork fails."""
         answer = self._call(job)
-        self._pause = _PAUSE_SECONDS
+        self._pauses.reset()
         return Rewritten(Ranges.decode(memoryview(answer.rows)), answer.size, Ranges.decode(memoryview(answer.damaged)))
 
     def worker_pid(self) -> int:
@@ -151,8 +152,7 @@ class RewritingProcess:
         """Give up a dead or stuck process. The forker kills it before the next fork."""
         worker.connection.close()
         self._worker = None
-        self._not_before = self._clock() + self._pause
-        self._pause = min(2 * self._pause, _PAUSE_SECONDS_MAX)
+        self._not_before = self._clock() + self._pauses.next()
 
 
 def _rewrite(job: Job) -> _Answer:

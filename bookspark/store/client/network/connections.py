@@ -34,7 +34,7 @@ from bookspark.store.metadata.store import MetadataStore
 from bookspark.store.wire.chunks import ChunkPool
 from bookspark.store.wire.entry_batch import Buffer
 from bookspark.store.wire.keepalive import notice_lost_peer
-from bookspark.support.threads import Threads
+from bookspark.support.threads import BackOff, Threads
 
 log = logging.getLogger(__name__)
 
@@ -122,7 +122,7 @@ __all__ = ["Answer", "Connections", "OnAnswer", "OnBatch", "OnBookiesAnswer", "Q
 OnAnswer = Callable[[Answer], None]
 """Called with the answer of the single bookie of a request."""
 
-_BACKOFF_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)
+_RECONNECT_SECONDS, _RECONNECT_SECONDS_MAX = 0.05, 1.0
 
 
 def _send_on(
@@ -446,8 +446,9 @@ class Connections:
 
     async def _reconnect(self, bookie_id: str) -> None:
         try:
-            for delay in itertools.chain(_BACKOFF_SECONDS, itertools.repeat(_BACKOFF_SECONDS[-1])):
-                await asyncio.sleep(delay)
+            pauses = BackOff(_RECONNECT_SECONDS, _RECONNECT_SECONDS_MAX)
+            while True:
+                await asyncio.sleep(pauses.next())
                 if bookie_id in self._ready or not self._wanted.get(bookie_id):
                     return
                 tried = asyncio.Event()

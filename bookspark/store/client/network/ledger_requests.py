@@ -22,6 +22,7 @@ from bookspark.store.wire.entry_batch import Buffer, EntryBatch, encode_entries,
 from bookspark.store.wire.frames import Frame, control_frame
 from bookspark.store.wire.header import Flag, Header, Kind, WireError
 from bookspark.store.wire.messages import FetchFrom, Ranges
+from bookspark.support.threads import BackOff
 
 BookieAction = act.SendAdd | act.SendRead | act.SendReadLac | act.SendListHeld
 """Requests of a machine that recovers or repairs."""
@@ -103,19 +104,19 @@ class LedgerRequests:
         With ``wait_seconds``, the bookie delays its response until its LAC reaches the entry that ``action`` waits for, and sends
         that entry too, in the event's ``entries``. A bookie with its maximum of delayed responses is asked again after a pause.
         """
-        self._read_lac(action, put, wait_seconds, _ASK_AGAIN_SECONDS)
+        self._read_lac(action, put, wait_seconds, BackOff(_ASK_AGAIN_SECONDS, _ASK_AGAIN_SECONDS_MAX))
 
     def _read_lac(
-        self, action: act.SendReadLac, put: Callable[[act.Event], None], wait_seconds: float, pause: float
+        self, action: act.SendReadLac, put: Callable[[act.Event], None], wait_seconds: float, pauses: BackOff
     ) -> None:
         deadline = time.monotonic() + wait_seconds
 
         def answered(answer: Answer) -> None:
-            left = deadline - time.monotonic() - pause
-            if left > 0 and isinstance(answer.response, Unknown) and answer.response.reason is _TOO_MANY:
-                longer = min(2 * pause, _ASK_AGAIN_SECONDS_MAX)
-                self._connections.later(pause, partial(self._read_lac, action, put, left, longer))
-                return
+            if isinstance(answer.response, Unknown) and answer.response.reason is _TOO_MANY:
+                pause = pauses.next()
+                if (left := deadline - time.monotonic() - pause) > 0:
+                    self._connections.later(pause, partial(self._read_lac, action, put, left, pauses))
+                    return
             header = answer.header or Header(Kind.READ_LAC, 0)
             confirmed, replicated = header.last_add_confirmed, header.last_add_fully_replicated
             came, _ = self._entries(action.wait_for, answer)

@@ -71,7 +71,7 @@ from bookspark.store.wire.digests import digester
 from bookspark.store.wire.entry_batch import Buffer, with_header
 from bookspark.store.wire.frames import control_frame
 from bookspark.store.wire.header import Flag, Header, Kind
-from bookspark.support.threads import Latch, check_may_wait
+from bookspark.support.threads import BackOff, Latch, check_may_wait
 
 log = logging.getLogger(__name__)
 
@@ -191,8 +191,8 @@ class LedgerDriver:
         """No bookie has failed since the ledger was made, as far as its machine knows."""
         self._held_back: dict[str, deque[act.SendAdd]] = {}
         """Adds that wait for a bookie which is behind, by bookie. No queue is empty."""
-        self._pauses: dict[str, float] = {}
-        """Next pause, in seconds, of each bookie that refused its last request."""
+        self._pauses: dict[str, BackOff] = {}
+        """The pauses of each bookie that refused its last request."""
         self._paused = NOBODY
         """Bookies that get everything again after their pause."""
         self._warned_of = NOBODY
@@ -230,9 +230,8 @@ class LedgerDriver:
         """Send the bookie everything again after a pause, if ``response`` is a refusal for a while."""
         if isinstance(response, Unknown) and response.reason not in FINAL_REASONS and bookie not in self._paused:
             self._paused |= {bookie}
-            pause = self._pauses.get(bookie, _PAUSE_SECONDS)
-            self._pauses[bookie] = min(2 * pause, _PAUSE_SECONDS_MAX)
-            asyncio.get_running_loop().call_later(pause, self._retry, bookie)
+            pauses = self._pauses.setdefault(bookie, BackOff(_PAUSE_SECONDS, _PAUSE_SECONDS_MAX))
+            asyncio.get_running_loop().call_later(pauses.next(), self._retry, bookie)
 
     def _retry(self, bookie: str) -> None:
         self._paused -= {bookie}
