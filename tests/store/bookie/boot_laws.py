@@ -81,7 +81,7 @@ class BootLaws:
 
 
 def superseded(missed: set[Record], read: Sequence[list[Record]]) -> set[Record]:
-    """Those missed records that say more than the remaining ones; empty if the remaining ones say as much."""
+    """The missed records, if they say more than the remaining records; else an empty set."""
     with_them, without = ControlState(), ControlState()
     for records in read:
         without.replay_at_boot(records)
