@@ -1,7 +1,7 @@
-"""A bookie's directories on paper, for ``boots``: control logs as lists of numbered writes, and entries as names.
+"""A bookie's directories as in-memory control logs and entry ids, for ``boots``.
 
-Law: a copy tells of itself what a real one would (``bookie.disk.control_log``): how far it is complete, how far it may have gone,
-and without which directories it was used.
+Law: a copy reports the same facts as a real one (``bookie.disk.control_log``): how far it is complete, the highest write it may
+have had, and the directories it was used without.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bookspark.protocol.bookie.control_copies import ControlCopy
 from bookspark.store.bookie.disk.control_state import Record
 
 Entry = tuple[int, int]
-"""A ledger, and an entry id."""
+"""A ledger id and an entry id."""
 
 
 class Write(NamedTuple):
@@ -27,28 +27,28 @@ class Write(NamedTuple):
 
 @dataclass(slots=True)
 class Directory:
-    """One directory: its control log, and the entries that lie in it."""
+    """One directory: its control log and its entries."""
 
     number: int
     base: list[Record] = field(default_factory=list)
-    """What was written as a whole, and stands for all up to ``up_to``."""
+    """The records of the last full rewrite, which cover all writes up to ``up_to``."""
     up_to: int = 0
     writes: list[Write] = field(default_factory=list)
     without: frozenset[int] = frozenset()
-    """As it stands in the control log."""
+    """The missing directories as recorded in the control log."""
     used_without: frozenset[int] = frozenset()
-    """As it is, and will stand there once that is written anew."""
+    """The missing directories at present; the next rewrite of the control log records them."""
     took: set[Record] = field(default_factory=set)
-    """All records that it took since it was written anew."""
+    """All records taken since the last full rewrite."""
     is_full: bool = False
-    """It takes nothing until there is room again, and is written anew then."""
+    """A full directory takes no records; it is rewritten as soon as it has room again."""
     is_whole: bool = True
     reaches: int | None = 0
     entries: set[Entry] = field(default_factory=set)
     early: set[Entry] = field(default_factory=set)
-    """Those that were acknowledged and are not synced."""
+    """Entries acknowledged but not yet synced."""
     marked: bool = False
-    """Does it tell that it may have lost entries?"""
+    """Does the directory report that it may have lost entries?"""
 
     @property
     def records(self) -> list[Record]:

@@ -1,8 +1,8 @@
-"""The laws that ``boots`` judges a bookie by.
+"""The laws that ``boots`` checks a bookie against.
 
-Law: what a bookie says of a ledger is compared with a few sets that were kept beside it. What may be lost is unknown, whether it
-is lost or not; a ledger in limbo says so. A fence holds. The writer of a ledger that nobody fenced may add where the ledger's
-last fragment names the bookie; where a fence may be lost, it may nowhere else.
+Law: the bookie's answers are compared with a few sets kept beside it. An entry that may be lost is answered as Unknown, lost or
+not; a ledger in limbo is answered as in limbo. A fence holds. The writer of an unfenced ledger may append if the ledger's last
+fragment names the bookie; while its fence may be lost, it may append in no other case.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tests.store.bookie.boot_directories import Directory, Entry
 
 ME = "bookie-1"
 _NO_ENTRYS = 99
-"""An id that no entry has here."""
+"""An id that no entry has in these tests."""
 
 
 class BootLaws:
-    """What is true of a bookie, and what it says."""
+    """The true state of a bookie, to compare with its answers."""
 
     directories: list[Directory]
     used: list[Directory]
@@ -33,11 +33,11 @@ class BootLaws:
     acked: set[Entry]
     fenced: set[int]
     confirmed: dict[int, int]
-    """The highest explicit LAC (last add confirmed) that was answered, of ledgers of which it has to be kept."""
+    """The highest acknowledged explicit LAC (last add confirmed) of each ledger that must keep it."""
     told: dict[int, int]
-    """The highest that was asked for."""
+    """The highest explicit LAC requested for each ledger."""
     may_lack: set[int]
-    """The ledgers that may have lost entries since they were healed last, whether they did or not."""
+    """Ledgers that may have lost entries since their last healing, whether they did or not."""
 
     def is_held(self, entry: Entry) -> bool:
         return any(entry in directory.entries for directory in self.used)
@@ -73,7 +73,7 @@ class BootLaws:
             if metadata.state is LedgerState.OPEN and not ledger.fenced and (named or decision.ask_metadata):
                 assert isinstance(sure, Positive) == named, f"the writer of {ledger_id} is told {sure}"
             known = state.ledgers.look(ledger_id)
-            # No entry carries one here, so what will be written anew is what is told.
+            # No entry carries an LAC here, so the next rewrite writes the explicit LAC.
             lac = -1 if known is None else known.last_add_confirmed
             assert known is None or lac == known.explicit_last_add_confirmed, f"half an LAC of {ledger_id}: {known}"
             assert lac <= self.told.get(ledger_id, -1), f"an LAC that nobody told: {lac} of {ledger_id}"
@@ -82,7 +82,7 @@ class BootLaws:
 
 
 def superseded(missed: set[Record], read: Sequence[list[Record]]) -> set[Record]:
-    """Of the records that are nowhere any more, those that say what the ones that are left do not say."""
+    """The missed records, if they say more than the remaining records; else an empty set."""
     with_them, without = ControlState(), ControlState()
     for records in read:
         without.replay_at_boot(records)
@@ -92,7 +92,7 @@ def superseded(missed: set[Record], read: Sequence[list[Record]]) -> set[Record]
 
 
 def _said(state: ControlState) -> dict[int, tuple[object, ...]]:
-    """What is said of each ledger, but for doubts: the metadata ends these, and no record says so."""
+    """The known facts of each ledger except doubts: the metadata ends these, and no record says so."""
     ledgers = {ledger_id: state.ledgers.look(ledger_id) for ledger_id in ascending(state.ledgers.ids)}
     return {
         ledger_id: (known.master_key, known.fenced, known.last_add_confirmed, known.lost)

@@ -1,13 +1,13 @@
-"""Random schedules of what a bookie knows, over several directories and without files: boots, losses, healing, damaged copies.
+"""Random schedules of boots, losses, healing and damaged control logs of a bookie with several directories, without files.
 
-Law: whatever happens to its directories, the bookie denies no entry that it acknowledged, and admits no add of the writer of a
-fenced ledger. Copies of control logs that are judged to tell all have every record that any of them took; without a whole one
-there is no boot. An explicit LAC (last add confirmed) that was kept is told again, and none that nobody told; whoever recovers a
-ledger adds to it; a wrong password changes nothing.
+Law: whatever happens to its directories, the bookie denies no acknowledged entry and admits no append by the writer of a fenced
+ledger. Control log copies judged complete hold every record that any of them took; without an intact copy the bookie does not
+boot. A kept explicit LAC (last add confirmed) survives, and no LAC appears that no client sent; ledger recovery can append to
+its ledger; a wrong password changes nothing.
 
-The decisions are the protocol's, and what joins the directories' records is the bookie's (``holdings.boot``). Control logs are
-lists of numbered writes here (``boot_directories``), entries are names, and what is true is a few sets beside them. So thousands
-of schedules a second try orders of boots that ``histories``, which has real files, seldom comes to.
+The decisions are the protocol's, and the bookie's own code joins the directories' records (``holdings.boot``). Control logs are
+lists of numbered writes (``boot_directories``), entries are ids, and the truth is a few sets. Thousands of schedules a second
+reach orders of boots that ``histories``, which has real files, seldom reaches.
 """
 
 from __future__ import annotations
@@ -42,12 +42,13 @@ from tests.store.bookie.boot_directories import Directory, Entry, Write
 from tests.store.bookie.boot_laws import ME, BootLaws, superseded
 
 _KEYS, _OTHER_KEY = (b"k" * 16, b"k" * 20), b"o" * 16
-"""Keys of 20 bytes are those of BookKeeper's clients."""
+"""Keys of 20 bytes belong to BookKeeper's clients."""
 _STEPS_MAX = 30
 _LEDGERS_MAX = 4
 _ENTRIES_MAX = 5
 _NUMBERED = (LossyBootNoted, HealedNoted, LimboNoted, LimboCleared)
-"""What a boot concludes from all copies together. It concludes it again, or else entries are denied."""
+"""Records that a boot concludes from all copies together. If they are missing, the next boot concludes them again, or entries
+are denied."""
 
 
 class Boots(BootLaws):
@@ -56,7 +57,7 @@ class Boots(BootLaws):
     def __init__(self, seed: int) -> None:
         self.random = random = Random(seed)
         self.about_numbers = random.random() < 0.5
-        """Is it about what each directory counts and calls healed, with little of all else?"""
+        """Does the schedule concentrate on the directories' numbers and healing, with few other steps?"""
         number = random.choice((2, 2, 3) if self.about_numbers else (1, 2, 2, 3))
         self.directories = [Directory(number) for number in range(number)]
         self.used = list(self.directories)
@@ -73,7 +74,7 @@ class Boots(BootLaws):
         self.confirmed: dict[int, int] = {}
         self.told: dict[int, int] = {}
         self.healed: set[int] = set()
-        """The ledgers that were healed since the last boot."""
+        """The ledgers healed since the last boot."""
         self.may_lack: set[int] = set()
         self.steps: list[str] = []
         self.down = False
@@ -104,10 +105,10 @@ class Boots(BootLaws):
                 return
             self.check()
 
-    # -- what happens
+    # -- steps
 
     def make(self) -> None:
-        """A ledger is made."""
+        """Create a ledger."""
         if len(self.metadata) < _LEDGERS_MAX:
             self.given_out += 1
             ensemble = (ME, "bookie-2") if self.random.random() < 0.8 else ("bookie-2", "bookie-3")
@@ -119,7 +120,7 @@ class Boots(BootLaws):
         return self.random.choice(list(self.metadata))
 
     def note(self, records: Iterable[Record]) -> None:
-        """Records of which the bookie rests an answer: durable in all directories that have room, and in one at least."""
+        """Note records before the bookie answers: durable in every directory with room, and in at least one."""
         noted = tuple(records)
         if noted:
             write = Write(self.state.next_write(), noted)
@@ -127,7 +128,7 @@ class Boots(BootLaws):
                 directory.take(write)
 
     def with_room(self) -> list[Directory]:
-        """The directories that take records: one at least, as without any the bookie neither answers nor starts."""
+        """The directories that take records: at least one, since without any the bookie neither answers nor starts."""
         return [directory for directory in self.used if not directory.is_full]
 
     def add(self) -> None:
@@ -156,7 +157,7 @@ class Boots(BootLaws):
                 directory.early.add(entry)
 
     def fence(self) -> None:
-        """Somebody recovers a ledger, and says so in the metadata first. Whoever is refused for now asks again."""
+        """A client recovers a ledger, first in the metadata, then on the bookie; it asks again if refused for now."""
         ledger_id = self.one()
         metadata = self.metadata[ledger_id]
         if not metadata.closed:
@@ -200,16 +201,16 @@ class Boots(BootLaws):
             granted = any(isinstance(answer.response, Positive) for answer in answers)
             granted |= may_read(ledger, _OTHER_KEY)
             assert not granted and before == (repr(ledger), ledger.master_key), f"granted to a stranger: {ledger}"
-        # Repair copies without a key, and nothing is given away of what is not known.
+        # Repair reads without a key, and an unknown ledger has nothing to give away.
         readers = may_read(ledger, self.key), may_read(ledger, None), may_read(None, _OTHER_KEY)
         assert all(readers), f"no reader of {ledger}: {readers}"
 
     def back_up_is_put_back(self) -> None:
-        """An older copy of the metadata's counter: ids are given out again that no ledger has."""
+        """Older metadata is restored: ids that no ledger has are given out again."""
         self.given_out = max(self.metadata, default=-1)
 
     def begin_anew(self) -> None:
-        """The bookie is decommissioned, and one of its id starts with empty directories. Repair names that one again."""
+        """The bookie is decommissioned and starts with empty directories under the same id; repair may name that id again."""
         for ledger_id in self.metadata:
             self.close_ledger(ledger_id)
             self.fenced.add(ledger_id)
@@ -227,7 +228,7 @@ class Boots(BootLaws):
             directory.write_anew(records, self.state.write_number)
 
     def fill(self) -> None:
-        """A disk is full, or has room again."""
+        """Fill a disk, or make room on it again."""
         directory = self.random.choice(self.used)
         if directory.is_full:
             self.write_anew([directory])
@@ -238,7 +239,7 @@ class Boots(BootLaws):
     # -- healing
 
     def heal(self) -> None:
-        """One ledger."""
+        """Heal a random ledger."""
         if self.state.mark.boot > self.state.healed.boot:
             self.heal_one(self.random.choice(list(self.metadata)))
 
@@ -248,7 +249,7 @@ class Boots(BootLaws):
         if ledger.limbo:
             self.close_ledger(ledger_id)
         elif not self.metadata[ledger_id].closed:
-            # Where it ends, and so what lacks of it, is not known.
+            # Its end is unknown, and so are its missing entries.
             return
         missing = sorted(entry for entry in self.acked if entry[0] == ledger_id and not self.is_held(entry))
         nowhere = missing[:1] if self.random.random() < 0.2 else []
@@ -276,7 +277,7 @@ class Boots(BootLaws):
     # -- boots
 
     def boot(self) -> None:
-        """The bookie ends, something befalls its directories, and it starts with those that can be read."""
+        """Stop the bookie, damage its directories at random, and start it with the readable ones."""
         random = self.random
         everywhere = random.random() < self.often_everywhere or len(self.directories) == 1
         used = list(self.directories) if everywhere else random.sample(self.directories, len(self.directories) - 1)
@@ -295,11 +296,11 @@ class Boots(BootLaws):
         self.start(used, any(directory.marked for directory in used))
 
     def lose(self, directory: Directory, entries: set[Entry]) -> None:
-        """Some of these entries are gone, and the directory tells that it may have lost something."""
+        """Lose some of these entries."""
         directory.entries -= {entry for entry in sorted(entries) if self.random.random() < 0.8}
 
     def damage(self, directory: Directory) -> None:
-        """A part of the control log is gone, and what its note told of it may be."""
+        """Lose a part of the control log, and perhaps its note of how far it reached."""
         copy = directory.copy()
         if directory.base and (not directory.writes or self.random.random() < 0.5):
             del directory.base[self.random.randrange(len(directory.base))]
@@ -370,7 +371,7 @@ class Boots(BootLaws):
 
 
 def failure_of(seed: int) -> str:
-    """What breaks the law in the schedule of a seed, with its steps; "" if nothing does."""
+    """The broken law in the schedule of a seed, with its steps; "" if no law breaks."""
     schedule = Boots(seed)
     try:
         schedule.run()

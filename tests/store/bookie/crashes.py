@@ -1,7 +1,7 @@
-"""Crashing a bookie's storage before each operation on its files, and judging what the next boot makes of the disk.
+"""Crashes of a bookie's storage before each file operation, and the checks after the next boot.
 
-Law: whatever was acked as synced is served byte for byte, what is served was asked for, fences and explicit LACs hold,
-a crash alone is never damage, no file is left over, and the storage goes on working.
+Law: entries acknowledged as synced are served byte for byte, every served entry was requested, fences and explicit LACs (last
+add confirmed) hold, a crash alone is never damage, no file is left over, and the storage goes on working.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def check_promises(storage: Stepped, promises: Promises) -> None:
 
 
 def check_files(storage: Stepped) -> None:
-    """Every file is one that belongs to the state as it is."""
+    """Every file on the disk belongs to the current state."""
     files = storage.files
     for directory in storage.storage.directories:
         named = read_checkpoint(files, directory)
@@ -63,7 +63,8 @@ def check_files(storage: Stepped) -> None:
 
 
 def add_fence_confirm(run: Stepped) -> None:
-    """Adds, alone and in groups, fences, explicit LACs, duplicates, checkpoints, rolls, a clean stop, a rewritten control log."""
+    """Appends (single, grouped, duplicate), fences, explicit LACs, checkpoints, log rolls, a clean stop, a rewritten control
+    log."""
     run.add(5, 0, 3)
     run.add(5, 4)
     run.add(8, 0, 1)
@@ -98,7 +99,8 @@ def add_fence_confirm(run: Stepped) -> None:
 
 
 def acked_before_the_sync(run: Stepped) -> None:
-    """For a bookie without a journal: adds acked early beside recovery's and VD ledgers', a roll, a fence, stops."""
+    """For a bookie without a journal: appends acknowledged early beside those of recovery and of VD (volatile durability)
+    ledgers, a log roll, a fence, stops."""
     run.add(5, 0, 3)
     run.commit()
     run.add(5, 4)
@@ -123,11 +125,11 @@ def acked_before_the_sync(run: Stepped) -> None:
 
 
 class Crashes:
-    """Runs a workload once, and crashes it before every operation that changes something, each time in several ways. The boot
-    after a crash is crashed in the same way, ``depth`` boots deep."""
+    """Runs a workload and crashes it before every changing operation, with several power losses each. Boots after a crash are
+    crashed too, ``depth`` boots deep."""
 
     def __init__(self, settings: BookieConfig, losses: Callable[[int, int], Iterable[Loss]], depth: int = 1) -> None:
-        """``losses``: for the number of a crash and how many boots deep it may still go, the power cuts to try there."""
+        """``losses``: the power cuts to try, given the number of the crash and the remaining depth."""
         self._settings = settings
         self._losses = losses
         self._depth = depth

@@ -1,7 +1,7 @@
-"""Flipping single bits of a small bookie's files, and judging what a scrub, a boot and reads make of it.
+"""Single bit flips in a small bookie's files, followed by a scrub, a boot and reads.
 
-Law: the answer is right or it is an I/O error; never wrong bytes, never NoSuchEntry for an entry that was acked, never
-a fence forgotten; and scrub finds it.
+Law: an answer is right or an I/O error; never wrong bytes, never NoSuchEntry for an acknowledged entry, never a forgotten
+fence; and scrub detects the flip.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LAC = 2
 
 
 class Flips:
-    """One small directory, of a bookie that was stopped ``clean`` or killed, its sealed logs ``rewritten`` or as they were."""
+    """One small directory of a bookie that stopped ``clean`` or was killed; its sealed logs are ``rewritten`` or original."""
 
     def __init__(self, *, clean: bool, rewritten: bool = False) -> None:
         self._promises = Promises()
@@ -61,7 +61,7 @@ class Flips:
         return disk
 
     def judge(self, path: str, offset: int, bit: int) -> str:
-        """What became of it: ``stays down``, ``unknown`` or ``right``."""
+        """The outcome: ``stays down``, ``unknown`` or ``right``."""
         disk = self.flipped(path, offset, bit)
         assert scrub(disk, "/disk").damages, "scrub does not find it"
         try:
@@ -71,7 +71,7 @@ class Flips:
         return self.check_answers(storage)
 
     def judge_served(self, path: str, offset: int, bit: int, *, power_cut: bool) -> str:
-        """What became of it if the bit flips while the bookie serves, with a clean stop or a power cut after that."""
+        """The outcome if the bit flips while the bookie serves; a clean stop or a power cut follows."""
         disk = self.disk.crashed(everything_kept)
         storage = Stepped(SETTINGS, disk)
         flip(disk, path, offset, bit)

@@ -1,4 +1,4 @@
-"""A bookie in this process that takes inputs of ``fuzzing``, one after the other."""
+"""A bookie in this process that takes the inputs of ``fuzzing`` in turn."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.store.bookie.kit import config
 
 
 class FuzzedBookie:
-    """``take`` the inputs, then ``close``. ``reached`` counts what came of them, on from that of another one."""
+    """``take`` the inputs, then ``close``. ``reached`` counts the outcomes, on top of the given counts."""
 
     def __init__(
         self, certificate: str, reached: dict[str, int] | None = None, target: type[Target] | type[DoorTarget] = Target
@@ -38,7 +38,7 @@ class FuzzedBookie:
         return self._target.reached
 
     def take(self, data: bytes) -> None:
-        """Raises if something did what it may not."""
+        """Raises if the bookie broke a rule of ``fuzzing``."""
         self._loop.run_until_complete(self._target.take(data))
 
     def close(self) -> None:

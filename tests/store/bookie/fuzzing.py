@@ -1,7 +1,7 @@
-"""What a fuzzer feeds to whatever a stranger's bytes reach: HELLO, every kind of request, TLS, and records of ZooKeeper.
+"""Fuzzer inputs for all code that a stranger's bytes reach: HELLO, every kind of request, TLS, and ZooKeeper records.
 
-``Target.take(data)`` raises only if something did what it may not: it tripped (an error in the log, an exception), sent bytes
-that are no frame, or left a request without an answer. The first byte of ``data`` says what is made of the rest.
+``Target.take(data)`` raises only on a defect: an error in the log, an exception, sent bytes that are no frame, or a request
+without an answer. The first byte of ``data`` selects how the rest is used.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _POLL_MS_MAX = 1
 
 
 class Errors(logging.Handler):
-    """Whatever is logged as an error."""
+    """Collects all log records of level error."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -74,7 +74,7 @@ class Errors(logging.Handler):
 
 
 class Transport(asyncio.Transport):
-    """Takes everything at once."""
+    """A transport that accepts all data at once."""
 
     def __init__(self) -> None:
         super().__init__(extra={"socket": self})
@@ -101,7 +101,7 @@ class Transport(asyncio.Transport):
         return False
 
     def setsockopt(self, level, option, value):
-        """It is its own socket."""
+        """Ignored: the transport stands in for its socket."""
 
     def set_write_buffer_limits(self, high=None, low=None):
         pass
@@ -116,7 +116,7 @@ class Transport(asyncio.Transport):
 
 
 class Known:
-    """A stranger that the admission knows."""
+    """A remote caller known to the admission."""
 
     origin, until = "192.0.2.1", float("inf")
 
@@ -125,7 +125,7 @@ class Known:
 
 
 class Target:
-    """A bookie in this process, on the loop that it is made on; ``certificate`` (a PEM file) for TLS."""
+    """A bookie in this process, on the event loop that creates it; ``certificate`` (a PEM file) for TLS."""
 
     def __init__(self, server: BookieServer, certificate: str) -> None:
         self._server = server
@@ -137,11 +137,11 @@ class Target:
         logging.getLogger("bookspark").addHandler(self._errors)
 
     def close(self) -> None:
-        """Watch the log no more."""
+        """Stop watching the log."""
         logging.getLogger("bookspark").removeHandler(self._errors)
 
     async def take(self, data: bytes) -> None:
-        """One input."""
+        """Take one input."""
         what, rest = data[0] if data else 0, data[1:]
         if what < 0xA0:
             greeted, damaged = what & 1, what & 2
@@ -171,7 +171,7 @@ class Target:
             room[: len(part)] = part
             connection.buffer_updated(len(part))
             at += len(part)
-        # Everything is answered: long polls when their time is up, and what comes from a thread.
+        # Every request is answered: long polls when they time out, others from a thread.
         dispatch = connection._dispatch
         while (dispatch._answers.under_way or connection._held) and connection._transport is not None:
             transport.wrote.clear()
@@ -207,7 +207,7 @@ class Target:
         self._note(f"{name} taken")
         if encode is not None:
             document = encode(value)
-            # A record of a log leaves out fields that say nothing.
+            # A log's record omits empty fields.
             assert decode(document) == value or encode(decode(document)) == document
 
     def _note(self, what: str) -> None:
@@ -230,12 +230,12 @@ RECORDS: list[tuple[str, Callable[[bytes], object], Callable[[object], bytes] | 
     ("commit", lambda data: decode_commit(data, 7, 1), encode_commit),
     ("row", lambda data: stamp_of(data, "here"), lambda row: stamped(row[0], row[1], row[4], row[2], row[3])),
 ]
-"""What is read of ZooKeeper, and of the ledgers of a log."""
+"""Records of ZooKeeper and of a log's ledgers: name, decoder, encoder."""
 _HELLO = control_frame(Header(Kind.HELLO, 1, value=PROTOCOL_VERSION), Hello("a fuzzer").encode())
 
 
 def _requests(data: bytes) -> list[bytes]:
-    """Frames whose checksums fit, made of pieces of ``data``: control frames of all kinds, adds, and damaged adds."""
+    """Frames with valid checksums from pieces of ``data``: control frames of all kinds, adds, and damaged adds."""
     frames = []
     for start in range(0, len(data), HEADER_BYTES + 8):
         piece = data[start + 1 : start + HEADER_BYTES + 8]
@@ -260,7 +260,7 @@ def _requests(data: bytes) -> list[bytes]:
 
 
 def _frames(sent: bytes) -> list:
-    """What was sent, which has to be whole frames."""
+    """Decode the sent bytes, which must be whole frames."""
     receiver, found, at = FrameReceiver(), [], 0
     while at < len(sent):
         room = receiver.buffer()
@@ -273,7 +273,7 @@ def _frames(sent: bytes) -> list:
 
 
 def seeds() -> list[bytes]:
-    """Inputs that get far, for a fuzzer to begin with."""
+    """Start inputs for a fuzzer that reach deep code."""
     ids = (0).to_bytes(8, "little") * 2
     made = [b"\x01" + bytes([kind, 1, 0, kind, 0]) + bytes(11) + ids + bytes(80) for kind in range(16)]
     made += [b"\x01" + bytes([0xE1, 0]) + bytes(118) + bytes([3, 1, 0, 3, 0]) + bytes(115)]
@@ -289,7 +289,7 @@ def seeds() -> list[bytes]:
 
 
 def _documents() -> Iterator[tuple[str, bytes]]:
-    """Records that are taken, of each kind, with all that one may have."""
+    """Valid records of each kind, with all optional fields."""
     loss = AcceptedLoss("an operator", 5, ("c",), (Loss(LossKind.ENTRIES, 0, 4, ("c",)),), ("c",))
     fragments = (Fragment(0, ("a", "b", "c")), Fragment(5, ("a", "b", "d")))
     ledger = LedgerMetadata(7, 3, 3, 2, fragments, ctime_ms=5, custom_metadata={"team": b"billing"})

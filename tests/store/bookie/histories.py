@@ -1,14 +1,14 @@
-"""Random histories of one bookie's storage: stories of adds, fences, reclaiming, kills and power cuts on disks that fail and lie.
+"""Random histories of one bookie's storage: adds, fences, reclaiming, kills and power cuts on disks that fail and lie.
 
-Law: an entry that was acknowledged is served as it was, or Unknown; it is never denied, and never another one. A fence holds, or
-is told to be unsure: the old writer adds nothing, and whoever recovers the ledger does. A boot is lossy only if something that
-was acknowledged may be lost, and a bookie without a whole control log stays down. Where nothing was injected but kills, power
-cuts and full disks, everything is there. A sparse read passes over nothing that is there or may be lost. Nobody is told of a
-fence that nobody asked for, or of an LAC that nobody told; who has another password changes nothing. An id of which something is
-held is given to no other ledger, also if an older copy of the metadata is put back. A ledger is collected only if two looks at
-the metadata do not find it. Nothing ends in an exception but a boot, and that one says what is damaged.
+Law: an acknowledged entry is served unchanged or answered Unknown; it is never denied and never replaced by another. A fence
+holds or is reported as unsure: the old writer adds nothing, and ledger recovery can add. A boot is lossy only if acknowledged
+data may be lost, and a bookie without an intact control log stays down. Where only kills, power cuts and full disks were
+injected, nothing is missing. A sparse read skips no entry that exists or may be lost. No answer reports a fence that no client
+requested, or an LAC (last add confirmed) that no client sent; a wrong password changes nothing. An id with held data is given
+to no other ledger, even after an older copy of the metadata is restored. A ledger is collected only if two looks at the
+metadata do not find it. Only a boot may end in an exception, and its message names the damage.
 
-``judged`` keeps what is true and has the laws, ``rebooted`` the ends, boots and mishaps.
+``judged`` keeps the true state and has the laws; ``rebooted`` has the stops, boots and faults.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _QUIET = frozenset(
         "backup",
     }
 )
-"""Steps that change nothing of what a check could find."""
+"""Steps without any effect that a check could detect."""
 
 
 @contextmanager
@@ -70,7 +70,7 @@ def stepped() -> Iterator[None]:
 
 
 class History(Rebooted):
-    """A story as it goes."""
+    """A story in progress."""
 
     def __init__(self, story: Story) -> None:
         paths = [Path(f"/disk{number}") for number in range(story.disks)]
@@ -130,11 +130,11 @@ class History(Rebooted):
         self.confirm(ledger_id, entry_id)
 
     def do_again(self) -> None:
-        """The last request comes twice, or its client asks again."""
+        """Repeat the last request, as a duplicate or a client's retry."""
         getattr(self, f"do_{self.asked[0]}")(*self.asked[1:])
 
     def do_stranger(self, slot: int, what: str) -> None:
-        """Somebody with another password, where the bookie knows the right one for sure."""
+        """A request with another password, where the bookie surely knows the right one."""
         ledger_id = self.slots[slot]
         self.commit()
         if not (self.promises.acked.get(ledger_id) or ledger_id in self.promises.fenced) or self.lied or self.lossy:
@@ -152,7 +152,7 @@ class History(Rebooted):
         assert Status.OK not in answers, f"granted: a stranger's {what} of {ledger_id}"
 
     def do_sync(self) -> None:
-        """The writer of the VD ledger asks for a sync."""
+        """The writer of the VD (volatile durability) ledger asks for a sync."""
         ledger_id = self.slots[_VOLATILE_SLOT]
 
         def done(status: int) -> None:
@@ -163,22 +163,22 @@ class History(Rebooted):
         self.storage.sync(ledger_id, KEY, _ALL, done)
 
     def do_new(self, slot: int) -> None:
-        """The old ledger stays."""
+        """Replace the ledger of the slot; the old one stays."""
         self.slots[slot] = self.new_ledger()
 
     def do_close(self, slot: int) -> None:
-        """Its writer closes the ledger: the metadata says so from now on."""
+        """The writer closes the ledger; the metadata records it."""
         self.commit()
         self.close_ledger(self.slots[slot])
         self.slots[slot] = self.new_ledger()
 
     def do_backup(self) -> None:
-        """Somebody copies the metadata."""
+        """Copy the metadata."""
         world = self.metadata._world
         self.copied = world.ledger_ids, world.highest_given, dict(world.documents)
 
     def do_put_back(self) -> None:
-        """The copy is put back, and the bookie starts."""
+        """Restore the copy and start the bookie."""
         self.killed = True
         world = self.metadata._world
         world.ledger_ids, world.highest_given, documents = self.copied
@@ -188,7 +188,7 @@ class History(Rebooted):
         self.slots = [one if one in there else self.new_ledger() for one in self.slots]
 
     def do_collect(self, wrong: str = "") -> None:
-        """``wrong``: the look at the metadata that finds no ledger at all, "listing" or "record". One alone proves nothing."""
+        """``wrong``: the metadata lookup that finds no ledger, "listing" or "record". Either alone proves nothing."""
         self.commit()
         looks: dict[str, AbstractContextManager[object]] = {
             "listing": patch.object(self.metadata, "list_ledgers", return_value=[]),
@@ -207,7 +207,7 @@ class History(Rebooted):
         run_steps(self.storage.garbage_collection.collect(self.metadata), self.commit)
         self.slots[slot] = self.new_ledger()
 
-    # -- work beside them
+    # -- background work
 
     def do_background(self) -> None:
         for directory in self.storage.holdings.directories:
@@ -220,7 +220,7 @@ class History(Rebooted):
             directory.commit._writer.note_idle()
 
     def do_second(self) -> None:
-        """A second passes, after which the notes are durable: of a directory that fails they are not."""
+        """A second passes and the notes become durable, except in a failed directory."""
         self.commit()
         statuses: list[int] = []
         for directory in self.storage.live:
@@ -248,13 +248,13 @@ class History(Rebooted):
         self.reclaim(threshold, entry_logs=entry_logs)
 
     def do_scrub(self) -> None:
-        """The scrub reads everything from the disk."""
+        """Scrub everything on the disk."""
         self.commit()
         self.scrub()
 
     def do_heal(self, part: float = 1.0, nowhere: int = 0) -> None:
-        """Copy what is missing from other bookies, then end limbo; of a part of the ledgers, if healing is ended before it is
-        through. ``nowhere``: so many entries of each ledger are on no other bookie."""
+        """Copy missing entries from other bookies, then end limbo. ``part``: the share of ledgers done if healing ends early.
+        ``nowhere``: the number of entries of each ledger that no other bookie has."""
         self.commit()
         boots, healed = self.storage.lossy_boots, part >= 1.0
         boot, limbo = boots.mark.boot, self.limbo()
@@ -265,7 +265,7 @@ class History(Rebooted):
                 self.close_ledger(ledger_id)
                 self.slots = [self.new_ledger() if one == ledger_id else one for one in self.slots]
             elif (metadata := self.metadata_of(ledger_id)) is None or not metadata.closed:
-                # Where it ends, and so what lacks of it, is not known.
+                # Its end is unknown, and so are its missing entries.
                 continue
             missing = [
                 entry_id for entry_id in self.promised(ledger_id) if not self.read(ledger_id, entry_id, entry_id)[0]
@@ -288,20 +288,20 @@ class History(Rebooted):
             self.commit()
 
     def limbo(self) -> dict[int, int]:
-        """The ledgers in limbo, and the lossy boot that each is in limbo for."""
+        """The ledgers in limbo, each with its lossy boot."""
         known = map(self.storage.holdings.control.known, self.metadata.list_ledgers())
         return {ledger.ledger_id: ledger.limbo_boot for ledger in known if ledger.limbo}
 
     def _cleared(self, ledger_id: int) -> Any:
         def done(status: int) -> None:
-            # Only a closed ledger leaves limbo, and nobody asks for the LAC of one.
+            # Only a closed ledger leaves limbo, and no client asks a closed ledger for its LAC.
             self.promises.confirmed.pop(ledger_id, None)
 
         return done
 
 
 def failure_of(story: Story) -> str:
-    """What breaks the law in a story, in a line that names neither ids nor numbers; "" if nothing does. Within ``stepped``."""
+    """The broken law of a story, as a line without ids and numbers; "" if no law breaks. Call it within ``stepped``."""
     try:
         History(story).run()
     except (Exception, RecursionError) as error:

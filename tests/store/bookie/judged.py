@@ -1,7 +1,6 @@
-"""What is known of a bookie's storage from outside, and the laws that ``histories`` judges it by.
+"""The known state of a bookie's storage, kept outside it, and the laws that ``histories`` checks.
 
-Law: nothing is looked up in the storage that it should answer for: what was asked, told, fenced, damaged and made durable is kept
-here, beside it.
+Law: no expected fact comes from the storage under test: requests, fences, damage and durable data are recorded here, beside it.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ ME = "bookie-1"
 
 
 class Judged(Stepped):
-    """A storage, what was promised by it, and what befell its disks."""
+    """A storage, its promises, and the faults of its disks."""
 
     story: Story
     disk: MemoryFileSystem
@@ -36,24 +35,24 @@ class Judged(Stepped):
     lossy = False
     """Was there a lossy boot?"""
     apart = False
-    """Was a boot without one of the directories?"""
+    """Did the bookie boot without one of its directories?"""
 
     def begin(self, story: Story, disk: MemoryFileSystem) -> None:
-        """Nothing is known yet."""
+        """Start without recorded facts."""
         self.story, self.disk, self.metadata = story, disk, MemoryStore()
         self.fence_asked: set[int] = set()
         self.told: dict[int, int] = {}
-        """The highest LAC that was told of each ledger."""
+        """The highest LAC (last add confirmed) sent for each ledger."""
         self.added: list[tuple[int, list[int]]] = []
-        """Of adds: the ledger, and the answer."""
+        """The ledger id and the answer of each add."""
         self.noted: tuple[dict[int, set[int]], set[int]] = ({}, set())
-        """What was acknowledged, and fenced, when the notes were made durable last."""
+        """The acknowledged entries and fenced ledgers at the last sync of the notes."""
         self.lost_early: dict[int, set[int]] = {}
         """Early acknowledged entries that a lossy boot did not find."""
         self.damaged: dict[str, bytes] = {}
-        """Control logs that were damaged where they were durable: each up to the damage."""
+        """Control logs damaged in their durable part: path → content up to the damage."""
 
-    # -- what is true
+    # -- the true state
 
     def new_ledger(self) -> int:
         ledger_id = self.metadata.new_ledger_id()
@@ -67,14 +66,14 @@ class Judged(Stepped):
         return self.metadata.read_ledger(ledger_id).value if there else None
 
     def begin_recovery(self, ledger_id: int) -> None:
-        """Whoever fences a ledger says so in the metadata first."""
+        """Ledger recovery writes its state to the metadata before it fences the bookies."""
         if self.metadata_of(ledger_id) is not None:
             metadata, version = self.metadata.read_ledger(ledger_id)
             if metadata.state is LedgerState.OPEN:
                 self.metadata.write_ledger(replace(metadata, state=LedgerState.IN_RECOVERY), version)
 
     def close_ledger(self, ledger_id: int) -> None:
-        """Somebody closes a ledger, at the last entry that was promised."""
+        """Close a ledger at its last promised entry."""
         if self.metadata_of(ledger_id) is not None:
             metadata, version = self.metadata.read_ledger(ledger_id)
             last = max(self.promised(ledger_id), default=-1)
@@ -94,13 +93,13 @@ class Judged(Stepped):
         return sorted(self.promises.acked[ledger_id] | self.promises.acked_early[ledger_id] | lost)
 
     def excuse(self, promised: tuple[dict[int, set[int]], ...], noted: dict[int, set[int]]) -> None:
-        """Entries that are not ``noted`` may be denied from now on."""
+        """From now on, promised entries outside ``noted`` may be denied."""
         for of_ledger in promised:
             for ledger_id, entry_ids in of_ledger.items():
                 entry_ids &= noted.get(ledger_id, set())
 
     def settle_early(self, why: str) -> None:
-        """What a boot found of the entries that were acknowledged early is durable; what it did not find makes it lossy."""
+        """Early acknowledged entries found by a boot are durable; missing ones make the boot lossy."""
         early, self.promises.acked_early = self.promises.acked_early, type(self.promises)().acked_early
         for ledger_id, entry_ids in early.items():
             found = {entry_id for entry_id in entry_ids if self.read(ledger_id, entry_id, entry_id)[0]}
@@ -138,7 +137,7 @@ class Judged(Stepped):
 
     @property
     def lacks_a_directory(self) -> bool:
-        """Is the bookie used without one of its directories, which may know more than the others?"""
+        """Does the bookie run without a directory that may know more than the others?"""
         return self.apart and len(self.storage.live) < self.story.disks
 
     def _check_reads(self, ledger_id: int) -> None:
@@ -158,9 +157,9 @@ class Judged(Stepped):
                 assert self.hurt or first in may_be_gone, f"gone: {ledger_id}/{first} without a fault: {refusal}"
 
     def _check_sparse(self, ledger_id: int) -> None:
-        """What a sparse read passes over, it denies."""
+        """A sparse read denies the entries it skips."""
         wanted = self.promised(ledger_id)
-        # Behind the last one, too, where nothing is.
+        # Also read beyond the last entry, where nothing is.
         for last in (wanted[-1], wanted[-1] + 2) if wanted else ():
             plan = self.storage.plan_read(ledger_id, wanted[0], last, 0, sparse=True)
             given = {one for piece in plan.pieces for one in range(piece.first, piece.last + 1)}
@@ -169,7 +168,7 @@ class Judged(Stepped):
             assert plan.end <= last, f"told of {plan.end} of {ledger_id}, and asked up to {last}"
 
     def _check_fence(self, ledger_id: int) -> None:
-        """The old writer adds nothing, whatever the metadata says now, and who recovers the ledger does."""
+        """The old writer adds nothing, whatever the metadata says now, and ledger recovery can add."""
         ledger = self.storage.holdings.control.known(ledger_id)
         assert ledger.fenced or ledger.fence_unsure or ledger.limbo, f"forgotten: the fence of {ledger_id}"
         metadata = self.metadata_of(ledger_id)
@@ -183,7 +182,7 @@ class Judged(Stepped):
 
     @property
     def no_control_log_is_whole(self) -> bool:
-        """Is every control log damaged where it was durable? Fences may be lost then of which nothing tells."""
+        """Is every control log damaged in its durable part? Then fences may be lost without a trace."""
         files = self.disk.files()
         damaged = [path for path, content in self.damaged.items() if files.get(path, b"").startswith(content)]
         return len(damaged) == self.story.disks

@@ -1,8 +1,8 @@
-"""A storage under load in a process of its own, which tells each promise that it makes on its standard output until it is killed.
+"""A storage under load in its own process; it prints each promise to standard output until it is killed.
 
-Run as ``python -m tests.store.bookie.killed_storage DIRECTORY ROUND``. Lines: ``A ledger first last`` acked adds, ``F ledger`` an
-acked fence, ``C ledger lac`` an acked explicit LAC, ``D ledger`` a ledger that is about to be collected. Every entry's content
-follows from its ledger and id.
+Run as ``python -m tests.store.bookie.killed_storage DIRECTORY ROUND``. Lines: ``A ledger first last`` acknowledged adds, ``F
+ledger`` an acknowledged fence, ``C ledger lac`` an acknowledged explicit LAC (last add confirmed), ``D ledger`` a ledger about
+to be collected. Ledger and entry id determine every entry's content.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Load:
         os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
     def go_on(self) -> None:
-        """Work for ever: the storage ends when it is killed."""
+        """Work until the process is killed."""
         self._collect()
         storage = self._run.storage
         while True:
@@ -71,7 +71,7 @@ class Load:
             self._run.wait(lambda: storage.bytes_in_flight < 100_000)
 
     def _ledger(self) -> int:
-        """One of this round, or of one before."""
+        """A ledger of this round or of an earlier round."""
         round_ = max(0, self._round - self._random.choice([0, 0, 0, 1, 2]))
         return round_ * LEDGERS_A_ROUND + self._random.randrange(LEDGERS_A_ROUND)
 
@@ -100,7 +100,7 @@ class Load:
         )
 
     def _collect(self) -> None:
-        """Ledgers of rounds long gone are deleted."""
+        """Delete the ledgers of rounds older than ``KEPT_ROUNDS``."""
         oldest = max(0, self._round - KEPT_ROUNDS) * LEDGERS_A_ROUND
         metadata = MemoryStore()
         for ledger_id in sorted(held_ledgers(self._run.storage)):

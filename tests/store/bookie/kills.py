@@ -1,4 +1,4 @@
-"""Killing a storage under load again and again (``killed_storage``), and checking each time that its promises are kept."""
+"""Repeated kills of a storage under load (``killed_storage``), with a check of its promises after each."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Kills:
         return dict(self.counts)
 
     def _kill(self, round_: int) -> None:
-        """Let it run until it has told a random number of promises, and kill it while it goes on."""
+        """Let the storage make a random number of promises, then kill it at work."""
         child = subprocess.Popen(
             [sys.executable, "-m", "tests.store.bookie.killed_storage", str(self._directory), str(round_)],
             stdout=subprocess.PIPE,
@@ -106,7 +106,7 @@ class Kills:
             assert known <= {"control.log", "control.synced", "checkpoint", "unclean", "logs"}
             assert not [name for name in os.listdir(disk / "logs") if name.endswith(".new")]
         if round_ % 2:
-            # A clean stop before the next life; otherwise it is as if this one had been killed as well.
+            # Stop cleanly before the next round; otherwise the next round starts as after a kill.
             run = Pumped(
                 settings(self._disks, round_), before_start=lambda storage: storage.lossy_boots.phase_one_is_over()
             )

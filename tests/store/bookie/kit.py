@@ -1,4 +1,4 @@
-"""Helpers of the bookie's tests: batches, a storage whose loop is the test, a server in a thread, a client that blocks."""
+"""Helpers of the bookie's tests: batches, a storage whose loop is the test, a server in a thread, a blocking client."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def config(*directories: Path, **options: Any) -> BookieConfig:
 
 
 def entries(ledger_id: int, first: int, last: int, payload: bytes = b"payload", confirmed: int = -1) -> list[Entry]:
-    """Entries whose payload tells their id, all of one size, so that their cumulative length is the same in any grouping."""
+    """Entries whose payload names their id. All have one size, so their cumulative length is the same in any grouping."""
     made = []
     for entry_id in range(first, last + 1):
         content = b"%08d:%s" % (entry_id, payload)
@@ -61,7 +61,7 @@ def add_frame(ledger_id: int, first: int, last: int | None = None, **options: An
 def read_entries(
     storage: Storage, ledger_id: int, first: int, last: int, *, sparse: bool = False
 ) -> tuple[list[Entry], Any]:
-    """The entries, and the refusal of the id after them (None: none)."""
+    """The entries, and the refusal of the next id (None: no refusal)."""
     plan = storage.plan_read(ledger_id, first, last, 0, sparse=sparse)
     fetched = storage.files.fetch(plan.pieces, cached_only=False)
     assert fetched is not None
@@ -73,12 +73,12 @@ def read_entries(
 
 @lru_cache(4096)
 def _entries(frame: bytes, first: int, last: int) -> tuple[Entry, ...]:
-    """A history reads the same frames again and again."""
+    """Cached, since a history reads the same frames again and again."""
     return tuple(EntryBatch(frame).entries(first, last))
 
 
 def run_checkpoint(storage: Storage) -> None:
-    """Prepare checkpoints and write them, at once."""
+    """Prepare and write checkpoints at once."""
     steps = storage.checkpoint()
     try:
         while True:
@@ -92,8 +92,8 @@ def held_ledgers(storage: Storage) -> set[int]:
 
 
 def crash_image(directory: Path, target: Path) -> Path:
-    """The files of ``directory`` as they are at one moment: what a process finds that starts after this one was killed. A live
-    storage makes and renames files on threads of its own, so the copy is made again if any came, went or changed meanwhile."""
+    """Copy the files of ``directory`` as a kill at this moment would leave them. A live storage creates and renames files on
+    its own threads, so the copy is repeated if any file came, went or changed meanwhile."""
 
     def seen() -> dict[Path, tuple[int, int, int]]:
         found = {path: path.stat() for path in directory.rglob("*") if path.is_file()}
@@ -109,7 +109,7 @@ def crash_image(directory: Path, target: Path) -> Path:
 
 
 class LocalRewriter:
-    """Rewrites in this thread. ``before()`` is called ahead of each job, ``wait(seconds)`` instead of waiting."""
+    """Rewrites in the calling thread. ``before()`` is called before each job, ``wait(seconds)`` instead of waiting."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class LocalRewriter:
 
 
 class Pumped:
-    """A storage whose loop is the test itself: the calls that commit threads post run when the test waits."""
+    """A storage whose event loop is the test itself: calls posted by commit threads run when the test waits."""
 
     def __init__(
         self,
@@ -150,18 +150,18 @@ class Pumped:
 
     @property
     def unheard(self) -> int:
-        """How many posted calls have not run yet."""
+        """The number of posted calls that have not run yet."""
         return self._posted.qsize()
 
     def run(self, call: Callable[..., None], *arguments: Any) -> Status:
-        """Make a call that ends with a ``done(status)``, and wait for it."""
+        """Make a call that ends with ``done(status)``, and wait for it."""
         statuses: list[int] = []
         call(*arguments, statuses.append)
         self.wait(lambda: bool(statuses))
         return Status(statuses[0])
 
     def submit(self, frame: bytes, done: Callable[[int], object] | None = None) -> list[int]:
-        """Add without waiting; the status will be in the list, or told to ``done``."""
+        """Add without waiting. The status goes to the returned list, or to ``done``."""
         statuses: list[int] = []
         header, crc = decode(frame, 88)
         self.storage.add(header, EntryBatch.checked(frame, header, crc), done or statuses.append)
@@ -176,7 +176,7 @@ class Pumped:
         return self.run(self.storage.fence, ledger_id, key)
 
     def read(self, ledger_id: int, first: int, last: int, *, sparse: bool = False) -> tuple[list[Entry], Any]:
-        """The entries, and the refusal of the id after them (None: none)."""
+        """The entries, and the refusal of the next id (None: no refusal)."""
         return read_entries(self.storage, ledger_id, first, last, sparse=sparse)
 
     def ids(self, ledger_id: int) -> list[int]:
@@ -186,16 +186,16 @@ class Pumped:
         run_checkpoint(self.storage)
 
     def pump(self) -> None:
-        """Run one call that was posted."""
+        """Run one posted call."""
         function, arguments = self._posted.get(timeout=SECONDS_MAX)
         function(*arguments)
 
     def steps(self, steps: Steps[Any]) -> Any:
-        """Carry background work through."""
+        """Run background work to its end."""
         return run_steps(steps, self.pump)
 
     def seal(self) -> None:
-        """Seal the logs that are written to, as if they were full."""
+        """Seal the open logs, as if they were full."""
         for directory in self.storage.live:
             statuses: list[int] = []
             directory.commit.submit(SealLog(directory.current, statuses.append))
@@ -205,13 +205,13 @@ class Pumped:
     def reclaim(
         self, threshold: float = 0.0, *, entry_logs: bool = True, before: Callable[[], None] = lambda: None
     ) -> int:
-        """One pass over the sealed logs; returns how many bytes were given back."""
+        """One pass over the sealed logs; returns the number of reclaimed bytes."""
         rewriter = LocalRewriter(self.file_system, before)
         steps = self.storage.reclaiming.reclaim(rewriter, threshold, 1 << 20, unlimited, entry_logs=entry_logs)
         return self.steps(steps).given_back
 
     def collect(self, store: Any) -> int:
-        """Forget the ledgers that ``store`` doesn't have any more."""
+        """Collect the ledgers that ``store`` no longer has."""
         return self.steps(self.storage.garbage_collection.collect(store))
 
 
@@ -240,8 +240,8 @@ class Client:
         self.socket.sendall(b"".join(frames))
 
     def receive(self) -> Frame:
-        """The next frame; EOFError if the bookie closed the connection. Each of several acks comes as a frame of its own, with
-        the add's request id."""
+        """The next frame; EOFError if the bookie closed the connection. Each acknowledgement of a group comes as its own frame,
+        with the add's request id."""
         while not self._frames:
             count = self.socket.recv_into(self._receiver.buffer())
             if count == 0:
@@ -255,7 +255,7 @@ class Client:
         return self._frames.pop(0)
 
     def call(self, header: Header, body: bytes = b"") -> Frame:
-        """Send a control frame, wait for its one answer."""
+        """Send a control frame and wait for its answer."""
         self._requests += 1
         self.send(control_frame(header._replace(request_id=self._requests), body))
         answer = self.receive()
@@ -286,7 +286,7 @@ class Client:
 def serving(
     settings: BookieConfig, file_system: FileSystem | None = None, **options: Any
 ) -> Iterator[tuple[BookieServer, tuple[str, int]]]:
-    """A bookie's server on a loop in a thread of its own; stopped and closed at the end. ``options`` are the server's."""
+    """A bookie's server on an event loop in its own thread; stopped and closed at the end. ``options`` are the server's."""
     storage = Storage(settings, file_system).open()
     server = BookieServer(settings, storage, "bookie-test", 77, **options)
     loop = uvloop.new_event_loop()

@@ -1,6 +1,6 @@
-"""Ends and boots of the bookie in ``histories``, and what befalls its disks.
+"""Stops and boots of the bookie in ``histories``, and faults of its disks.
 
-Law: what a mishap may cost is known here, and nothing else is excused.
+Law: the possible cost of each fault is recorded here, and nothing else is excused.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from tests.store.bookie.judged import ME, Judged
 from tests.store.bookie.known_open import KNOWN_OPEN, LOST_WITHIN_A_SECOND, MARKER_VANISHED
 
 _BOOTS_MAX = 5
-"""How often a boot is tried, where something was injected: each file may have an error to tell."""
+"""The number of boot attempts after an injected fault: each file may have an error to report."""
 
 
 class StaysDown(Exception):
-    """A boot said what is damaged: the end of a story, if a disk lied."""
+    """A boot reported damage: the end of a story with a lying disk."""
 
 
 class Rebooted(Judged):
-    """A storage that ends and boots, on disks that fail and lie."""
+    """A storage that stops and boots, on disks that fail and lie."""
 
     killed = True
     boots = power_cuts = 0
 
-    # -- ends and boots
+    # -- stops and boots
 
     def do_stop(self, fault: str) -> None:
         with suppress(StorageError):
@@ -46,7 +46,7 @@ class Rebooted(Judged):
         self.boot(fault)
 
     def do_without(self, number: int, kill: bool) -> None:
-        """A boot without one of the directories. The next one has it again."""
+        """Boot without one of the directories; the next boot has it again."""
         self.hurt = self.apart = True
         if kill:
             self.killed = True
@@ -56,7 +56,7 @@ class Rebooted(Judged):
         self.boot("", [f"/disk{number}"][: self.story.disks - 1])
 
     def do_crash(self, seed: int, fault: str) -> None:
-        """A power cut: one of ``LOSSES``, or one that is drawn."""
+        """A power cut: one of ``LOSSES``, or a drawn one."""
         self.killed = True
         self.power_cuts += 1
         if self.disk_lost_a_write and LOST_WITHIN_A_SECOND in KNOWN_OPEN:
@@ -68,9 +68,9 @@ class Rebooted(Judged):
         self.boot(fault)
 
     def boot(self, fault: str, without: Sequence[str] = ()) -> None:
-        """A boot that fails because of ``fault``, of a full disk, or of an error that nobody was told yet, is tried again."""
+        """Boot; try again after a failure from ``fault``, a full disk, or an earlier unreported error."""
         self.hurt |= bool(fault)
-        # A note may be behind. Without one nothing but what lies there tells of a loss.
+        # A note may lag behind. Without a note, only the files themselves show a loss.
         noted = self.boots % 2 == 0
         reached = {directory.path: directory.reach() for directory in self.storage.live if noted}
         for left in range(_BOOTS_MAX)[::-1]:
@@ -93,12 +93,12 @@ class Rebooted(Judged):
         self.storage = Storage(
             self._settings,
             self.files,
-            # As the kernel's: no flipped bit makes another one of it.
+            # Like the kernel's boot id: no flipped bit turns it into another valid one.
             boot_id=str(uuid.uuid5(uuid.NAMESPACE_OID, str(self.power_cuts))) if self.story.trusts_boot_id else "",
             check_fence=fence_check(self.metadata, ME),
             without=without,
         ).open(reached)
-        # A lossy boot takes an id, which may be one of those that are held.
+        # First, since a lossy boot takes an id, which could be the id of a held ledger.
         keep_lost_records(self.storage, self.metadata)
         why = why_lossy(self.storage.lossy_boots, ())
         if why:
@@ -111,7 +111,7 @@ class Rebooted(Judged):
         self.storage.start(lambda function, *arguments: function(*arguments))
         self.settle_early(why)
 
-    # -- trouble
+    # -- faults
 
     def do_fault(self, rule: str) -> None:
         self.files.add(rule)
@@ -120,11 +120,11 @@ class Rebooted(Judged):
         self.lied |= self.disk_lost_a_write
 
     def do_full(self, left: int) -> None:
-        """Somebody else fills the disk, up to this number of bytes."""
+        """Other files fill the disk, up to ``left`` free bytes."""
         self.disk.capacity_bytes = self.disk.used_bytes() + left
 
     def do_room(self) -> None:
-        """There is room again, no rule strikes any more, and the disks are looked at."""
+        """The disks have room again, all fault rules are cleared, and the disks are checked."""
         self.files.clear()
         self.disk.capacity_bytes = 1 << 50
         for directory in self.storage.live:
@@ -150,7 +150,7 @@ class Rebooted(Judged):
         self.disk.evict()
 
     def do_flip_control(self, number: int, where: float, bit: int) -> None:
-        """A bit of a control log flips, where it was durable."""
+        """Flip a bit in the durable part of a control log."""
         self.do_second()
         for directory in self.storage.live:
             path = f"{directory.path}/control.log"

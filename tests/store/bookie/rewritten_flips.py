@@ -1,7 +1,7 @@
-"""Flipping single bits of a bookie's logs that are rewritten afterwards, and judging what is served then.
+"""Single bit flips in a bookie's logs that are rewritten afterwards, followed by reads.
 
-Law: whatever bit flips in whatever log, before a boot or while the bookie serves, and however often its logs are rewritten and
-the bookie is started after that: no wrong bytes, and no Negative for an entry that was acked and lives.
+Law: a bit flip in any log, before a boot or while the bookie serves, never leads to wrong bytes or to Negative for an
+acknowledged, living entry, however often the logs are rewritten and the bookie is restarted.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _DELETED, _LIVING = 5, 6
 
 
 class RewrittenFlips:
-    """One small directory with a rewritten log, a sealed one and one that was written to last. Each holds entries of a ledger
-    that is deleted later, before, between and behind those of one that lives."""
+    """One small directory with a rewritten log, a sealed log and the log written last. Each holds entries of a ledger that is
+    deleted later, before, between and behind entries of a living ledger."""
 
     def __init__(self) -> None:
         self._promises = Promises()
@@ -52,7 +52,7 @@ class RewrittenFlips:
                     yield path, offset
 
     def judge(self, path: str, offset: int, bit: int, *, serving: bool) -> str:
-        """What became of it: ``unknown`` or ``right``. ``serving``: the bit flips after the boot, not before."""
+        """The outcome: ``unknown`` or ``right``. ``serving``: the bit flips after the boot, not before."""
         disk = self.disk.crashed(everything_kept)
         if serving:
             run = Stepped(_SETTINGS, disk, _copy(self._promises))

@@ -1,10 +1,10 @@
-"""An hour of a bookie's disk, in seconds: steady appends, ledgers that are deleted, and what collection and rewriting make of it.
+"""An hour of steady appends and deleted ledgers on a bookie's disk, simulated in seconds.
 
-Law: everything that decides is real: ``serving.maintenance`` with its works and intervals, collection against a metadata store,
-the index, choosing, pacing, reclaiming, checkpoints. Two things are made up. Time is a number that jumps to the next timer of the
-event loop. Entries are rows of the index that point into logs without bytes; a rewriter answers with rows of the same sizes (as
-if nothing could be compressed), after the time that the bytes take at the rate that it was told, or at
-``rewriting_bytes_per_second`` if that is less.
+Law: all deciding code is real: ``serving.maintenance`` with its works and intervals, collection against a metadata store, the
+index, choosing, pacing, reclaiming, checkpoints. Two things are simulated. Time is a number that jumps to the next timer of the
+event loop. Entries are rows of the index that point into logs without bytes; the rewriter answers with rows of the same sizes
+(as if nothing compressed), after the time that the bytes take at the given rate, or at ``rewriting_bytes_per_second`` if that
+is lower.
 """
 
 from __future__ import annotations
@@ -32,13 +32,12 @@ _HEAD_BYTES = 400
 
 
 class SimulatedLoop(asyncio.SelectorEventLoop):
-    """A loop whose clock jumps to the next timer. What would run in a thread runs at once, and ends after the time it
-    ``takes``."""
+    """An event loop whose clock jumps to the next timer. Thread work runs at once and ends after the time it ``takes``."""
 
     def __init__(self) -> None:
         self.now = 0.0
         self.takes = 0.0
-        """How long what is running in a thread takes, in seconds. It says so itself."""
+        """The duration of the running thread work in seconds, set by the work itself."""
         loop = self
 
         class Jumping(selectors.SelectSelector):
@@ -53,7 +52,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         return self.now
 
     def after(self, seconds: float) -> asyncio.Future[None]:
-        """Done when the clock has gone on by that much."""
+        """A future that completes after ``seconds`` of the clock."""
         due = self.create_future()
         self.call_later(seconds, due.set_result, None)
         return due
@@ -70,7 +69,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
 
 
 class SteadyLoad:
-    """Appends of so many bytes a second, half of them to ledgers that live for a minute, half to ledgers that live longer."""
+    """Appends at a fixed byte rate: half to ledgers that live for a minute, half to longer-lived ledgers."""
 
     def __init__(
         self,
@@ -80,8 +79,8 @@ class SteadyLoad:
         seconds_of_the_rest: float,
         **options: Any,
     ) -> None:
-        """To be made within ``stepped.without_threads``. ``seconds_of_the_rest``: how long the other half lives."""
-        # The entries are made up, so a scrub would find none of them.
+        """To be created within ``stepped.without_threads``. ``seconds_of_the_rest``: the lifetime of the other half."""
+        # The entries have no bytes, so a scrub would find none of them.
         self._config = config(Path("/disk"), scrub_interval_hours=0.0, **options)
         self._files = MemoryFileSystem("/disk")
         self._run = Stepped(self._config, self._files)
@@ -94,18 +93,18 @@ class SteadyLoad:
         self._deaths: list[tuple[float, int]] = []
         self._log: EntryLog | None = None
         self.collections: list[float] = []
-        """When collections ended, in seconds."""
+        """End times of collections, in seconds."""
         self.passes: list[float] = []
-        """How long each pass took, in seconds."""
+        """The duration of each pass, in seconds."""
         self.used: list[int] = []
         """Bytes of all logs, at the end of each second."""
         self.live: list[int] = []
-        """Bytes of them that belong to ledgers that were not deleted."""
+        """Bytes of living ledgers among them."""
         self._live = 0
         self._sizes: dict[int, int] = {}
 
     def run(self, seconds: int) -> None:
-        """Let so many seconds pass."""
+        """Simulate this many seconds."""
         storage = self._run.storage
         maintenance = Maintenance(self._config, storage, "bookie-1", self._metadata, self, self._loop.time)
         collect, reclaim = storage.garbage_collection.collect, storage.reclaiming.reclaim
@@ -151,7 +150,7 @@ class SteadyLoad:
         return Rewritten(rows, position, Ranges.empty())
 
     def _append(self, now: int) -> None:
-        """One second's appends, to two new ledgers in turns; and the deletions that are due."""
+        """Append one second's entries to two new ledgers in turn, and do the due deletions."""
         holdings = self._run.storage.holdings
         while self._deaths and self._deaths[0][0] <= now:
             dead = self._deaths.pop(0)[1]
@@ -182,7 +181,7 @@ class SteadyLoad:
 
     @property
     def indexed(self) -> int:
-        """The bytes that the index names."""
+        """The number of bytes that the index refers to."""
         steps = live_bytes(self._run.storage.holdings.index)
         try:
             while True:

@@ -1,4 +1,4 @@
-"""A storage without threads, and a record of what it has promised: for tests that look at it between any two operations."""
+"""A storage without threads and a record of its promises, for tests that inspect it between any two operations."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from tests.store.metadata.kit import ledger
 
 _JOB_BYTES = 4000
 _ALONE = {"value": 0, "limit": 1 << 20 | 1 << 10}
-"""The assignment of an ensemble of one, in an add of a VD ledger."""
+"""The assignment of an ensemble of one bookie, in an add to a VD (volatile durability) ledger."""
 
 
 class AtOnce:
-    """Threads that run at once, in place of a ``ThreadPoolExecutor``."""
+    """Runs submitted calls at once, in place of a ``ThreadPoolExecutor``."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self.map = map
@@ -38,21 +38,21 @@ class AtOnce:
         function(*arguments)
 
     def shutdown(self, **options: Any) -> None:
-        """There are none."""
+        """No threads to stop."""
 
     def __enter__(self) -> AtOnce:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """There is nothing to wait for."""
+        """No threads to wait for."""
 
 
 @contextmanager
 def without_threads() -> Iterator[None]:
-    """Commit threads made within have no thread: ``Stepped.commit`` does their work. Metadata is asked at once."""
+    """Commit threads created within have no thread: ``Stepped.commit`` does their work. Metadata is read at once."""
 
     def start(thread: Any, post: Post, completed: Completed, soon: Soon | None, *, alone: bool) -> None:
-        # The thread keeps it itself: a table of threads here would keep every storage until the end.
+        # Kept in the thread itself: a table of threads here would keep every storage alive.
         thread.told = post, completed
 
     def step(thread: Any) -> None:
@@ -74,7 +74,7 @@ def without_threads() -> Iterator[None]:
 
 @contextmanager
 def overlapping_syncs() -> Iterator[None]:
-    """Within ``without_threads``: background syncs wait until ``sync_in_background``, so others come between."""
+    """Within ``without_threads``: background syncs wait until ``sync_in_background``, so other syncs can come between."""
 
     def submit(background: Any, sync: Sync, synced: Synced, *, apart: bool) -> None:
         background._queue.put(sync)
@@ -88,24 +88,25 @@ def overlapping_syncs() -> Iterator[None]:
 
 
 def sync_in_background(background: Any) -> None:
-    """Make the background syncs that wait."""
+    """Run the waiting background syncs."""
     while not background._queue.empty():
         background.sync_queued(background._told)
 
 
 class Promises:
-    """What was asked of a storage, and what it said yes to."""
+    """The requests to a storage, and its promises."""
 
     def __init__(self) -> None:
         self.asked: dict[int, dict[int, list[Entry]]] = defaultdict(lambda: defaultdict(list))
-        """Ledger and entry id → each content that it was sent with."""
+        """Ledger and entry id → each content sent for it."""
         self.acked: dict[int, set[int]] = defaultdict(set)
-        """Entries that were acked as synced."""
+        """Entries acknowledged as synced."""
         self.acked_early: dict[int, set[int]] = defaultdict(set)
-        """Entries that a bookie without a journal acked before the sync. A crash may lose them, and the next boot has to know."""
+        """Entries acknowledged before the sync by a bookie without a journal. A crash may lose them, and the next boot must
+        know it."""
         self.fenced: set[int] = set()
         self.confirmed: dict[int, int] = {}
-        """Explicit LACs."""
+        """Explicit LACs (last add confirmed)."""
 
     @property
     def count(self) -> int:
@@ -115,7 +116,7 @@ class Promises:
 
 
 class Stepped:
-    """A storage on the loop and the disk thread of the test, within ``without_threads``."""
+    """A storage whose loop and commit threads run in the test, within ``without_threads``."""
 
     def __init__(self, settings: BookieConfig, files: FileSystem, promises: Promises | None = None) -> None:
         self._settings = settings
@@ -128,7 +129,7 @@ class Stepped:
         self.storage.start(lambda function, *arguments: function(*arguments))
 
     def commit(self) -> None:
-        """Have all that is queued written: one group a directory."""
+        """Write all queued items: one group per directory."""
         for directory in self.storage.holdings.directories:
             directory.commit.step()
 
@@ -166,7 +167,7 @@ class Stepped:
         self.storage.fence(ledger_id, KEY, done)
 
     def confirm(self, ledger_id: int, entry_id: int) -> None:
-        """Explicit LAC."""
+        """Send an explicit LAC."""
 
         def done(status: int) -> None:
             if status == Status.OK:
@@ -180,7 +181,7 @@ class Stepped:
         self.commit()
 
     def seal(self) -> None:
-        """Seal the logs that are written to, as if they were full."""
+        """Seal the open logs, as if they were full."""
         for directory in self.storage.live:
             directory.commit.submit(SealLog(directory.current, ignore))
             directory.current = None
@@ -194,7 +195,7 @@ class Stepped:
         run_steps(steps, self.commit)
 
     def scrub(self) -> None:
-        """A whole round, and a look at the other files."""
+        """A whole scrub round, and a check of the other files."""
         scrubbing = self.storage.scrubbing
         scrubbing.begin(1000)
         while scrubbing.under_way:
@@ -203,7 +204,7 @@ class Stepped:
         self.commit()
 
     def scrub_group(self) -> None:
-        """The next logs of a round."""
+        """Scrub the next logs of a round."""
         scrubbing = self.storage.scrubbing
         logs, following = run_steps(scrubbing.group(), self.commit)
         for number, pieces in logs.items():

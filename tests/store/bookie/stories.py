@@ -1,7 +1,7 @@
-"""Stories for ``histories``: what happens to one bookie's storage, drawn from a seed, and shortened when one ends badly.
+"""Stories for ``histories``: random steps of one bookie's storage, drawn from a seed and shortened after a failure.
 
-Law: a story is data, and its outcome follows from it alone. A step that a story names by a number (a file, a byte) is looked up
-when it is its turn, so a story stays one when others of its steps are left out.
+Law: a story is data, and its outcome follows from it alone. A step names its file or byte by a number that is resolved when the
+step runs, so a story stays valid when other steps are left out.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from bookspark.store.wire.header import Flag
 Step = tuple[Any, ...]
 RECOVERY, VOLATILE = int(Flag.RECOVERY), int(Flag.VOLATILE)
 TROUBLES = ("none", "space", "io", "lie", "all", "apart", "control")
-"""What is injected besides kills and power cuts: nothing, full disks, I/O errors, one lie of a disk, all of it; or
-directories are out of use at some boots, with little of all else, or with bits that flip in control logs."""
+"""The faults injected besides kills and power cuts: none, full disks, I/O errors, one lie of a disk, all of them; or
+directories out of use at some boots, with few other faults, or with bit flips in control logs."""
 
 _KINDS = (
     *("add", "commit", "background", "idle", "sync", "fence", "confirm", "second", "checkpoint", "seal", "reclaim"),
@@ -25,27 +25,27 @@ _KINDS = (
 )
 _APART = ("apart", "control")
 _DISKS = {"apart": [2], "control": [1, 2, 2, 3]}
-"""How many disks there may be, where it is not one or two."""
+"""The possible numbers of disks, if not one or two."""
 _MUCH_OF_CONTROL = {
     **dict.fromkeys(("fence", "confirm", "new", "close", "put_back", "collect", "second", "again", "stranger"), 3.0),
     **dict.fromkeys(("add", "reclaim", "seal", "scrub"), 0.4),
 }
-"""Where the story is about control logs, there are few entries."""
+"""A story about control logs has few entries."""
 _HEALINGS = ((), (), (1.0, 1), (0.5,), (0.5, 1))
-"""All, but what is on no other bookie, or a part of the ledgers (``History.do_heal``)."""
+"""Heal all, all but entries without another copy, or a part of the ledgers (``History.do_heal``)."""
 _PATHS = ("*", "*", "/disk0/*", "*/control*", "*/logs/*", "*.arrow*", "*.synced", "*/checkpoint*", "*/unclean*")
 _IO = ("*", "read", "write", "sync", "open", "create", "sync_directory", "rename", "unlink", "truncate", "size", "list")
 
 
 class Story(NamedTuple):
-    """The options of the bookie, and what happens."""
+    """The bookie's options, and the steps."""
 
     disks: int
     entry_log_bytes_max: int
     journal: bool
     background_sync_bytes: int
     apart: bool
-    """Background syncs wait for a step of their own, so that they overlap with the commit thread's."""
+    """Background syncs wait for their own step, so they overlap with those of the commit thread."""
     trusts_boot_id: bool
     steps: tuple[Step, ...]
 
@@ -53,11 +53,11 @@ class Story(NamedTuple):
 def drawn_story(trouble: str, seed: int) -> Story:
     """The story of a seed. ``trouble``: one of ``TROUBLES``."""
     source = random.Random(f"{trouble} {seed}")
-    # Half of the stories have much of some kinds of steps, and little of others.
+    # Half of the stories have many steps of some kinds and few of others.
     often = {} if source.random() < 0.5 else {kind: source.choice([0.2, 1.0, 1.0, 4.0]) for kind in sorted(_KINDS)}
     steps = [_step(source, trouble, often) for _ in range(source.randint(10, 60))]
     if trouble in ("lie", "all"):
-        # Something is to be there that the lie is about, and something soon after that looks at it.
+        # The lie needs data to be about, and soon after it a step that looks at that data.
         place = source.randint(5, len(steps))
         after = source.choice(
             [(), ("scrub",), ("crash", -1 - source.randrange(8), ""), ("kill", ""), ("reclaim", 0.99, True)]
@@ -136,12 +136,12 @@ def _control_flip(source: random.Random) -> Step:
 
 
 def _power_cut(source: random.Random) -> int:
-    """Below 0: one of ``LOSSES``, else the seed of one that is drawn."""
+    """Below 0: one of ``LOSSES``, else the seed of a drawn power cut."""
     return source.choice([source.randint(-8, -1), source.randrange(999)])
 
 
 def _boot_fault(source: random.Random, trouble: str) -> str:
-    """The rule that the files have during the next boot; "": none."""
+    """The fault rule for the files during the next boot; "": none."""
     if trouble not in ("io", "all") or source.random() < 0.7:
         return ""
     return f"{source.choice(_IO)} {source.choice(_PATHS)} {source.randint(1, 25)} io-error"
@@ -159,7 +159,7 @@ def _fault(source: random.Random, trouble: str) -> str:
 
 
 def _lie(source: random.Random) -> Step:
-    """What breaks the law of disks: once in a story, because a bookie alone can't outlive any number of lies."""
+    """A fault that breaks the law of disks: once in a story, since a bookie alone can't survive any number of lies."""
     which, where = source.random(), source.random()
     path = source.choice(_PATHS)
     return source.choice(

@@ -1,4 +1,4 @@
-"""Random schedules of a bookie's boots, on paper: clean as they are, and each law is seen to be broken by a planted fault."""
+"""Random schedules of a bookie's boots without files: no law breaks, and each planted fault is detected."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def broken_by(seeds=range(6000)):
     return next((failure for seed in seeds if (failure := failure_of(seed))), "")
 
 
-def test_whatever_happens_to_its_directories_a_bookie_denies_nothing_and_forgets_no_fence():
+def test_bookie_denies_no_entry_and_forgets_no_fence_in_any_boot_schedule():
     assert broken_by(SEEDS) == ""
 
 
@@ -76,7 +76,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_planted_fault_is_found(monkeypatch, fault):
+def test_planted_fault_is_detected(monkeypatch, fault):
     what, wrong, found = FAULTS[fault]
     monkeypatch.setattr(what, wrong)
     assert found in broken_by()

@@ -1,4 +1,4 @@
-"""A connection that is ended in the moment in which it is handed over: nobody serves it."""
+"""A connection that ends while it is handed over to the event loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bookspark.store.bookie.serving.porch import Caller
 
 
 @pytest.mark.parametrize("tls", [None, object()], ids=["plain", "TLS"])
-def test_a_caller_that_is_ended_before_its_connection_is_made_is_never_served(tls):
+def test_caller_ended_before_its_connection_is_made_is_never_served(tls):
     lost, made = [], []
     ours, theirs = socket.socketpair()
 

@@ -1,4 +1,4 @@
-"""Checkpoints in parts: any history of the index against what a checkpoint of everything would hold; and what they cost."""
+"""Checkpoints in parts: their content compared with the index, and their cost."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from tests.store.bookie.stepped import Stepped, without_threads
 
 
 class Directory:
-    """A directory's checkpoint, and what it is to hold."""
+    """A directory's checkpoint and its expected content."""
 
     def __init__(self, file_system: FileSystem, path: str, logs: frozenset[int] | None, rewritten: int = 90) -> None:
         self.file_system, self.path, self.logs, self.rewritten = file_system, path, logs, rewritten
@@ -83,7 +83,7 @@ def take(index: Index, snapshots: list[Snapshot], meanwhile: Callable[[], None])
 
 @pytest.mark.parametrize("directories", [1, 2])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_parts_of_a_checkpoint_say_together_what_the_index_says(
+def test_checkpoint_parts_together_equal_the_index(
     directories: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bookspark.store.bookie.disk.checkpoint._LEDGERS_MAX", 4)
@@ -154,7 +154,7 @@ def disk() -> Iterator[MemoryFileSystem]:
 
 
 def written_bytes(disk: MemoryFileSystem, run: Stepped) -> int:
-    """The bytes of the files that a checkpoint makes anew."""
+    """The bytes of the files that a checkpoint creates."""
     before = disk.files()
     run.checkpoint()
     return sum(len(content) for path, content in disk.files().items() if "checkpoint" in path and path not in before)
@@ -165,13 +165,13 @@ def many(run: Stepped, ledgers: int) -> None:
         run.add(ledger_id, 0)
     run.commit()
     for _ in range(3):
-        # The second one finds the ledgers unused, and packs them.
+        # The second checkpoint sees the ledgers unused and packs them.
         run.add(0, run.storage.last_entry_id(0) + 1)
         run.commit()
         run.checkpoint()
 
 
-def test_a_checkpoint_costs_what_changed_and_not_what_there_is(disk: MemoryFileSystem) -> None:
+def test_checkpoint_writes_only_the_changes(disk: MemoryFileSystem) -> None:
     run = Stepped(config(Path("/disk")), disk)
     many(run, 400)
     for first in range(1, 11):
@@ -181,7 +181,7 @@ def test_a_checkpoint_costs_what_changed_and_not_what_there_is(disk: MemoryFileS
     assert max(len(content) for path, content in disk.files().items() if "checkpoint" in path) > 400 * 64
 
 
-def test_a_long_ledger_costs_its_new_rows_only(disk: MemoryFileSystem) -> None:
+def test_checkpoint_of_a_long_ledger_writes_only_its_new_rows(disk: MemoryFileSystem) -> None:
     run = Stepped(config(Path("/disk")), disk)
     for entry_id in range(300):
         run.add(5, entry_id)
@@ -194,7 +194,7 @@ def test_a_long_ledger_costs_its_new_rows_only(disk: MemoryFileSystem) -> None:
     assert run.read(5, 0, 400)[0][-1].entry_id == 300
 
 
-def test_the_index_is_held_once(disk: MemoryFileSystem) -> None:
+def test_checkpoint_keeps_no_second_copy_of_the_index(disk: MemoryFileSystem) -> None:
     run = Stepped(config(Path("/disk")), disk)
     many(run, 300)
     assert not any(run.storage.checkpoints._pending.values()), "nothing of what was written is kept"
@@ -203,8 +203,8 @@ def test_the_index_is_held_once(disk: MemoryFileSystem) -> None:
     assert all(isinstance(packed, bytes) for ledger_id, packed in ledgers.packed.items() if ledger_id)
 
 
-def test_what_several_control_logs_tell_of_a_ledger_is_put_together_without_an_object() -> None:
-    """A bookie with two directories has two of them: each ledger became an object at every start."""
+def test_control_logs_of_two_directories_merge_without_unpacking_ledgers() -> None:
+    """A bookie with two directories has two control logs, and each ledger became an object at every start."""
     states = [ControlState(), ControlState()]
     for state, told in zip(states, (3, 8), strict=True):
         for ledger_id in range(50):
@@ -222,7 +222,7 @@ def test_what_several_control_logs_tell_of_a_ledger_is_put_together_without_an_o
     assert len(found) == 50 and {ledger.last_add_confirmed for ledger in found} == {8}
 
 
-def test_a_ledger_that_lost_entries_is_packed_and_is_what_it_was() -> None:
+def test_packed_ledger_keeps_its_lost_entries() -> None:
     """Each such ledger stayed an object for ever, six times as large."""
     random = Random(3)
     packed, twin = ControlState(), ControlState()
@@ -258,14 +258,14 @@ def test_a_ledger_that_lost_entries_is_packed_and_is_what_it_was() -> None:
     assert live_bytes(packed) == live_bytes(twin) == live_bytes(again)
 
 
-def test_a_ledger_that_lost_very_much_is_not_unpacked_for_each_request() -> None:
+def test_ledger_with_many_lost_entries_is_not_unpacked_for_each_request() -> None:
     state = ControlState()
     state.replay([MasterKeyNoted(5, KEY), *(EntriesLost(5, 2 * i, 2 * i) for i in range(_LOST_PACKED_MAX + 1))])
     state.ledgers.rest_all()
     assert state.ledgers.look(5) is state.ledgers.look(5) is not None
 
 
-def test_a_ledger_that_was_packed_is_what_it_was(disk: MemoryFileSystem) -> None:
+def test_packed_ledger_keeps_its_state(disk: MemoryFileSystem) -> None:
     run = Stepped(config(Path("/disk")), disk)
     run.add(5, 0, 4, last_add_confirmed=3)
     run.fence(5)
@@ -283,8 +283,8 @@ def test_a_ledger_that_was_packed_is_what_it_was(disk: MemoryFileSystem) -> None
         run.restart()
 
 
-def test_ledgers_in_use_are_packed_while_others_use_theirs(disk: MemoryFileSystem) -> None:
-    """A change after a ledger was packed is not lost, however checkpoints and adds fall."""
+def test_ledger_changes_survive_packing_by_checkpoints(disk: MemoryFileSystem) -> None:
+    """A change after a ledger was packed is not lost, whatever the order of checkpoints and adds."""
     random = Random(1)
     run = Stepped(config(Path("/disk")), disk)
     held: dict[int, int] = {}
@@ -306,8 +306,8 @@ def test_ledgers_in_use_are_packed_while_others_use_theirs(disk: MemoryFileSyste
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "gone"])
-def test_a_part_that_is_damaged_while_the_bookie_runs_is_not_made_a_new_one(tmp_path: Path, damage: str) -> None:
-    """The checksum of what a merge reads is looked at; the next checkpoint holds everything."""
+def test_damaged_checkpoint_part_is_never_merged_into_a_new_part(tmp_path: Path, damage: str) -> None:
+    """A merge verifies the checksum of each part it reads; after damage the next checkpoint holds everything."""
     with without_threads():
         run = Stepped(config(tmp_path), RealFileSystem())
         run.add(5, 0)
@@ -341,7 +341,7 @@ def test_a_part_that_is_damaged_while_the_bookie_runs_is_not_made_a_new_one(tmp_
         run.storage.close()
 
 
-def test_a_checkpoint_that_could_not_be_written_is_in_the_next_one(tmp_path: Path) -> None:
+def test_next_checkpoint_includes_the_changes_of_a_failed_checkpoint(tmp_path: Path) -> None:
     with without_threads():
         files = FaultyFileSystem(RealFileSystem(), "write */checkpoint.new 2..3 no-space")
         run = Stepped(config(tmp_path), files)
@@ -356,8 +356,8 @@ def test_a_checkpoint_that_could_not_be_written_is_in_the_next_one(tmp_path: Pat
         run.storage.close()
 
 
-def test_a_control_log_does_not_grow_over_restarts(disk: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is superseded is known after a boot, too."""
+def test_control_log_does_not_grow_over_restarts(disk: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A boot, too, knows which records are superseded."""
     monkeypatch.setattr("bookspark.store.bookie.disk.control_log._REWRITE_BYTES_MIN", 1000)
     run = Stepped(config(Path("/disk")), disk)
     run.add(5, 0)
@@ -374,11 +374,11 @@ def test_a_control_log_does_not_grow_over_restarts(disk: MemoryFileSystem, monke
 
 
 @pytest.mark.acceptance
-def test_a_boot_scan_takes_memory_for_the_index_and_not_for_frames_or_logs(tmp_path: Path) -> None:
-    """Each frame that no checkpoint covered had cost 64 bytes until all logs were scanned, and a log was read as a whole."""
+def test_boot_scan_memory_does_not_grow_with_frames_or_logs(tmp_path: Path) -> None:
+    """Each frame without a checkpoint took 64 bytes until all logs were scanned, and each log was read as a whole."""
 
     def scanned(name: str, frames: int) -> tuple[int, int]:
-        """The bytes that a boot took at most, and those of its log. All frames are the same one: the index has one row."""
+        """The peak bytes of a boot, and the bytes of its log. All frames are equal, so the index has one row."""
         settings = config(tmp_path / name, entry_log_bytes_max=1 << 30)
         Storage(settings).open().close()
         disk = RealFileSystem()

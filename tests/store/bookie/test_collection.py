@@ -1,4 +1,4 @@
-"""Collecting deleted ledgers: what goes, what stays, what is never made anew."""
+"""Garbage collection of deleted ledgers on a bookie."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Metadata(MemoryStore):
 
 @pytest.fixture
 def storage(tmp_path):
-    """One with ledgers 5, 6 and 7 in a sealed log."""
+    """A storage with ledgers 5, 6 and 7 in a sealed log."""
     pumped = Pumped(config(tmp_path / "live"))
     for ledger_id in (5, 6, 7):
         pumped.add(ledger_id, 0, 9)
@@ -65,7 +65,7 @@ def log_names(path):
     return sorted(name.name for name in (path / "logs").iterdir())
 
 
-def test_deleted_ledgers_are_forgotten_and_others_stay(storage):
+def test_collection_forgets_deleted_ledgers_and_keeps_others(storage):
     assert storage.collect(Metadata(5, 7)) == 1
     assert storage.read(6, 0, 9) == ([], NO_SUCH_LEDGER)
     assert storage.storage.ledger(6) is None
@@ -74,7 +74,7 @@ def test_deleted_ledgers_are_forgotten_and_others_stay(storage):
     assert list(storage.storage.ranges(0, 0, 0, only=False)[0].ledger_ids) == [5, 7]
 
 
-def test_their_space_comes_back(storage, tmp_path):
+def test_reclaiming_frees_the_space_of_collected_ledgers(storage, tmp_path):
     storage.collect(Metadata(5))
     given_back = storage.reclaim(entry_logs=False, threshold=0.2)
     assert given_back == 0, "a third of it lives"
@@ -87,14 +87,14 @@ def test_their_space_comes_back(storage, tmp_path):
     assert storage.add(9, 0) is Status.OK
 
 
-def test_what_is_written_to_is_left_alone(storage, tmp_path):
+def test_reclaiming_leaves_the_open_log_alone(storage, tmp_path):
     storage.add(8, 0)
     storage.collect(Metadata())
     storage.reclaim()
     assert log_names(tmp_path / "live") == ["00000002.arrows", "00000002.synced"]
 
 
-# -- trap 8
+# -- BookKeeper #870: listings that fail or are incomplete
 
 
 def test_870_nothing_is_collected_when_the_listing_failed(storage):
@@ -105,7 +105,7 @@ def test_870_nothing_is_collected_when_the_listing_failed(storage):
 
 
 def test_870_nothing_is_collected_when_the_listing_was_partial(storage):
-    """A listing that leaves out ledgers which are there: each record is read on its own before its ledger goes."""
+    """The listing omits existing ledgers: each record is read on its own before its ledger is collected."""
     metadata = Metadata(5, 6, 7)
     metadata.list_ledgers = lambda: [5]
     assert storage.collect(metadata) == 0
@@ -114,7 +114,7 @@ def test_870_nothing_is_collected_when_the_listing_was_partial(storage):
     assert storage.ids(6) == storage.ids(7) == list(range(10))
 
 
-def test_a_ledger_that_is_younger_than_the_listing_is_kept(storage):
+def test_ledger_created_after_the_listing_is_kept(storage):
     metadata = Metadata(5, 6, 7)
     listed = metadata.list_ledgers()
 
@@ -128,7 +128,7 @@ def test_a_ledger_that_is_younger_than_the_listing_is_kept(storage):
     assert storage.ids(8) == [0]
 
 
-def test_what_the_metadata_says_in_three_classes():
+def test_metadata_lookups_answer_positive_negative_or_unknown():
     metadata = Metadata(5)
     assert list_ledgers(metadata) == Complete(frozenset({5}))
     answers = read_records(metadata, [5, 6])
@@ -142,7 +142,7 @@ def test_what_the_metadata_says_in_three_classes():
     )
 
 
-# -- one ledger that can't be judged
+# -- ledgers that can't be judged
 
 
 class Unreadable(Metadata):
@@ -156,8 +156,8 @@ class Unreadable(Metadata):
         return super().read_ledger(ledger_id)
 
 
-def test_collection_goes_on_past_a_ledger_that_it_cannot_judge_and_says_why(storage):
-    """The first record that could not be read ended each collection, for all ledgers behind it."""
+def test_collection_skips_an_unreadable_ledger_and_says_why(storage):
+    """The first unreadable record ended each collection, for all ledgers behind it."""
     metadata = Unreadable(7)
     metadata.unreadable = (5,)
     assert storage.collect(metadata) == 1
@@ -168,8 +168,8 @@ def test_collection_goes_on_past_a_ledger_that_it_cannot_judge_and_says_why(stor
     assert storage.storage.garbage_collection.kept == ""
 
 
-def test_a_ledger_that_was_never_given_out_is_kept_and_never_noted(storage):
-    """One FENCE of ledger 9,999,999,999, and every ledger that was made later had to ask the metadata at its first append."""
+def test_ledger_with_an_id_never_given_out_is_kept_and_never_noted(storage):
+    """After one FENCE of ledger 9,999,999,999, every later ledger had to ask the metadata at its first append."""
     metadata = Metadata(5, 7)
     metadata.given_out = 8
     assert storage.fence(LEDGER_ID_MAX) is Status.OK
@@ -183,8 +183,8 @@ def test_a_ledger_that_was_never_given_out_is_kept_and_never_noted(storage):
     assert storage.storage.holdings.control.collected.highest_ledger_id == 9
 
 
-def test_a_ledger_whose_id_a_user_gave_is_collected(storage):
-    """Its id is above all that was given out, and no listing has a higher one: it was kept for ever."""
+def test_deleted_ledger_with_a_user_chosen_id_is_collected(storage):
+    """Its id is above every id given out, and no listing has a higher one, so the ledger was kept for ever."""
     metadata = Metadata(5, 6, 7)
     metadata.given_out = 8
     metadata.note_given_id(1000)
@@ -194,9 +194,9 @@ def test_a_ledger_whose_id_a_user_gave_is_collected(storage):
     assert held_ledgers(storage.storage) == {5, 6, 7, 1001}
 
 
-def test_a_ledger_whose_record_is_lost_is_kept_until_it_is_given_up(storage):
-    """An older copy of ZooKeeper's data knows nothing of it, and soon it gave out as many ids as before: the bookies deleted what
-    nobody had deleted."""
+def test_ledger_with_a_lost_record_is_kept_until_given_up(storage):
+    """An older copy of ZooKeeper's data lacks the record. As soon as it had given out as many ids as before, the bookies
+    deleted ledgers that no user had deleted."""
     metadata = Metadata(5, 7)
     metadata.given_out = 100
     lost = LostRecords(6, 1006)
@@ -210,9 +210,9 @@ def test_a_ledger_whose_record_is_lost_is_kept_until_it_is_given_up(storage):
 
 
 @pytest.mark.parametrize("given", [1_700_000_000, LEDGER_ID_MAX - 7])
-def test_lost_records_far_beyond_the_counter_cost_it_no_ids(storage, given):
-    """Where users give ids, an older copy of the metadata made the counter skip all up to theirs: hours at a bookie's start, and
-    no id was left."""
+def test_lost_records_far_above_the_id_counter_use_up_no_ids(storage, given):
+    """With ids chosen by users, an older copy of the metadata made the counter skip all ids up to theirs: a bookie's start took
+    hours, and no id was left."""
     metadata = MemoryStore()
     metadata.note_given_id(given)
     assert storage.fence(given + 5) is Status.OK
@@ -224,15 +224,15 @@ def test_lost_records_far_beyond_the_counter_cost_it_no_ids(storage, given):
     assert keep_lost_records(storage.storage, metadata) is None
 
 
-def test_nothing_is_collected_while_nobody_can_tell_which_records_are_lost(storage):
+def test_nothing_is_collected_while_the_list_of_lost_records_is_unreadable(storage):
     metadata = Metadata(5, 7)
     metadata.write_record("lost_records", "ledgers", b"not JSON", None)
     assert storage.collect(metadata) == 0
     assert held_ledgers(storage.storage) == {5, 6, 7}
 
 
-def test_what_is_held_of_an_id_that_no_ledger_can_have_goes_without_a_note(storage):
-    """Earlier bookies took such ids; one of them ended garbage collection for good."""
+def test_data_of_an_impossible_ledger_id_is_collected_without_a_note(storage):
+    """Earlier bookies accepted such ids; one such id ended garbage collection for good."""
     for ledger_id in (-5, LEDGER_ID_MAX + 1, 1 << 62):
         assert storage.fence(ledger_id) is Status.OK
     assert storage.collect(Metadata(5, 6, 7)) == 0
@@ -240,7 +240,7 @@ def test_what_is_held_of_an_id_that_no_ledger_can_have_goes_without_a_note(stora
     assert storage.storage.holdings.control.collected == NOTHING_COLLECTED
 
 
-def test_nothing_is_collected_when_nobody_knows_what_was_given_out(storage):
+def test_nothing_is_collected_when_the_last_given_id_is_unknown(storage):
     metadata = Metadata()
     metadata.failing = {"last"}
     assert storage.collect(metadata) == 0
@@ -248,7 +248,7 @@ def test_nothing_is_collected_when_nobody_knows_what_was_given_out(storage):
 
 
 class MadeMeanwhile(Metadata):
-    """The record of ``made`` is made, and ``then`` is done, just after the record was read and not found."""
+    """Just after a read of ``made`` finds no record, its record is created and ``then`` is called."""
 
     def __init__(self, made: int, then: Callable[[], object], *ledger_ids: int) -> None:
         super().__init__(*ledger_ids)
@@ -274,9 +274,9 @@ class MadeMeanwhile(Metadata):
     ],
     ids=["add", "the same add again", "recovery's add", "fence", "explicit LAC"],
 )
-def test_a_ledger_whose_record_is_made_while_collection_looks_is_kept(storage, request_of_6):
-    """Somebody had sent an add to an id that was given out, before its record was made. Collection read no record; then it was
-    made, and the ledger's writer added to it. All of that was forgotten."""
+def test_ledger_created_while_collection_reads_its_record_is_kept(storage, request_of_6):
+    """A client had sent an add to a given-out id before its record was created. Collection read no record; then the record was
+    created, and the ledger's writer appended. The bookie forgot all of it."""
     metadata = MadeMeanwhile(6, lambda: request_of_6(storage), 7)
     assert storage.collect(metadata) == 1, "ledger 5 was deleted"
     assert held_ledgers(storage.storage) == {6, 7}
@@ -284,10 +284,10 @@ def test_a_ledger_whose_record_is_made_while_collection_looks_is_kept(storage, r
     assert storage.collect(Metadata(7)) == 1, "another look judges it"
 
 
-# -- trap 6
+# -- BookKeeper #4462: collected ledgers that come back
 
 
-def test_4462_a_fenced_ledger_that_was_collected_is_not_made_anew(storage, tmp_path):
+def test_4462_collected_fenced_ledger_is_not_created_again(storage, tmp_path):
     storage.fence(6)
     assert storage.collect(Metadata(5, 7)) == 1
     assert storage.add(6, 10) is not Status.OK
@@ -299,7 +299,7 @@ def test_4462_a_fenced_ledger_that_was_collected_is_not_made_anew(storage, tmp_p
     again.storage.close()
 
 
-def test_4462_what_was_collected_is_noted_before_it_is_forgotten(tmp_path):
+def test_4462_collection_is_noted_before_the_ledger_is_forgotten(tmp_path):
     files = FaultyFileSystem(RealFileSystem())
     storage = Pumped(config(tmp_path), files)
     storage.add(6, 0)
@@ -319,12 +319,12 @@ def test_4462_what_was_collected_is_noted_before_it_is_forgotten(tmp_path):
 # -- crashes
 
 
-def test_what_is_noted_while_a_control_log_is_written_anew_is_kept(tmp_path):
+def test_records_noted_during_a_control_log_rewrite_are_kept(tmp_path):
     storage = Pumped(config(tmp_path / "live"))
     pending = [storage.submit(add_frame(ledger_id, 0)) for ledger_id in range(2500)]
     storage.wait(lambda: all(pending))
     steps = storage.storage.garbage_collection.forget(range(2000, 2500))
-    for _ in range(4):  # two for the ledgers, one for what is of no ledger, one for the first thousand
+    for _ in range(4):  # two for the ledgers, one for records of no ledger, one for the first thousand
         assert next(steps) is None
     assert storage.fence(0) is Status.OK
     assert storage.add(2500, 0) is Status.OK
@@ -338,7 +338,7 @@ def test_what_is_noted_while_a_control_log_is_written_anew_is_kept(tmp_path):
     again.storage.close()
 
 
-def test_forgotten_ledgers_stay_forgotten(storage, tmp_path):
+def test_collected_ledgers_stay_forgotten_after_a_crash(storage, tmp_path):
     storage.collect(Metadata(5))
     storage.reclaim()
     crash_image(tmp_path / "live", tmp_path / "dead")
@@ -348,7 +348,7 @@ def test_forgotten_ledgers_stay_forgotten(storage, tmp_path):
     again.storage.close()
 
 
-def test_what_a_crash_brings_back_is_collected_again(storage, tmp_path):
+def test_ledgers_restored_by_a_crash_are_collected_again(storage, tmp_path):
     storage.checkpoint()
     storage.collect(Metadata(5))
     crash_image(tmp_path / "live", tmp_path / "dead")
@@ -362,7 +362,7 @@ def test_what_a_crash_brings_back_is_collected_again(storage, tmp_path):
 # -- in a server
 
 
-def test_a_server_collects_and_rewrites_by_itself(tmp_path):
+def test_server_collects_and_rewrites_by_itself(tmp_path):
     metadata = Metadata(5, 6)
     options = {"entry_log_bytes_max": 2000, "gc_wait_time_seconds": 0.02, "minor_compaction_interval_seconds": 0.02}
     with serving(config(tmp_path, **options), metadata=metadata) as (_, address):

@@ -1,4 +1,4 @@
-"""Which groups the loop commits itself, and that it is the same for the storage as when the thread does."""
+"""Groups that the event loop commits itself, with the same result as the commit thread."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOG_SYNC = "sync */logs/*.arrows"
 
 
 class Looped(Pumped):
-    """A storage whose loop, the test, has turns. ``syncs`` has the thread of each sync."""
+    """A storage whose event loop, with its turns, is the test. ``syncs`` holds the thread of each sync."""
 
     def __init__(self, settings, monkeypatch):
         self._groups = SimpleQueue()
@@ -76,7 +76,7 @@ def looped(tmp_path, monkeypatch):
 
 @pytest.fixture
 def quick(looped):
-    """After as many quick groups as it takes."""
+    """A storage after enough quick groups for the loop to commit."""
     for entry_id in range(commit_thread._QUICK_GROUPS + 1):
         assert looped.turn_and_wait(entry_id) == [Status.OK]
     return looped
@@ -87,7 +87,7 @@ def next_ids(count=1):
     return range(first, first + count)
 
 
-def test_only_after_many_quick_groups_does_the_loop_commit(looped):
+def test_loop_commits_only_after_many_quick_groups(looped):
     for entry_id in range(commit_thread._QUICK_GROUPS):
         looped.turn_and_wait(entry_id)
         assert not looped.committed_here
@@ -96,14 +96,14 @@ def test_only_after_many_quick_groups_does_the_loop_commit(looped):
     assert looped.ids(1) == list(range(commit_thread._QUICK_GROUPS + 1))
 
 
-def test_what_is_answered_by_the_loop_is_synced_and_noted(quick):
+def test_entry_acknowledged_by_the_loop_is_synced_and_noted(quick):
     [statuses] = quick.turn(*next_ids())
     assert statuses == [Status.OK] and quick.committed_here
     [directory] = quick.storage.holdings.directories
     assert directory.current.synced == directory.current.end == directory.current.note.read()
 
 
-def test_while_the_loop_has_other_clients_it_waits_for_no_disk(quick):
+def test_shared_loop_leaves_commits_to_the_thread(quick):
     first, second = next_ids(2)
     quick.storage.loop_is_shared = lambda: True
     assert quick.turn_and_wait(first) == [Status.OK] and not quick.committed_here
@@ -111,14 +111,14 @@ def test_while_the_loop_has_other_clients_it_waits_for_no_disk(quick):
     assert quick.turn_and_wait(second) == [Status.OK] and quick.committed_here
 
 
-def test_one_slow_group_leaves_it_to_the_thread(quick):
+def test_slow_group_moves_commits_back_to_the_thread(quick):
     quick.files.add(f"{LOG_SYNC} 1 slow:0.002")
     first, second = next_ids(2)
     assert quick.turn_and_wait(first) == [Status.OK] and quick.committed_here
     assert quick.turn_and_wait(second) == [Status.OK] and not quick.committed_here
 
 
-def test_nothing_overtakes_what_the_thread_has(quick):
+def test_loop_never_overtakes_adds_queued_at_the_thread(quick):
     first, second, third = next_ids(3)
     quick.files.add(f"{LOG_SYNC} 1 hold")
     slow = quick.turn(first, payload=b"x" * commit_thread._BYTES_HERE_MAX)
@@ -138,12 +138,12 @@ def test_nothing_overtakes_what_the_thread_has(quick):
         {"count": 2, "payload": b"x" * (commit_thread._BYTES_HERE_MAX // 2)},
     ],
 )
-def test_more_than_a_little_is_for_the_thread(quick, many):
+def test_large_group_is_committed_by_the_thread(quick, many):
     assert set(quick.turn_and_wait(*next_ids(many.pop("count")), **many)) == {Status.OK}
     assert not quick.committed_here
 
 
-def test_a_fence_is_for_the_thread(quick):
+def test_fence_is_committed_by_the_thread(quick):
     statuses = []
     syncs = len(quick.syncs)
     quick.storage.fence(1, KEY, statuses.append)
@@ -153,7 +153,7 @@ def test_a_fence_is_for_the_thread(quick):
     assert threading.current_thread() not in quick.syncs[syncs:]
 
 
-def test_a_bookie_with_two_directories_leaves_all_of_it_to_its_threads(tmp_path, monkeypatch):
+def test_bookie_with_two_directories_commits_only_on_its_threads(tmp_path, monkeypatch):
     paths = [tmp_path / name for name in "ab"]
     for path in paths:
         path.mkdir()
@@ -165,7 +165,7 @@ def test_a_bookie_with_two_directories_leaves_all_of_it_to_its_threads(tmp_path,
     looped.storage.close()
 
 
-def test_a_sync_that_fails_on_the_loop_retires_the_directory(quick):
+def test_failed_sync_on_the_loop_retires_the_directory(quick):
     quick.files.add(f"{LOG_SYNC} 1.. io-error")
     first, second = next_ids(2)
     assert quick.turn(first) == [[Status.IO_ERROR]]
@@ -173,7 +173,7 @@ def test_a_sync_that_fails_on_the_loop_retires_the_directory(quick):
     assert quick.turn(second) == [[Status.READ_ONLY]]
 
 
-def test_a_write_that_finds_no_room_on_the_loop_fails_its_group_only(quick):
+def test_write_without_room_on_the_loop_fails_only_its_group(quick):
     quick.files.add("write */logs/*.arrows 1 no-space")
     first, second = next_ids(2)
     assert quick.turn(first) == [[Status.READ_ONLY]]
@@ -181,7 +181,7 @@ def test_a_write_that_finds_no_room_on_the_loop_fails_its_group_only(quick):
     assert quick.turn_and_wait(second, flags=int(Flag.RECOVERY)) == [Status.READ_ONLY]
 
 
-def test_what_a_turn_had_submitted_when_the_storage_is_closed_is_written(tmp_path, monkeypatch):
+def test_close_writes_adds_submitted_in_the_same_turn(tmp_path, monkeypatch):
     looped = Looped(config(tmp_path), monkeypatch)
     statuses = looped.submit(add_frame(1, 0))
     looped.storage.close()
@@ -192,7 +192,7 @@ def test_what_a_turn_had_submitted_when_the_storage_is_closed_is_written(tmp_pat
     again.storage.close()
 
 
-def test_a_new_log_is_begun_by_the_thread(tmp_path, monkeypatch):
+def test_new_log_is_started_by_the_thread(tmp_path, monkeypatch):
     looped = Looped(config(tmp_path, entry_log_bytes_max=commit_thread._QUICK_GROUPS * 700), monkeypatch)
     numbers = set()
     for entry_id in range(3 * commit_thread._QUICK_GROUPS):
@@ -205,7 +205,7 @@ def test_a_new_log_is_begun_by_the_thread(tmp_path, monkeypatch):
     looped.storage.close()
 
 
-def test_while_a_sync_in_the_background_is_due_it_is_for_the_thread(quick):
+def test_thread_commits_while_a_background_sync_is_due(quick):
     first, second = next_ids(2)
     unsynced = {"flags": int(Flag.VOLATILE), "limit": 1 << 20 | 1 << 10}
     assert quick.turn_and_wait(first, **unsynced) == [Status.OK]

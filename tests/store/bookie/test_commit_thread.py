@@ -1,4 +1,4 @@
-"""What commit threads tell: several answers as one, and what is left to do when nobody listens any more."""
+"""Combined answers of commit threads, and their end after the event loop is closed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.store.bookie.kit import KEY, config
 PAIRS = list(itertools.product((Status.OK, Status.IO_ERROR, Status.READ_ONLY, Status.CONFLICT), repeat=2))
 
 
-# -- several answers as one
+# -- combined answers
 
 
 @pytest.mark.parametrize("statuses", PAIRS)
-def test_one_answer_of_several_is_ok_only_if_all_of_them_are(statuses):
+def test_combined_answer_of_all_is_ok_only_if_every_answer_is_ok(statuses):
     told = []
     both = AllOf(2, told.append)
     both(statuses[0])
@@ -30,7 +30,7 @@ def test_one_answer_of_several_is_ok_only_if_all_of_them_are(statuses):
 
 
 @pytest.mark.parametrize("statuses", PAIRS)
-def test_one_answer_of_several_directories_is_ok_if_one_of_them_is_and_tells_when_all_have_ended(statuses):
+def test_combined_answer_of_any_waits_for_all_and_needs_an_ok(statuses):
     told = []
     either = AnyOf(2, told.append)
     either(statuses[0])
@@ -42,8 +42,8 @@ def test_one_answer_of_several_directories_is_ok_if_one_of_them_is_and_tells_whe
 # -- threads
 
 
-def test_a_commit_thread_whose_loop_is_closed_ends_its_work_without_a_word(tmp_path):
-    """A bookie that ends hears of no more groups. What was queued is written all the same."""
+def test_commit_thread_finishes_its_work_silently_after_the_loop_is_closed(tmp_path):
+    """A stopping bookie gets no more completions; queued records are written all the same."""
     storage, broken = Storage(config(tmp_path), RealFileSystem()).open(), []
     storage.broken = broken.append
 

@@ -1,4 +1,4 @@
-"""What a bookie holds after it died, or after its disk was damaged."""
+"""The content of a bookie after a kill or damage to its disk."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ def logs_of(directory: Path) -> list[Path]:
 
 
 def copied(directory: Path, target: Path) -> Path:
-    """The files as they are now: what a process finds that starts after this one was killed."""
+    """The files as they are now, as a kill at this moment leaves them."""
     return crash_image(directory, target)
 
 
 def reopened(directory: Path, **options) -> Pumped:
-    """Not closed by the tests, which is how a bookie dies; its thread writes nothing that it is not asked to."""
+    """The tests do not close it, as when a bookie dies; its thread writes only on request."""
     return Pumped(config(directory, **options))
 
 
 @pytest.fixture
 def written(tmp_path):
-    """A directory whose bookie was killed after it had acked entries 0–9 and 10 of ledger 5, and 0 of ledger 8."""
+    """A directory of a bookie killed after it acknowledged entries 0–9 and 10 of ledger 5, and 0 of ledger 8."""
     storage = Pumped(config(tmp_path / "live"))
     assert storage.add(5, 0, 9) is storage.add(8, 0) is storage.add(5, 10) is Status.OK
     return copied(tmp_path / "live", tmp_path / "dead")
 
 
-def test_all_that_was_acked_is_served_after_a_kill(written):
+def test_acknowledged_entries_are_served_after_a_kill(written):
     again = reopened(written)
     assert again.ids(5) == list(range(11)) and again.ids(8) == [0]
     assert payloads(again.read(5, 0, 10)[0]) == [b"%08d:payload" % i for i in range(11)]
@@ -54,8 +54,8 @@ def test_all_that_was_acked_is_served_after_a_kill(written):
     assert len(logs_of(written)) == 2, "no log is appended to that another process wrote"
 
 
-def test_fillers_one_behind_the_other_are_of_no_ledger(written):
-    """What takes the place of a long torn write is many of them."""
+def test_consecutive_fillers_belong_to_no_ledger(written):
+    """Many fillers take the place of a long torn write."""
     [log] = logs_of(written)
     size = len(add_frame(5, 10))
     log.write_bytes(log.read_bytes() + b"".join(next(filler(size)) for _ in range(600)))
@@ -75,7 +75,7 @@ def test_a_torn_write_above_the_note_is_cut_at_every_byte(written, tmp_path):
     content = log.read_bytes()
     note = log.with_suffix(".synced")
     before = len(content) - len(add_frame(5, 10))
-    # As if the last group had not been synced: the note as it was after the first two frames.
+    # As if the last group had not been synced: the note after the first two frames.
     short = Pumped(config(tmp_path / "short"))
     short.add(5, 0, 9)
     short.add(8, 0)
@@ -94,8 +94,8 @@ def test_a_torn_write_above_the_note_is_cut_at_every_byte(written, tmp_path):
     assert reopened(written).ids(5) == list(range(11)), "what was written whole may stay"
 
 
-def test_a_torn_write_in_the_middle_of_the_last_group_is_passed_over(written, tmp_path):
-    """It lacks sectors. What was written behind it stays; a filler takes its place, so that the log is whole again."""
+def test_torn_write_inside_the_last_group_is_skipped(written, tmp_path):
+    """The write lacks sectors. Frames behind it stay, and a filler replaces it, so that the log is whole again."""
     [log] = logs_of(written)
     content = bytearray(log.read_bytes())
     torn = len(SCHEMA) + len(add_frame(5, 0, 9))
@@ -111,7 +111,7 @@ def test_a_torn_write_in_the_middle_of_the_last_group_is_passed_over(written, tm
     assert not scrub(RealFileSystem(), str(written)).damages
 
 
-def test_damage_below_the_note_is_never_absence(written, tmp_path):
+def test_damage_below_the_note_is_never_reported_as_absence(written, tmp_path):
     content = logs_of(written)[0].read_bytes()
     second = len(SCHEMA) + len(add_frame(5, 0, 9))
     for at in range(second, second + len(add_frame(8, 0)), 13):
@@ -131,7 +131,7 @@ def test_damage_below_the_note_is_never_absence(written, tmp_path):
 
 
 @pytest.mark.parametrize("checkpointed", [False, True])
-def test_a_log_that_lost_its_end_is_damaged(written, checkpointed):
+def test_truncated_log_counts_as_damage(written, checkpointed):
     if checkpointed:
         reopened(written).storage.close()
     log = logs_of(written)[0]
@@ -141,7 +141,7 @@ def test_a_log_that_lost_its_end_is_damaged(written, checkpointed):
     assert again.read(9, 0, 0)[1] == STORAGE_DAMAGED
 
 
-def test_a_log_that_is_gone_is_damage(written):
+def test_missing_log_counts_as_damage(written):
     logs_of(written)[0].unlink()
     again = reopened(written)
     assert again.read(5, 0, 0)[1] == STORAGE_DAMAGED
@@ -157,7 +157,7 @@ def test_a_damaged_note_loses_nothing(written, at):
     assert again.ids(5) == list(range(11)) and not again.storage.damaged
 
 
-def test_a_payload_that_is_a_frame_is_not_taken_for_one(tmp_path):
+def test_frame_inside_a_payload_is_not_read_as_a_frame(tmp_path):
     storage = Pumped(config(tmp_path / "live"))
     storage.add(5, 0, payload=add_frame(99, 0))
     storage.add(5, 1)
@@ -174,7 +174,7 @@ def test_a_payload_that_is_a_frame_is_not_taken_for_one(tmp_path):
 # -- checkpoints
 
 
-def test_boot_takes_the_checkpoint_and_scans_the_tail_only(tmp_path):
+def test_boot_reads_the_checkpoint_and_scans_only_the_tail(tmp_path):
     storage = Pumped(config(tmp_path / "live"))
     storage.add(5, 0, 9, last_add_confirmed=3)
     storage.checkpoint()
@@ -182,7 +182,7 @@ def test_boot_takes_the_checkpoint_and_scans_the_tail_only(tmp_path):
     storage.add(6, 0)
     dead = copied(tmp_path / "live", tmp_path / "dead")
     content = bytearray(logs_of(dead)[0].read_bytes())
-    content[len(SCHEMA) + 300] ^= 1  # below the checkpoint: seen when it is read, not at boot
+    content[len(SCHEMA) + 300] ^= 1  # below the checkpoint: detected by a read, not at boot
     logs_of(dead)[0].write_bytes(content)
     again = reopened(dead)
     assert not again.storage.damaged
@@ -191,7 +191,7 @@ def test_boot_takes_the_checkpoint_and_scans_the_tail_only(tmp_path):
     assert again.read(5, 0, 0) == ([], "bad frame")
 
 
-def test_a_checkpoint_covers_only_what_is_synced(tmp_path):
+def test_checkpoint_covers_only_synced_entries(tmp_path):
     storage = Pumped(config(tmp_path / "live"))
     storage.add(5, 0)
     statuses = storage.submit(add_frame(5, 1))
@@ -205,7 +205,7 @@ def test_a_checkpoint_covers_only_what_is_synced(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty", "gone"])
-def test_a_bad_checkpoint_costs_a_scan_and_nothing_else(written, damage):
+def test_bad_checkpoint_costs_only_a_scan(written, damage):
     reopened(written).storage.close()
     path = written / "checkpoint"
     content = bytearray(path.read_bytes())
@@ -218,7 +218,7 @@ def test_a_bad_checkpoint_costs_a_scan_and_nothing_else(written, damage):
     assert again.ids(5) == list(range(11)) and again.ids(8) == [0] and not again.storage.damaged
 
 
-def test_a_clean_stop_and_start_keeps_everything_and_leaves_nothing_over(written):
+def test_clean_restart_keeps_all_entries_and_leaves_no_extra_files(written):
     for _ in range(3):
         again = reopened(written)
         assert again.ids(5) == list(range(11))
@@ -228,7 +228,7 @@ def test_a_clean_stop_and_start_keeps_everything_and_leaves_nothing_over(written
     ]  # fmt: skip
 
 
-def test_a_crash_while_a_file_is_replaced_leaves_nothing_over(written):
+def test_boot_removes_half_replaced_files(written):
     for name in ("checkpoint.new", "control.log.new"):
         (written / name).write_bytes(b"half")
     again = reopened(written)
@@ -254,12 +254,12 @@ def test_logs_roll_by_size(tmp_path):
     assert reopened(tmp_path / "live", **settings).ids(5) == list(range(20))
 
 
-def test_preallocation_does_not_show_in_the_length(written):
+def test_preallocation_does_not_change_the_file_length(written):
     frames = len(add_frame(5, 0, 9)) + len(add_frame(8, 0)) + len(add_frame(5, 10))
     assert logs_of(written)[0].stat().st_size == len(SCHEMA) + frames
 
 
-def test_lose_unsynced_cuts_to_what_was_acked(written):
+def test_lose_unsynced_cuts_a_log_to_its_acknowledged_entries(written):
     log = logs_of(written)[0]
     acked = log.read_bytes()
     log.write_bytes(acked + add_frame(5, 11))
@@ -268,9 +268,9 @@ def test_lose_unsynced_cuts_to_what_was_acked(written):
     assert reopened(written).ids(5) == list(range(11))
 
 
-def test_lose_unsynced_of_a_bookie_that_died_while_it_began_a_log(tmp_path):
-    """The log's note was made and not written yet, and the log not made: there is nothing to cut, but this was an error. It
-    failed tests of power cuts, under load."""
+def test_lose_unsynced_accepts_a_bookie_killed_while_starting_a_log(tmp_path):
+    """The log's note was created but not yet written, and the log not created, so there is nothing to cut. This raised an
+    error, and failed tests of power cuts under load."""
     file_system = FaultyFileSystem(RealFileSystem(), "write */logs/*.synced 1 hold")
     storage = Pumped(config(tmp_path / "live"), file_system)
     storage.fence(5)
@@ -285,8 +285,8 @@ def test_lose_unsynced_of_a_bookie_that_died_while_it_began_a_log(tmp_path):
     assert again.ids(8) == [] and again.add(5, 0) is Status.FENCED
 
 
-def test_lose_unsynced_of_a_bookie_that_died_while_it_replaced_its_control_log_keeps_its_fences(tmp_path):
-    """The note says 0 while either of the two may stand there; both are synced. The whole log was cut off."""
+def test_lose_unsynced_keeps_fences_after_a_kill_during_a_control_log_rewrite(tmp_path):
+    """The note says 0 while either the old or the new log may be in place; both are synced. The whole log was cut off."""
     file_system = FaultyFileSystem(RealFileSystem())
     storage = Pumped(config(tmp_path / "live"), file_system)
     assert storage.fence(5) is storage.fence(8) is Status.OK
@@ -359,11 +359,11 @@ def test_the_control_log_is_rewritten_when_most_of_it_is_superseded(tmp_path, mo
     assert again.add(6, 0) is Status.FENCED
 
 
-# -- found by crashing before every operation
+# -- defects from crashes before every operation
 
 
-def test_a_note_that_a_crash_left_empty_is_no_damage(tmp_path):
-    """The name of a log's note reached the disk, its content did not; the log had not been begun."""
+def test_log_note_left_empty_by_a_crash_is_no_damage(tmp_path):
+    """The name of a log's note reached the disk, its content did not; the log had not been started."""
     for content in (b"", bytes(16)):
         directory = tmp_path / str(len(content))
         reopened(directory).storage.close()
@@ -373,8 +373,8 @@ def test_a_note_that_a_crash_left_empty_is_no_damage(tmp_path):
         assert list((directory / "logs").iterdir()) == []
 
 
-def test_the_name_of_a_note_is_durable_before_its_log_is_made(tmp_path):
-    """Otherwise a crash can leave a log without a note, which is damage."""
+def test_name_of_a_note_is_durable_before_its_log_is_created(tmp_path):
+    """Otherwise a crash can leave a log without a note, which counts as damage."""
     files = FaultyFileSystem(RealFileSystem())
     storage = Pumped(config(tmp_path), files)
     storage.add(5, 0)
@@ -383,8 +383,9 @@ def test_the_name_of_a_note_is_durable_before_its_log_is_made(tmp_path):
     storage.storage.close()
 
 
-def test_a_control_log_without_its_note_gets_one_before_it_is_appended_to(tmp_path):
-    """A crash in the first boot can leave an empty control log without a note; a torn record in it would be damage later."""
+def test_control_log_without_a_note_gets_a_note_before_the_first_append(tmp_path):
+    """A crash in the first boot can leave an empty control log without a note; a torn record in it would later count as
+    damage."""
     (tmp_path / "control.log").write_bytes(b"")
     storage = Pumped(config(tmp_path))
     assert (tmp_path / "control.synced").exists()
@@ -395,7 +396,7 @@ def test_a_control_log_without_its_note_gets_one_before_it_is_appended_to(tmp_pa
 
 
 @pytest.mark.parametrize("at", range(12, 16))
-def test_the_last_bytes_of_a_note_are_checked_too(written, at):
+def test_scrub_checks_the_last_bytes_of_a_note(written, at):
     note = logs_of(written)[0].with_suffix(".synced")
     content = bytearray(note.read_bytes())
     content[at] ^= 1

@@ -1,4 +1,4 @@
-"""Directories of one bookie that were used one without the other: nothing of one is taken for the other's."""
+"""Directories of a bookie that were used separately: data of one is never taken for data of the other."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def stepped():
 
 
 def without(disk: MemoryFileSystem, directory: str) -> FaultyFileSystem:
-    """The disk, while a directory can't be read."""
+    """The disk with an unreadable directory."""
     files = FaultyFileSystem(disk)
     files.add(f"* {directory}/* 1.. io-error")
     return files
 
 
-def test_directories_that_were_used_one_without_the_other_have_no_log_of_the_same_number():
+def test_directories_used_separately_share_no_log_number():
     disk = MemoryFileSystem("/disk0", "/disk1")
     small = config(Path("/disk0"), Path("/disk1"), entry_log_bytes_max=1)
     run = Stepped(small, disk)
@@ -56,7 +56,7 @@ def test_directories_that_were_used_one_without_the_other_have_no_log_of_the_sam
     assert not run.storage.holdings.lost_copies
 
 
-def test_directories_of_an_earlier_version_that_have_logs_of_the_same_number_are_refused():
+def test_directories_of_an_earlier_version_with_equal_log_numbers_are_refused():
     disk = MemoryFileSystem("/disk0", "/disk1")
     run = Stepped(TWO, disk)
     run.add(4, 0)
@@ -73,7 +73,7 @@ def test_directories_of_an_earlier_version_that_have_logs_of_the_same_number_are
 
 
 def use(disk: MemoryFileSystem, away: str, *fences: int, healed: bool = False, rewritten: bool = False) -> None:
-    """Boot without a directory, go through phase one, fence ledgers, and have all healed, and the control log written anew."""
+    """Boot without a directory, run phase one and fence ledgers; optionally heal all and rewrite the control log."""
     storage = Storage(TWO, without(disk, away)).open()
     found = phase_one("b1", [], 20, storage.lossy_boots.mark)
     storage.lossy_boots.note_lossy_boot(found, fences_lost=storage.lossy_boots.fences_lost)
@@ -92,8 +92,8 @@ def use(disk: MemoryFileSystem, away: str, *fences: int, healed: bool = False, r
     run.storage.close()
 
 
-def test_directories_that_were_used_each_without_the_other_make_the_boot_lossy_once():
-    """Both lossy boots have number 1, and that one of them is healed says nothing of the other."""
+def test_directories_used_separately_make_boots_lossy_until_phase_one_ends():
+    """Both lossy boots have number 1, and the healing of one does not heal the other."""
     disk = MemoryFileSystem("/disk0", "/disk1")
     Stepped(TWO, disk).storage.close()
     use(disk, "/disk0", healed=True)
@@ -118,10 +118,8 @@ def test_directories_that_were_used_each_without_the_other_make_the_boot_lossy_o
     ("before", "rewritten"),
     [("used without it", False), ("used without it", True), ("it failed before", False), ("nothing before", False)],
 )
-def test_a_fence_of_a_directory_that_was_used_without_the_other_is_unsure_when_its_control_log_is_damaged(
-    before, rewritten
-):
-    """The numbers of the other copy's writes went as far, but they were other writes."""
+def test_damaged_control_log_of_separately_used_directories_makes_fences_unsure(before, rewritten):
+    """The other copy's writes had numbers as high, but they were other writes."""
     disk = MemoryFileSystem("/disk0", "/disk1")
     files = FaultyFileSystem(disk)
     run = Stepped(TWO, files)

@@ -1,4 +1,4 @@
-"""Directories that can not be read in turn: each has a history that the other never heard of, until they meet again."""
+"""Directories that are unreadable in turn, so each has a history unknown to the other until both are readable."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ME = "bookie-1"
 
 
 class Bookie(Stepped):
-    """A bookie with two directories, of which some can't be read."""
+    """A bookie with two directories, some of them unreadable."""
 
     def __init__(self) -> None:
         self.away: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ class Bookie(Stepped):
         self.open()
 
     def heal(self) -> None:
-        """The other bookies have given all that lacked."""
+        """The other bookies have supplied all missing entries."""
         boots = self.storage.lossy_boots
         for ledger_id, boot in boots.limbo(0, 99):
             boots.clear_limbo(ledger_id, boot, lambda status: None)
@@ -67,7 +67,7 @@ def bookie():
 
 
 def boots_that_b_has_no_room_for(bookie):
-    """Three lossy boots without B are healed. Then B is there, without room for what A tells: nobody notes that."""
+    """Three lossy boots without B are healed. Then B is readable but has no room for A's records, so it does not note them."""
     for _ in range(3):
         bookie.boot(B)
         bookie.heal()
@@ -82,7 +82,7 @@ def boots_that_b_has_no_room_for(bookie):
 
 
 def what_b_lost_is_unknown(bookie):
-    """B alone takes entries and loses them, before A is there again."""
+    """B alone takes entries and loses them, before A is readable again."""
     ledger_id = bookie.metadata.new_ledger_id()
     adding = bookie.add(ledger_id, 0, 9)
     bookie.commit()
@@ -97,8 +97,8 @@ def what_b_lost_is_unknown(bookie):
     assert boots.healed_boot < boots.mark.boot and boots.mark.highest_ledger_id > ledger_id
 
 
-def test_what_one_directory_lost_is_not_healed_by_the_numbers_that_the_other_has_counted_to(bookie):
-    """Both counted from 1, and the highest number of a healed boot held for all: entries that had been acknowledged were denied,
+def test_directory_loss_is_not_healed_by_higher_numbers_of_the_other(bookie):
+    """Both directories counted from 1, and the highest number of a healed boot held for all: acknowledged entries were denied,
     and ledgers that may have had a fence were taken for younger than the loss."""
     boots_that_b_has_no_room_for(bookie)
     what_b_lost_is_unknown(bookie)
@@ -108,9 +108,9 @@ def test_what_one_directory_lost_is_not_healed_by_the_numbers_that_the_other_has
     assert boots.healed_boot == boots.mark.boot
 
 
-def test_what_one_directory_lost_is_not_healed_by_the_other_if_older_metadata_gave_out_the_same_ids_again(bookie):
-    """The boot whose mark had the higher id was taken for the later one. After older metadata was put back, a later boot takes a
-    lower id, so what it had lost counted as healed before: acknowledged entries could be denied."""
+def test_directory_loss_is_not_healed_after_older_metadata_reuses_ids(bookie):
+    """The boot whose mark had the higher id was taken for the later one. After older metadata is restored, a later boot takes a
+    lower id, so its loss counted as already healed: acknowledged entries could be denied."""
     for _ in range(10):
         bookie.metadata.new_ledger_id()
     bookie.storage.close()
@@ -130,8 +130,8 @@ def test_what_one_directory_lost_is_not_healed_by_the_other_if_older_metadata_ga
     what_b_lost_is_unknown(bookie)
 
 
-def test_a_ledger_is_in_limbo_until_the_directory_that_put_it_there_is_healed(bookie):
-    """The other directory had ended a limbo of a higher number."""
+def test_ledger_stays_in_limbo_until_the_directory_with_the_loss_is_healed(bookie):
+    """The other directory had ended a limbo with a higher number."""
     ledger_id = bookie.metadata.new_ledger_id()
     bookie.metadata.create_ledger(ledger(ledger_id, master_key=KEY))
     boots_that_b_has_no_room_for(bookie)
@@ -143,8 +143,9 @@ def test_a_ledger_is_in_limbo_until_the_directory_that_put_it_there_is_healed(bo
     assert not bookie.storage.lossy_boots.limbo_count
 
 
-def test_a_directory_that_comes_back_after_the_others_were_healed_is_healed_once_more(bookie):
-    """It had a lossy boot that was not healed when it went away. One of the others was, and nothing tells that it came later."""
+def test_returning_directory_is_healed_again_after_the_others_were_healed(bookie):
+    """It had an unhealed lossy boot when it went away. A lossy boot of the others was healed, and no record shows that it came
+    later."""
     bookie.storage.close()
     bookie.files.open(f"{B}/unclean", create=True).close()
     bookie.open()
@@ -161,9 +162,9 @@ def test_a_directory_that_comes_back_after_the_others_were_healed_is_healed_once
     assert boots.mark == bookie.storage.lossy_boots.mark and bookie.storage.lossy_boots.healed_boot == boots.mark.boot
 
 
-def test_a_mark_that_a_damaged_control_log_lost_leaves_no_number_to_the_next_lossy_boot(bookie):
-    """B has no room for what A tells, and A's control log loses the mark, but not the end of the limbo: the boot counted from 1
-    again, so that end held for what it lost itself. An entry that had been acknowledged was denied. Found by ``boots``."""
+def test_lossy_boot_number_is_not_reused_after_damage_to_the_mark(bookie):
+    """B has no room for A's records, and A's control log loses the mark but not the end of the limbo. The boot counted from 1
+    again, so that end also held for this boot's own loss: an acknowledged entry was denied. Found by ``boots``."""
     ledger_id = bookie.metadata.new_ledger_id()
     bookie.metadata.create_ledger(ledger(ledger_id, master_key=KEY))
     adding = bookie.add(ledger_id, 0, 9)
@@ -188,10 +189,10 @@ def test_a_mark_that_a_damaged_control_log_lost_leaves_no_number_to_the_next_los
     assert isinstance(bookie.read(ledger_id, 0, 9)[1], Unknown)
 
 
-def test_a_directory_that_had_no_room_and_is_used_alone_is_stood_for_by_none_that_has_counted_past_it(bookie):
-    """A had been used without B. B came back without room for what A tells, and was used alone, from its own number: what it
-    wrote had numbers that A had, too. When B's control log was damaged, A's was taken for as good, and a fence was forgotten.
-    Found by ``boots``."""
+def test_damaged_control_log_is_not_replaced_by_a_copy_with_higher_numbers(bookie):
+    """A had been used without B. B came back without room for A's records and was used alone, from its own number, so its
+    writes had numbers that A had, too. When B's control log was damaged, A's was taken for an equal copy, and a fence was
+    forgotten. Found by ``boots``."""
     boots_that_b_has_no_room_for(bookie)
     ledger_id = bookie.metadata.new_ledger_id()
     bookie.metadata.create_ledger(

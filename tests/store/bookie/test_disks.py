@@ -1,4 +1,4 @@
-"""Full disks: what is refused, what is kept, and the way back."""
+"""Full disks: refused requests, kept data, and the return to normal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MARKS = Thresholds(warn=0.90, low_water_mark=0.85, full=0.95, recovery=0.98)
 
 
 def look(storage: Pumped) -> None:
-    """Look at the disks, and let what follows from it be done."""
+    """Check the disks, and run the resulting work."""
     for directory, used in storage.storage.disks.measure():
         storage.steps(storage.storage.disks.look(directory, used))
     storage.run(storage.storage.settle)
@@ -35,7 +35,7 @@ def look(storage: Pumped) -> None:
 # -- the marks
 
 
-def test_it_turns_full_at_one_mark_and_back_below_a_lower_one():
+def test_directory_turns_full_at_a_mark_and_writable_below_a_lower_mark():
     used = [0.5, 0.94, 0.95, 0.90, 0.85, 0.84, 0.94]
     found, before = [], Takes.ALL
     for part in used:
@@ -51,21 +51,21 @@ def test_recovery_writes_up_to_a_higher_mark():
     assert takes(Takes.NOTHING, 0.80, MARKS) is Takes.ALL
 
 
-def test_the_fuller_of_disk_and_quota_counts():
+def test_used_part_is_the_fuller_of_disk_and_quota():
     assert used_part(10, 30, 100, 0) == pytest.approx(0.7)
     assert used_part(90, 30, 100, 100) == pytest.approx(0.9)
     assert used_part(10, 30, 100, 100) == pytest.approx(0.7)
 
 
-def test_marks_that_make_no_sense_are_refused():
+def test_marks_in_the_wrong_order_are_refused():
     with pytest.raises(ConfigurationError, match=r"disk_usage_threshold 0\.85 .* have to ascend"):
         config("/disk", disk_usage_threshold=0.85)
 
 
-# -- by the figures
+# -- by measured usage
 
 
-def test_a_full_directory_refuses_adds_and_serves_what_it_has(tmp_path):
+def test_full_directory_refuses_adds_and_serves_its_entries(tmp_path):
     storage = Pumped(config(tmp_path, directory_bytes_max=100_000))
     told: list[bool] = []
     storage.storage.disks.read_only_changed = told.append
@@ -83,7 +83,7 @@ def test_a_full_directory_refuses_adds_and_serves_what_it_has(tmp_path):
     storage.storage.close()
 
 
-def test_it_is_writable_again_when_its_ledgers_are_collected(tmp_path):
+def test_full_directory_is_writable_again_after_a_collection(tmp_path):
     storage = Pumped(config(tmp_path, directory_bytes_max=100_000))
     told: list[bool] = []
     storage.storage.disks.read_only_changed = told.append
@@ -100,7 +100,7 @@ def test_it_is_writable_again_when_its_ledgers_are_collected(tmp_path):
     storage.storage.close()
 
 
-def test_a_bookie_that_starts_on_a_full_disk_starts_read_only(tmp_path):
+def test_bookie_on_a_full_disk_starts_read_only(tmp_path):
     storage = Pumped(config(tmp_path))
     storage.add(5, 0, payload=b"x" * 4000)
     storage.storage.close()
@@ -111,7 +111,7 @@ def test_a_bookie_that_starts_on_a_full_disk_starts_read_only(tmp_path):
     again.storage.close()
 
 
-def test_with_two_directories_the_other_one_takes_all(tmp_path):
+def test_full_directory_leaves_all_adds_to_the_other_directory(tmp_path):
     storage = Pumped(config(tmp_path / "a", tmp_path / "b"))
     first, second = storage.storage.live
     storage.steps(storage.storage.disks.look(first, 0.96))
@@ -125,7 +125,7 @@ def test_with_two_directories_the_other_one_takes_all(tmp_path):
     storage.storage.close()
 
 
-def test_a_disk_that_fails_takes_only_its_directory_out(tmp_path):
+def test_failing_disk_takes_only_its_directory_out_of_use(tmp_path):
     files = FaultyFileSystem(RealFileSystem())
     storage = Pumped(config(tmp_path / "a", tmp_path / "b"), files)
     storage.add(4, 0)
@@ -141,7 +141,7 @@ def test_a_disk_that_fails_takes_only_its_directory_out(tmp_path):
     storage.storage.close()
 
 
-# -- in the middle of something
+# -- during an operation
 
 
 @pytest.mark.parametrize(
@@ -156,8 +156,9 @@ def test_a_disk_that_fails_takes_only_its_directory_out(tmp_path):
         "write */logs/*.arrows 1.. no-space",
     ],
 )
-def test_no_room_in_the_middle_of_an_add(tmp_path, rule):
-    """The add gets a clear error; nothing that was acked is lost, nothing else is there; and with room it goes on."""
+def test_add_without_room_is_refused_and_loses_no_acknowledged_entry(tmp_path, rule):
+    """The add gets a clear error, no acknowledged entry is lost, the refused entry is absent, and adds go on once there is
+    room."""
     files = FaultyFileSystem(RealFileSystem())
     storage = Pumped(config(tmp_path, entry_log_bytes_max=6000), files)
     acked: list[int] = []
@@ -173,7 +174,7 @@ def test_no_room_in_the_middle_of_an_add(tmp_path, rule):
     assert storage.ids(5) == acked
     if acked:
         assert storage.read(5, i, i) == ([], NO_SUCH_ENTRY)
-    # The note of the log that was sealed then may find no room either, and is heard of later.
+    # The note of the log sealed by the failure may find no room either, and is reported later.
     storage.run(storage.storage.settle)
     files.clear()
     look(storage)
@@ -188,9 +189,9 @@ def test_no_room_in_the_middle_of_an_add(tmp_path, rule):
     again.storage.close()
 
 
-def test_no_room_for_the_next_log_leaves_the_one_before_as_it_is(tmp_path):
-    """That is where a disk runs full, as a log reserves its room. What the same group had written to the log before was refused,
-    although it was synced, and that log was taken for unfinished: its room was given back after a restart only."""
+def test_missing_room_for_the_next_log_keeps_the_current_log(tmp_path):
+    """A disk runs full at this point, since a log reserves its room. Entries of the same group in the earlier log were refused
+    although they were synced, and that log was taken for unfinished: its room came back only after a restart."""
     files = FaultyFileSystem(RealFileSystem())
     turn = []
     storage = Pumped(config(tmp_path, entry_log_bytes_max=1 << 16), files, soon=turn.append)
@@ -215,7 +216,7 @@ def test_no_room_for_the_next_log_leaves_the_one_before_as_it_is(tmp_path):
     storage.storage.close()
 
 
-def test_what_was_queued_behind_a_refused_add_is_refused_with_it(tmp_path):
+def test_duplicate_queued_behind_a_refused_add_is_refused_too(tmp_path):
     files = FaultyFileSystem(RealFileSystem(), "write */logs/*.arrows 3 no-space")
     storage = Pumped(config(tmp_path), files)
     storage.add(5, 0)
@@ -229,13 +230,13 @@ def test_what_was_queued_behind_a_refused_add_is_refused_with_it(tmp_path):
     storage.storage.close()
 
 
-def test_a_duplicate_that_comes_before_the_refusal_is_heard_of_is_refused_too(tmp_path):
+def test_duplicate_arriving_before_the_loop_sees_the_refusal_is_refused_too(tmp_path):
     files = FaultyFileSystem(RealFileSystem(), "write */logs/*.arrows 3 no-space")
     storage = Pumped(config(tmp_path), files)
     storage.add(5, 0)
     first = storage.submit(add_frame(5, 1))
     while storage.unheard == 0:
-        pass  # the disk's thread is done with it, and the loop does not know yet
+        pass  # the disk's thread has finished, and the loop does not know yet
     duplicate = storage.submit(add_frame(5, 1))
     storage.wait(lambda: bool(first and duplicate))
     assert first == duplicate == [Status.READ_ONLY]
@@ -243,7 +244,7 @@ def test_a_duplicate_that_comes_before_the_refusal_is_heard_of_is_refused_too(tm
     storage.storage.close()
 
 
-def test_what_was_written_in_part_of_a_control_record_is_cut_off():
+def test_partly_written_control_record_is_cut_off():
     files = MemoryFileSystem("/disk")
     log = ControlLog(files, "/disk")
     log.rewrite([])
@@ -257,8 +258,8 @@ def test_what_was_written_in_part_of_a_control_record_is_cut_off():
     assert scan.end == scan.size
 
 
-def test_no_room_for_a_fence(tmp_path):
-    """It is not acked until it is durable, refuses the writer from the start, and is made good when there is room."""
+def test_fence_without_room_is_unacknowledged_but_refuses_the_writer(tmp_path):
+    """The fence is not acknowledged until it is durable, refuses the writer from the start, and succeeds once there is room."""
     files = FaultyFileSystem(RealFileSystem())
     storage = Pumped(config(tmp_path), files)
     storage.add(5, 0)
@@ -273,8 +274,9 @@ def test_no_room_for_a_fence(tmp_path):
     assert Pumped(config(tmp_path)).add(5, 1) is Status.FENCED
 
 
-def test_a_full_disk_that_missed_a_control_record_is_full_after_a_restart_and_not_lost(tmp_path):
-    """It was given up: its entries were unknown, and the boot was lossy, so all open ledgers of the bookie were fenced."""
+def test_full_directory_behind_on_control_records_stays_in_use_after_a_restart(tmp_path):
+    """The directory was given up: its entries were unknown, and the boot was lossy, so all open ledgers of the bookie were
+    fenced."""
     files = FaultyFileSystem(RealFileSystem())
     directories = config(tmp_path / "a", tmp_path / "b")
     storage = Pumped(directories, files)
@@ -294,7 +296,7 @@ def test_a_full_disk_that_missed_a_control_record_is_full_after_a_restart_and_no
     files.clear()
     look(again)
     if first.takes is Takes.NOTHING:
-        # The loop had not heard yet of a write that found no room: what was queued behind that was refused.
+        # The loop did not know yet of a write without room: the writes queued behind it were refused.
         look(again)
     assert first.takes is Takes.ALL
     assert again.add(6, 1) is Status.OK
@@ -305,7 +307,7 @@ def test_a_full_disk_that_missed_a_control_record_is_full_after_a_restart_and_no
     alone.storage.close()
 
 
-def test_a_control_log_of_which_some_is_lost_is_not_gone_on_with(tmp_path):
+def test_directory_with_an_emptied_control_log_and_no_room_is_unreadable(tmp_path):
     storage = Pumped(config(tmp_path / "a", tmp_path / "b"))
     storage.fence(4)
     storage.storage.close()
@@ -317,7 +319,7 @@ def test_a_control_log_of_which_some_is_lost_is_not_gone_on_with(tmp_path):
     again.storage.close()
 
 
-def test_no_room_for_a_checkpoint(tmp_path):
+def test_checkpoint_without_room_leaves_no_files_and_succeeds_later(tmp_path):
     files = FaultyFileSystem(RealFileSystem(), "write */checkpoint.new 1.. no-space")
     storage = Pumped(config(tmp_path), files)
     storage.add(5, 0)
@@ -331,7 +333,7 @@ def test_no_room_for_a_checkpoint(tmp_path):
 
 
 @pytest.mark.parametrize("rule", ["write */logs/*.arrow.new 1.. no-space", "sync */logs/*.arrow.new 1.. no-space"])
-def test_no_room_for_a_rewritten_log(tmp_path, rule):
+def test_rewriting_without_room_keeps_the_old_log(tmp_path, rule):
     files = FaultyFileSystem(RealFileSystem(), rule)
     storage = Pumped(config(tmp_path), files)
     storage.add(5, 0, 9)
@@ -343,8 +345,8 @@ def test_no_room_for_a_rewritten_log(tmp_path, rule):
 
 
 @pytest.mark.parametrize("capacity_bytes", range(2_000, 40_000, 1_777))
-def test_a_disk_that_fills_up_for_real(capacity_bytes):
-    """On a disk in memory of any size: what was acked is served, then and after a power cut."""
+def test_disk_filling_up_loses_no_acknowledged_entry(capacity_bytes):
+    """An in-memory disk of any size serves its acknowledged entries, before and after a power cut."""
     files = MemoryFileSystem("/disk")
     storage = Pumped(config("/disk", entry_log_bytes_max=8000), files)
     files.capacity_bytes = capacity_bytes
@@ -364,7 +366,7 @@ def test_a_disk_that_fills_up_for_real(capacity_bytes):
     assert Pumped(config("/disk"), files).ids(5) == list(range(60))
 
 
-def test_a_server_refuses_and_comes_back_by_itself(tmp_path):
+def test_server_turns_read_only_on_a_full_disk_and_recovers_by_itself(tmp_path):
     files = FaultyFileSystem(RealFileSystem())
     with serving(config(tmp_path, disk_check_interval_seconds=0.02), files) as (server, address):
         told: list[bool] = []
@@ -380,8 +382,8 @@ def test_a_server_refuses_and_comes_back_by_itself(tmp_path):
         client.close()
 
 
-def test_a_look_at_the_disks_while_a_write_finds_no_room_leaves_no_hole_in_the_log():
-    """The look said that the loop knew of the failed write, and the next add went behind the hole."""
+def test_disk_check_during_a_failed_write_leaves_no_hole_in_the_log():
+    """The check reported that the loop knew of the failed write, and the next add went behind the hole."""
     disk = MemoryFileSystem("/disk")
     files = FaultyFileSystem(disk)
     with without_threads():
@@ -414,7 +416,7 @@ def test_a_look_at_the_disks_while_a_write_finds_no_room_leaves_no_hole_in_the_l
 
 
 @pytest.mark.parametrize("marks", [(0.9, 0.9, 0.98), (0.9, 0.95, 0.95)])
-def test_marks_of_a_disk_may_be_the_same(marks):
+def test_neighbouring_disk_marks_may_be_equal(marks):
     low, threshold, recovery = marks
     config(
         "/disk",
@@ -424,7 +426,7 @@ def test_marks_of_a_disk_may_be_the_same(marks):
     )
 
 
-def test_the_room_of_a_log_that_was_begun_is_taken_by_nobody_else():
+def test_reserved_room_of_a_log_is_kept_on_a_full_disk():
     files = MemoryFileSystem("/disk", "/disk/logs", capacity_bytes=1 << 20)
     log = EntryLog(files, "/disk", 1)
     log.create(1 << 19)

@@ -1,4 +1,4 @@
-"""What a bookie knows in memory is no reason for an OK: an answer waits until the record that it rests on is durable."""
+"""Answers of OK that wait until the record behind them is durable."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def files(disk):
 
 @pytest.mark.parametrize("asked", [fence, confirm])
 @pytest.mark.parametrize("known", [False, True], ids=["first contact", "known ledger"])
-def test_a_record_that_no_disk_took_is_not_answered_ok_when_it_is_asked_for_again(disk, files, asked, known):
+def test_repeated_request_for_an_unwritten_record_is_never_answered_ok(disk, files, asked, known):
     run = Stepped(SETTINGS, files)
     if known:
         run.add(5, 0, 5)
@@ -70,7 +70,7 @@ def test_a_record_that_no_disk_took_is_not_answered_ok_when_it_is_asked_for_agai
 
 
 @pytest.mark.parametrize("asked", [fence, confirm])
-def test_once_there_is_room_again_it_is_written_when_it_is_asked_for_again(disk, files, asked):
+def test_repeated_request_writes_the_record_once_there_is_room(disk, files, asked):
     run = Stepped(SETTINGS, files)
     files.add(NO_ROOM)
     answers: list[int] = []
@@ -85,7 +85,7 @@ def test_once_there_is_room_again_it_is_written_when_it_is_asked_for_again(disk,
 
 
 @pytest.mark.parametrize("asked", [fence, confirm])
-def test_who_asks_again_while_it_is_under_way_waits_for_it(disk, files, asked):
+def test_repeated_request_waits_for_the_write_under_way(disk, files, asked):
     run = Stepped(SETTINGS, files)
     answers: list[int] = []
     asked(run, answers)
@@ -97,7 +97,7 @@ def test_who_asks_again_while_it_is_under_way_waits_for_it(disk, files, asked):
 
 
 class Queue:
-    """A directory that writes nothing until the test says how it ended."""
+    """A directory whose writes end as the test decides."""
 
     def __init__(self):
         self.commit = self
@@ -107,7 +107,7 @@ class Queue:
         self.items.append(item)
 
 
-def test_a_later_record_does_not_hide_that_an_earlier_one_is_lost():
+def test_later_control_record_does_not_hide_the_loss_of_an_earlier_record():
     directory, state = Queue(), ControlState()
     records = ControlRecords(state, [directory])
     records.is_open = True
@@ -125,9 +125,9 @@ def test_a_later_record_does_not_hide_that_an_earlier_one_is_lost():
     assert answers[2:] == [Status.OK]
 
 
-def test_an_add_is_not_answered_ok_for_a_copy_whose_write_found_no_room() -> None:
-    """The disk was looked at, and was full, before the loop had heard of the failed write: the item that seals the log for that
-    ended the refusal, and the duplicate's wait for the copy ended well, although there was none."""
+def test_duplicate_of_an_add_without_room_is_not_answered_ok() -> None:
+    """The disk check saw a full disk before the loop knew of the failed write. The item that seals the log of a full disk ended
+    the refusal, and the duplicate's wait for the copy succeeded, although there was no copy."""
     files = FaultyFileSystem(MemoryFileSystem("/disk"))
     with without_threads():
         run = Stepped(config("/disk"), files)

@@ -1,4 +1,4 @@
-"""What is answered is durable: for each sync and note that this rests on, a test that fails without it."""
+"""Durability of answers: for each sync and note behind an answer, a test that fails without it."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def stepped():
 
 @pytest.fixture
 def no_seconds(monkeypatch):
-    """Notes are not made durable because a second is over."""
+    """The passing of a second does not make notes durable."""
     monkeypatch.setattr("bookspark.store.bookie.commit.group_writer._NOTE_SECONDS", 1e9)
 
 
 def noted(disk, number=1):
-    """The position that the note of a log tells, after a power cut that takes all that is not synced."""
+    """The position in a log's note after a power cut that loses all unsynced data."""
     after = disk.crashed(nothing_kept)
     if not number:
         return control_note(after, "/disk")[1].read()
@@ -60,7 +60,7 @@ def ids(storage, ledger_id):
 
 
 def held(storage, ledger_id):
-    """What the bookie says to hold; None as long as it says nothing."""
+    """The ranges that the bookie reports as held; empty until it answers."""
     told = []
     storage.storage.held_ranges(ledger_id, told.append)
     return told
@@ -69,8 +69,8 @@ def held(storage, ledger_id):
 # -- the tail of a log
 
 
-def test_a_tail_that_a_failed_sync_left_clean_is_on_the_disk_before_a_boot_serves_it():
-    """The page cache takes it for written: without a write, the sync of the boot brings nothing (fsyncgate)."""
+def test_boot_rewrites_a_tail_left_clean_by_a_failed_sync_before_serving():
+    """The page cache considers the tail written: without a new write, the boot's sync does nothing (fsyncgate)."""
     disk = MemoryFileSystem("/disk")
     run = Stepped(JOURNAL, FaultyFileSystem(disk, "sync *.arrows 2 write-back:1"))
     run.add(5, 0)
@@ -85,7 +85,7 @@ def test_a_tail_that_a_failed_sync_left_clean_is_on_the_disk_before_a_boot_serve
     assert ids(after, 5) == [0, 1] and not after.storage.damaged
 
 
-def test_a_tail_that_was_not_synced_is_synced_before_a_boot_serves_it():
+def test_boot_syncs_an_unsynced_tail_before_serving():
     disk = MemoryFileSystem("/disk")
     run = Stepped(NO_JOURNAL, disk)
     run.add(5, 0, 3)
@@ -96,13 +96,13 @@ def test_a_tail_that_was_not_synced_is_synced_before_a_boot_serves_it():
     assert ids(after, 5) == [0, 1, 2, 3] and not after.storage.damaged
 
 
-# -- more logs than one
+# -- several logs
 
 
 @pytest.mark.parametrize(
     "settings", [JOURNAL, config(Path("/disk"), journal_write_data=False, entry_log_bytes_max=1500)]
 )
-def test_of_a_group_that_fills_several_logs_all_are_synced(settings):
+def test_all_logs_of_a_group_are_synced(settings):
     disk = MemoryFileSystem("/disk")
     run = Stepped(settings, disk)
     statuses = [run.add(5, entry_id, payload=bytes(400)) for entry_id in range(9)]
@@ -110,7 +110,7 @@ def test_of_a_group_that_fills_several_logs_all_are_synced(settings):
     assert statuses == [[Status.OK]] * 9
     assert len([path for path in disk.files() if path.endswith(".arrows")]) > 2
     if not settings.journal_write_data:
-        # What was acknowledged early is durable at the latest when the bookie has stopped.
+        # Early acknowledged entries are durable at the latest when the bookie has stopped.
         run.storage.close()
     after = Stepped(settings, disk.crashed(nothing_kept))
     assert ids(after, 5) == list(range(9)) and held(after, 5) == [[(0, 8)]]
@@ -118,8 +118,8 @@ def test_of_a_group_that_fills_several_logs_all_are_synced(settings):
 
 
 def stopped_without_room(*rules):
-    """A bookie that has acknowledged entries 0 to 3 before their sync finds no room for the next one, as it stops. Returns the
-    disk after a power cut."""
+    """Stop a bookie that acknowledged entries 0 to 3 before their sync and has no room for the next entry. Returns the disk
+    after a power cut."""
     disk = MemoryFileSystem("/disk")
     files = FaultyFileSystem(disk)
     run = Stepped(NO_JOURNAL, files)
@@ -133,17 +133,17 @@ def stopped_without_room(*rules):
     return disk.crashed(nothing_kept)
 
 
-def test_a_bookie_that_finds_no_room_as_it_stops_syncs_what_it_has_acknowledged():
+def test_bookie_stopping_without_room_syncs_its_acknowledged_entries():
     after = Stepped(NO_JOURNAL, stopped_without_room())
     assert ids(after, 5) == [0, 1, 2, 3] and not after.storage.lossy_boots.unclean
 
 
-def test_a_bookie_that_finds_no_room_as_it_stops_and_can_not_sync_has_lost_what_it_has_acknowledged():
+def test_bookie_stopping_without_room_or_sync_is_unclean_at_the_next_boot():
     after = Stepped(NO_JOURNAL, stopped_without_room("sync */logs/*.arrows 1.. io-error"))
     assert after.storage.lossy_boots.unclean
 
 
-def test_a_bookie_that_has_stopped_gives_back_the_room_that_it_had_reserved(tmp_path):
+def test_stopped_bookie_releases_its_reserved_disk_space(tmp_path):
     run = Stepped(config(tmp_path, entry_log_bytes_max=1 << 20), RealFileSystem())
     run.add(5, 0)
     run.commit()
@@ -155,11 +155,11 @@ def test_a_bookie_that_has_stopped_gives_back_the_room_that_it_had_reserved(tmp_
     assert log.file is None
 
 
-# -- who is told
+# -- answers after a failure or a stop
 
 
-def test_what_is_written_to_a_directory_that_was_given_up_for_its_reads_is_not_acknowledged():
-    """Nothing that lies there is held any more."""
+def test_add_to_a_directory_retired_for_failed_reads_is_not_acknowledged():
+    """The bookie no longer holds any entry of such a directory."""
     run = Stepped(JOURNAL, MemoryFileSystem("/disk"))
     run.add(5, 0)
     run.commit()
@@ -172,7 +172,7 @@ def test_what_is_written_to_a_directory_that_was_given_up_for_its_reads_is_not_a
     assert late == [Status.IO_ERROR]
 
 
-def test_a_bookie_that_has_stopped_acknowledges_and_denies_nothing():
+def test_stopped_bookie_refuses_adds_and_control_records():
     run = Stepped(JOURNAL, MemoryFileSystem("/disk"))
     run.add(5, 0)
     run.commit()
@@ -188,7 +188,7 @@ def test_a_bookie_that_has_stopped_acknowledges_and_denies_nothing():
 
 
 def test_a_note_is_durable_once_its_log_is_sealed(no_seconds):
-    """After a power cut a bad bit in a sealed log was a torn write otherwise, and was cut off."""
+    """Otherwise, after a power cut, a flipped bit in a sealed log passed for a torn write and was cut off."""
     disk = MemoryFileSystem("/disk")
     run = Stepped(JOURNAL, disk)
     # The first sync of a log makes its note durable.
@@ -206,13 +206,13 @@ def test_a_note_is_durable_once_its_log_is_sealed(no_seconds):
     assert not isinstance(Stepped(JOURNAL, damaged).read(5, 2, 2)[1], Negative)
 
 
-def test_a_note_is_durable_once_its_control_log_is_written_anew(no_seconds):
+def test_note_is_durable_once_its_control_log_is_rewritten(no_seconds):
     disk = MemoryFileSystem("/disk")
     run = Stepped(JOURNAL, disk)
     for ledger_id in (5, 6):
         run.fence(ledger_id)
     run.commit()
-    # The new log has the record of this write already, so it is not appended: the note alone tells of it.
+    # The new log already has the record of this write, so it is not appended: only the note shows it.
     run.fence(7)
     run_steps(run.storage._records.rewrite(), lambda: None)
     run.commit()
@@ -227,8 +227,8 @@ def test_a_note_is_durable_once_its_control_log_is_written_anew(no_seconds):
 
 
 @pytest.mark.parametrize("busy", [True, False])
-def test_a_note_that_can_not_be_made_durable_retires_its_directory(busy, monkeypatch):
-    """After a failed sync nobody knows what the disk holds."""
+def test_failed_sync_of_a_note_retires_its_directory(busy, monkeypatch):
+    """After a failed sync the content of the disk is unknown."""
     now = [0.0]
     monkeypatch.setattr("bookspark.store.bookie.commit.group_writer.monotonic", lambda: now[0])
     disk = MemoryFileSystem("/disk")
@@ -252,7 +252,7 @@ def test_a_note_that_can_not_be_made_durable_retires_its_directory(busy, monkeyp
     assert last != [Status.OK] and directory.retired
 
 
-def test_a_marker_that_can_not_be_removed_retires_its_directory():
+def test_failed_removal_of_the_unclean_marker_retires_its_directory():
     disk = MemoryFileSystem("/disk")
     files = FaultyFileSystem(disk)
     run = Stepped(NO_JOURNAL, files)
@@ -267,7 +267,7 @@ def test_a_marker_that_can_not_be_removed_retires_its_directory():
     assert last != [Status.OK] and directory.retired
 
 
-def test_the_notes_are_durable_once_a_checkpoint_is_made(no_seconds):
+def test_checkpoint_makes_the_notes_durable(no_seconds):
     disk = MemoryFileSystem("/disk")
     run = Stepped(JOURNAL, disk)
     run.add(5, 0)
@@ -282,7 +282,7 @@ def test_the_notes_are_durable_once_a_checkpoint_is_made(no_seconds):
     assert noted(disk, 0) == len(disk.files()["/disk/control.log"])
 
 
-def test_a_boot_makes_the_notes_durable_that_it_rests_on():
+def test_boot_makes_the_notes_durable():
     disk = MemoryFileSystem("/disk")
     run = Stepped(JOURNAL, disk)
     run.add(5, 0)
@@ -297,7 +297,7 @@ def test_a_boot_makes_the_notes_durable_that_it_rests_on():
     assert all(before < now for before, now in zip(behind, sizes, strict=True)), "so this test is about something"
 
 
-def test_a_log_below_the_checkpoint_that_lost_its_end_is_noticed_at_the_boot():
+def test_boot_detects_a_truncated_log_below_the_checkpoint():
     disk = MemoryFileSystem("/disk")
     run = Stepped(JOURNAL, disk)
     for entry_id in range(4):
@@ -323,7 +323,7 @@ def after_phase_one(settings, disk):
     return run
 
 
-def test_that_all_is_healed_survives_a_power_cut_once_it_is_answered():
+def test_acknowledged_healing_survives_a_power_cut():
     disk = MemoryFileSystem("/disk")
     run = after_phase_one(JOURNAL, disk)
     healed = []
@@ -335,7 +335,7 @@ def test_that_all_is_healed_survives_a_power_cut_once_it_is_answered():
 
 
 @pytest.mark.parametrize("left", TWO_DISKS.directories)
-def test_each_directory_alone_tells_what_phase_one_of_a_lossy_boot_wrote(left):
+def test_each_directory_alone_holds_all_records_of_phase_one(left):
     disk = MemoryFileSystem(*TWO_DISKS.directories)
     after_phase_one(TWO_DISKS, disk)
     alone = Stepped(config(Path(left)), disk.crashed(nothing_kept))
@@ -344,11 +344,11 @@ def test_each_directory_alone_tells_what_phase_one_of_a_lossy_boot_wrote(left):
     assert alone.add(5, 0) == [Status.FENCED]
 
 
-# -- what the commit threads answer
+# -- answers of the commit threads
 
 
 class Unheard(Stepped):
-    """The loop hears nothing of its commit threads until ``listen``."""
+    """The loop gets no completions from its commit threads until ``listen``."""
 
     def open(self):
         super().open()
@@ -366,7 +366,7 @@ class Unheard(Stepped):
                 commit.commit_queued(lambda *call: self.posted.append(call), self.storage._results.completed)
 
 
-def test_after_a_background_sync_that_failed_nothing_more_is_acknowledged_whether_the_loop_knows_or_not():
+def test_failed_background_sync_ends_acknowledgements_before_the_loop_knows():
     disk = MemoryFileSystem("/disk")
     run = Unheard(NO_JOURNAL, FaultyFileSystem(disk, "sync *.arrows 1 write-back:1"))
     run.add(5, 0)
@@ -388,8 +388,8 @@ def test_after_a_background_sync_that_failed_nothing_more_is_acknowledged_whethe
         assert found == [] and not isinstance(refusal, Negative)
 
 
-def test_what_is_held_is_told_after_its_sync():
-    """Repair and healing take it for a copy that counts."""
+def test_held_ranges_are_reported_only_after_their_sync():
+    """Repair and healing count a held entry as a copy."""
     disk = MemoryFileSystem("/disk")
     run = Stepped(NO_JOURNAL, disk)
     assert run.add(5, 0, 3) == []
@@ -406,8 +406,8 @@ def test_what_is_held_is_told_after_its_sync():
 
 
 @pytest.mark.parametrize("rewritten", [False, True], ids=["as it came", "rewritten"])
-def test_the_batch_of_another_ledger_at_the_same_place_is_damage_and_not_served(rewritten):
-    """A write that the disk put elsewhere: the batch is good in all that it says of itself."""
+def test_misplaced_batch_of_another_ledger_is_damage_and_not_served(rewritten):
+    """The disk misplaced a write: the batch is valid by itself."""
     disk = MemoryFileSystem("/disk")
     run = Stepped(JOURNAL, disk)
     run.add(5, 0)
@@ -428,8 +428,8 @@ def test_the_batch_of_another_ledger_at_the_same_place_is_damage_and_not_served(
 # -- the cookie
 
 
-def test_a_cookie_is_synced_before_it_has_its_name_and_its_name_before_it_counts(tmp_path, monkeypatch):
-    """Without that a power cut leaves an empty cookie, or none beside one in the metadata: the bookie stays down."""
+def test_cookie_file_is_synced_before_its_rename_and_the_directory_afterwards(tmp_path, monkeypatch):
+    """Otherwise a power cut leaves an empty cookie, or no cookie beside the cookie in the metadata: the bookie stays down."""
     calls = []
     fsync, rename = os.fsync, os.rename
     monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""Directories that lost everything, and a crash while that is noted: nothing of it counts as data, or as healed."""
+"""Directories that lost all their files, and crashes while the loss is noted."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def boot(settings, store) -> Storage:
     return storage
 
 
-def test_a_directory_with_nothing_but_its_cookie_is_lost(tmp_path):
+def test_directory_with_only_its_cookie_is_lost(tmp_path):
     settings, store = config(tmp_path / "a", tmp_path / "b"), MemoryStore()
     for name in "ab":
         (tmp_path / name).mkdir()
@@ -44,7 +44,7 @@ def test_a_directory_with_nothing_but_its_cookie_is_lost(tmp_path):
         if path.name != "COOKIE":
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     assert is_hollow(str(tmp_path / "b"))
-    # A start that is cut short: the directory has more than its cookie now.
+    # A start that is cut short: the directory then has more than its cookie.
     Identity(settings, store, {})
     Storage(settings).open()
     assert not is_hollow(str(tmp_path / "b"))
@@ -56,7 +56,7 @@ def test_a_directory_with_nothing_but_its_cookie_is_lost(tmp_path):
     storage.close()
 
 
-def test_the_first_mark_counts_ids_that_users_gave(tmp_path):
+def test_first_mark_counts_ids_chosen_by_users(tmp_path):
     settings, store = config(tmp_path), MemoryStore()
     store.note_given_id(70)
     storage = boot(settings, store)
@@ -65,7 +65,7 @@ def test_the_first_mark_counts_ids_that_users_gave(tmp_path):
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_a_crash_while_a_loss_is_marked_leaves_the_mark_or_nothing(loss, tmp_path):
+def test_crash_while_marking_a_loss_leaves_the_mark_or_nothing(loss, tmp_path):
     found = set()
 
     def look(operation) -> None:
@@ -85,7 +85,7 @@ def test_a_crash_while_a_loss_is_marked_leaves_the_mark_or_nothing(loss, tmp_pat
     assert found == {Lost.NOTHING, Lost.FENCES}
 
 
-def test_a_boot_that_is_cut_short_before_the_cookie_is_made_again_from_its_beginning(tmp_path, monkeypatch):
+def test_boot_interrupted_before_the_cookie_starts_again_from_the_beginning(tmp_path, monkeypatch):
     settings, store = config(tmp_path), MemoryStore()
     monkeypatch.setattr(Identity, "stamp", lambda identity: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
@@ -98,7 +98,7 @@ def test_a_boot_that_is_cut_short_before_the_cookie_is_made_again_from_its_begin
     assert (tmp_path / "COOKIE").exists()
 
 
-def test_an_emptied_directory_makes_the_fences_unsure_after_a_crash_in_phase_one_too(tmp_path):
+def test_emptied_directory_makes_fences_unsure_even_after_a_crash_in_phase_one(tmp_path):
     kept, lost = tmp_path / "kept", tmp_path / "lost"
     settings = config(kept, lost)
     storage = Storage(settings).open()
@@ -115,8 +115,8 @@ def test_an_emptied_directory_makes_the_fences_unsure_after_a_crash_in_phase_one
         assert storage.lossy_boots.fences_lost and storage.ledger(4).fence_unsure
 
 
-def test_lost_fences_make_no_object_of_a_ledger(tmp_path):
-    """Ten million ledgers whose fences are unsure cost what they cost before, in this process and in the next."""
+def test_lost_fences_keep_ledgers_packed(tmp_path):
+    """Ten million ledgers with unsure fences cost no more than before, in this process and in the next."""
     disk, settings, count = MemoryFileSystem("/disk"), config(Path("/disk/a"), Path("/disk/b")), 300
     with without_threads():
         run = Stepped(settings, disk)

@@ -1,4 +1,4 @@
-"""However a read ends, it is answered once and makes room for the next one of its connection."""
+"""The end of a read: it is answered once and makes room for the next read of its connection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bookspark.store.wire.header import Header, Kind, Status
 from tests.store.bookie.kit import Client, Pumped, config, serving
 
 READS = 30
-"""More than a connection may have under way."""
+"""More reads than a connection may have under way."""
 
 
 def raises(error: Exception) -> Callable[..., Any]:
@@ -40,10 +40,10 @@ def fails(*arguments: Any) -> Future[Any]:
     ],
     ids=["a defect of a plan", "a defect", "no thread", "a thread that fails"],
 )
-def test_reads_that_fail_are_answered_and_hold_up_no_later_read(
+def test_failed_reads_are_answered_and_block_no_later_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: str, call: str, stand_in: Callable[..., Any], status: Status
 ) -> None:
-    """A connection has a few reads under way at most: with those that ended and were not counted out it would take no more."""
+    """A connection has few reads under way at most; if ended reads still counted, it would accept no more."""
     storage = Pumped(config(tmp_path))
     storage.add(5, 0)
     storage.storage.close()

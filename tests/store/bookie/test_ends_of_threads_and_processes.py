@@ -1,4 +1,4 @@
-"""What a bookie began beside itself has ended with it."""
+"""The end of a bookie's threads and child processes when it closes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from bookspark.testing.memory_files import MemoryFileSystem
 from tests.store.bookie.kit import Pumped, config
 
 
-def test_the_forker_is_gone_and_no_zombie_is_left_when_the_rewriting_process_is_closed():
+def test_closed_rewriting_process_leaves_no_forker_and_no_zombie():
     process = RewritingProcess()
     worker = process.worker_pid()
     assert process.worker_pid() == worker
@@ -41,7 +41,7 @@ def test_the_forker_is_gone_and_no_zombie_is_left_when_the_rewriting_process_is_
     process.close()
 
 
-def test_a_closed_storage_has_no_thread_left(tmp_path):
+def test_closed_storage_leaves_no_thread(tmp_path):
     before = set(threading.enumerate())
     run = Pumped(config(tmp_path, journal_write_data=False, background_sync_bytes=1))
     for entry_id in range(3):
@@ -53,7 +53,7 @@ def test_a_closed_storage_has_no_thread_left(tmp_path):
     assert all(directory.commit.ended for directory in run.storage.holdings.directories)
 
 
-def test_a_storage_whose_disk_does_not_answer_says_so_when_it_is_closed(tmp_path, monkeypatch):
+def test_close_of_a_storage_raises_if_its_disk_does_not_answer(tmp_path, monkeypatch):
     run = Pumped(config(tmp_path))
     with monkeypatch.context() as patched:
         patched.setattr(CommitThread, "join", lambda thread, seconds: seconds != 60.0)
@@ -63,13 +63,13 @@ def test_a_storage_whose_disk_does_not_answer_says_so_when_it_is_closed(tmp_path
         assert directory.commit.join(60)
 
 
-def test_a_rewritten_log_that_is_shorter_than_its_end_is_not_taken_over(tmp_path):
+def test_rewritten_log_shorter_than_its_end_is_not_adopted(tmp_path):
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "00000007.arrow").write_bytes(b"ARR")
     assert adopt(RealFileSystem(), str(tmp_path), 7) is None
 
 
-def test_a_job_that_fails_beside_fails_here_with_its_error_and_the_process_goes_on(tmp_path):
+def test_rewriting_process_reports_errors_and_backs_off_after_dead_workers(tmp_path):
     now = [0.0]
     process = RewritingProcess(clock=lambda: now[0])
     try:
@@ -121,7 +121,7 @@ def test_a_job_that_fails_beside_fails_here_with_its_error_and_the_process_goes_
         process.close()
 
 
-def test_messages_of_the_process_beside_may_come_in_pieces_and_an_end_is_an_error():
+def test_rewriting_process_messages_may_arrive_in_pieces_but_not_cut_short():
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.sendall(struct.pack("<Q", 6) + b"abc")
@@ -135,7 +135,7 @@ def test_messages_of_the_process_beside_may_come_in_pieces_and_an_end_is_an_erro
 
 
 def _stands(of):
-    """A call in a thread that stands until ``released``, and the close of ``of`` meanwhile, which must not wait for it."""
+    """Close ``of`` while its call in a thread blocks until ``released``; the close must not wait for the call."""
     begun, released = threading.Event(), threading.Event()
 
     def stand(*arguments):
@@ -151,7 +151,7 @@ def _stands(of):
     return is_over
 
 
-def test_who_closes_waits_for_no_answer_of_the_metadata_and_for_no_disk():
+def test_close_waits_for_neither_metadata_nor_disk():
     def first_requests(stand, begun):
         requests = FirstRequests(stand, PackedDict(lambda one: None, lambda *one: None))
         requests.start(lambda call: None)
@@ -177,7 +177,7 @@ def test_who_closes_waits_for_no_answer_of_the_metadata_and_for_no_disk():
 
 
 @pytest.mark.parametrize(("content", "noted"), [(b"", False), (b"", True), (b"x", False)])
-def test_an_empty_control_log_without_a_note_is_one_that_was_not_begun(content, noted):
+def test_empty_control_log_without_a_note_is_no_damage(content, noted):
     disk = MemoryFileSystem("/a")
     disk.open("/a/control.log", create=True).write([content], 0)
     if noted:
@@ -188,7 +188,7 @@ def test_an_empty_control_log_without_a_note_is_one_that_was_not_begun(content, 
     ] * (content != b"")
 
 
-def test_the_process_beside_leaves_the_garbage_of_its_parent_to_be_collected():
+def test_rewriting_process_does_not_freeze_the_garbage_of_its_parent():
     process = RewritingProcess()
     try:
         assert gc.get_freeze_count() == 0

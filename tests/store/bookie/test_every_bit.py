@@ -1,5 +1,4 @@
-"""Any single bit of any file flipped: here one bit of every second byte of a bookie that was stopped, and samples of others;
-``scripts/soak bookie-bits`` flips all eight of every byte of each."""
+"""Single bit flips in a bookie's files: here samples; ``scripts/soak bookie-bits`` flips all eight bits of every byte."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ def stepped():
 @pytest.mark.parametrize(
     ("clean", "rewritten"), [(True, False), (False, True)], ids=["stopped", "killed with rewritten logs"]
 )
-def test_a_flipped_bit_is_found_and_never_answered_with_wrong_bytes_or_absence(clean, rewritten):
+def test_flipped_bit_is_detected_and_never_causes_wrong_bytes_or_absence(clean, rewritten):
     flips = Flips(clean=clean, rewritten=rewritten)
     assert rewritten == any(path.endswith(".arrow") for path in flips.disk.files())
     outcomes = Counter()
@@ -41,7 +40,7 @@ def test_a_flipped_bit_is_found_and_never_answered_with_wrong_bytes_or_absence(c
     assert min(outcomes[kind] for kind in ("stays down", "unknown", "right")) > 50, outcomes
 
 
-def test_a_bit_that_flips_while_the_bookie_serves_is_an_error_of_that_read():
+def test_bit_flipped_while_serving_is_an_error_of_the_read():
     flips = Flips(clean=True)
     disk = flips.disk
     storage = Stepped(SETTINGS, disk)
@@ -56,7 +55,7 @@ def test_a_bit_that_flips_while_the_bookie_serves_is_an_error_of_that_read():
 
 
 @pytest.mark.parametrize("power_cut", [False, True], ids=["stopped", "without power"])
-def test_a_bit_that_flips_while_the_bookie_serves_is_found_by_the_next_boot_at_the_latest(power_cut):
+def test_bit_flipped_while_serving_causes_no_wrong_answer_before_or_after_boot(power_cut):
     flips = Flips(clean=False, rewritten=True)
     outcomes = Counter()
     for path, offset in flips.places():
@@ -70,9 +69,9 @@ def test_a_bit_that_flips_while_the_bookie_serves_is_found_by_the_next_boot_at_t
     assert min(outcomes[kind] for kind in ("unknown", "right")) > 20, outcomes
 
 
-def test_a_bit_that_flips_before_its_log_is_rewritten_makes_no_acked_entry_negative():
-    """A flipped bit in the length of a dead frame hid the living ones behind it, and their log was removed. Here each length of
-    each frame, and a sample of the other places."""
+def test_bit_flipped_before_a_rewrite_makes_no_acknowledged_entry_negative():
+    """A flipped bit in the length of a dead frame hid the living frames behind it, and their log was removed. Tested here: each
+    length of each frame, and a sample of the other places."""
     flips = RewrittenFlips()
     outcomes = Counter()
     lengths = {path: _lengths(content) for path, content in flips.disk.files().items() if path.endswith(".arrows")}
@@ -88,7 +87,7 @@ def test_a_bit_that_flips_before_its_log_is_rewritten_makes_no_acked_entry_negat
 
 
 def _lengths(content: bytes) -> set[int]:
-    """The lowest three bytes of the body lengths of a log's frames."""
+    """The positions of the lowest three bytes of the body lengths of a log's frames."""
     found, at = set(), len(SCHEMA)
     while at < len(content):
         found.update(range(at + 48, at + 51))
@@ -96,7 +95,7 @@ def _lengths(content: bytes) -> set[int]:
     return found
 
 
-def test_a_bit_that_flips_in_a_cookie_makes_no_other_bookie_of_it(tmp_path):
+def test_flipped_bit_in_a_cookie_never_yields_another_cookie(tmp_path):
     cookie = Cookie("bookie-1f", ("/disk1", "/disk2"), "instance", "nonce")
     write_cookie(str(tmp_path), cookie)
     whole = (tmp_path / "COOKIE").read_bytes()

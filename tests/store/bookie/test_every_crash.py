@@ -1,7 +1,8 @@
-"""A crash before every operation on files: what was promised is kept, in every way in which the power can go.
+"""Crashes before every file operation, with all kinds of power loss.
 
-Here each crash is tried with two losses, and every fifth operation of the boot after it is crashed in one way;
-``scripts/soak bookie-crashes`` tries all losses at each operation of both."""
+Here each crash is tried with two losses, and every fifth operation of the next boot is crashed with one loss; ``scripts/soak
+bookie-crashes`` tries all losses at each operation of both.
+"""
 
 from __future__ import annotations
 
@@ -28,25 +29,25 @@ def some(point, depth):
 
 
 def some_and_in_the_boot(point, depth):
-    """While a boot is crashed, one loss in turn, at every fifth operation."""
+    """During a boot: one loss in turn at every fifth operation."""
     if depth == 0:
         return () if point % 5 else ((*LOSSES, drawn(point))[point // 5 % (len(LOSSES) + 1)],)
     return some(point, depth)
 
 
-def test_a_crash_anywhere_loses_nothing_that_was_promised():
+def test_crash_before_any_file_operation_keeps_all_promises():
     crashes = Crashes(config(Path("/disk"), entry_log_bytes_max=3000), some_and_in_the_boot, depth=1)
     crashes.run(add_fence_confirm)
     assert crashes.operations == CHANGES
 
 
-def test_a_crash_anywhere_with_two_disks_loses_nothing_that_was_promised():
+def test_crash_with_two_disks_keeps_all_promises():
     crashes = Crashes(config(Path("/disk0"), Path("/disk1"), entry_log_bytes_max=3000), some, depth=0)
     crashes.run(add_fence_confirm)
     assert crashes.points > 250
 
 
-def test_a_crash_of_a_bookie_without_a_journal_is_told_by_the_marker_where_it_loses_something():
+def test_unclean_marker_reports_losses_of_a_crash_without_a_journal():
     settings = config(
         Path("/disk"),
         entry_log_bytes_max=3000,

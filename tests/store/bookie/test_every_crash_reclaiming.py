@@ -1,4 +1,4 @@
-"""A crash before every operation on files while space is reclaimed: nothing that lives is lost, nothing is left over."""
+"""Crashes before every file operation while space is reclaimed: no living entry is lost, and no file is left over."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def stepped():
 
 
 def rewrite_collect_and_compact(run: Stepped) -> None:
-    """Logs are rewritten, with and without a checkpoint before, ledgers deleted, rewritten logs compacted and removed."""
+    """Rewrite logs with and without an earlier checkpoint, delete ledgers, compact and remove rewritten logs."""
     for entry_id in range(6):
         run.add(5, entry_id, payload=b"text and text " * 20, last_add_confirmed=entry_id - 1)
         run.add(6, 2 * entry_id, 2 * entry_id + 1)
@@ -49,14 +49,14 @@ def some(point, depth):
     return (LOSSES[point % len(LOSSES)], LOSSES[(point + 3) % len(LOSSES)], drawn(point))
 
 
-def test_a_crash_while_space_is_reclaimed_loses_nothing_that_lives():
+def test_crash_while_reclaiming_space_loses_no_living_entry():
     crashes = Crashes(config(Path("/disk"), entry_log_bytes_max=3000), some, depth=0)
     crashes.run(rewrite_collect_and_compact)
     assert crashes.operations == CHANGES
     assert crashes.boots > 100
 
 
-def test_a_crash_while_the_space_of_two_disks_is_reclaimed():
+def test_crash_while_reclaiming_two_disks_loses_no_living_entry():
     crashes = Crashes(config(Path("/disk0"), Path("/disk1"), entry_log_bytes_max=3000), some, depth=0)
     crashes.run(rewrite_collect_and_compact)
     assert crashes.boots > 200

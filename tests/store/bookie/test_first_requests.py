@@ -1,4 +1,4 @@
-"""Requests that would make a ledger known without an entry: the metadata says whether they may (docs/security.md)."""
+"""Requests that would make a ledger known without an entry, and the metadata's permission for them (docs/security.md)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def storage(tmp_path, store):
     pumped.storage.close()
 
 
-def test_what_the_metadata_says():
+def test_first_request_needs_the_password_and_a_fragment_naming_the_bookie():
     assert answer_first_request(ME, metadata(), KEY) == Positive()
     assert answer_first_request(ME, metadata(7, (ME, "b2"), ("b2", "b3")), KEY) == Positive(), "any fragment will do"
     assert answer_first_request(ME, metadata(), OTHER_KEY) == UNAUTHORIZED
@@ -58,8 +58,8 @@ def write_lac(storage, ledger_id, key):
 
 
 @pytest.mark.parametrize("request_of", [fence, write_lac])
-def test_a_guess_of_an_id_makes_nothing_known(storage, request_of):
-    """One packet for each of the next ids, and no new ledger could be written."""
+def test_requests_with_guessed_ids_make_no_ledger_known(storage, request_of):
+    """With a packet for each of the next ids, a stranger could make every new ledger unwritable."""
     assert request_of(storage, 7, OTHER_KEY) is Status.UNAUTHORIZED
     assert request_of(storage, 8, KEY) is Status.LIMBO, "its metadata names other bookies"
     assert request_of(storage, 9, KEY) is Status.LIMBO, "there is no such ledger"
@@ -67,21 +67,21 @@ def test_a_guess_of_an_id_makes_nothing_known(storage, request_of):
     assert [storage.add(ledger_id, 0) for ledger_id in (7, 8, 9)] == [Status.OK] * 3
 
 
-def test_who_knows_the_password_fences_a_bookie_that_never_got_an_entry(storage, store):
+def test_correct_password_fences_a_ledger_without_entries(storage, store):
     assert fence(storage, 7, KEY) is Status.OK
     assert storage.add(7, 0) is Status.FENCED
     store.delete_ledger(7)
     assert fence(storage, 7, KEY) is Status.OK, "it is known by now"
 
 
-def test_a_ledger_with_an_entry_needs_no_look(storage, store):
+def test_requests_to_a_ledger_with_entries_need_no_metadata(storage, store):
     assert storage.add(9, 0) is Status.OK
     assert write_lac(storage, 9, KEY) is Status.OK
     assert fence(storage, 9, OTHER_KEY) is Status.UNAUTHORIZED
     assert fence(storage, 9, KEY) is Status.OK
 
 
-def test_an_entry_that_comes_meanwhile_wins_and_is_seen_by_the_fence(tmp_path):
+def test_entry_added_during_the_metadata_read_is_seen_by_the_fence(tmp_path):
     asked, answer = threading.Event(), threading.Event()
 
     def check(ledger_id, key):
@@ -100,7 +100,7 @@ def test_an_entry_that_comes_meanwhile_wins_and_is_seen_by_the_fence(tmp_path):
     storage.storage.close()
 
 
-def test_metadata_that_can_not_be_read_grants_nothing(tmp_path):
+def test_unreadable_metadata_grants_no_first_request(tmp_path):
     def check(ledger_id, key):
         raise MetadataStoreError("ZooKeeper does not answer")
 
@@ -110,7 +110,7 @@ def test_metadata_that_can_not_be_read_grants_nothing(tmp_path):
     storage.storage.close()
 
 
-def test_what_waits_is_bounded_shares_a_look_and_is_answered_at_the_end(tmp_path, monkeypatch):
+def test_waiting_first_requests_are_bounded_share_lookups_and_end_with_close(tmp_path, monkeypatch):
     monkeypatch.setattr(first_requests, "_WAITING_MAX", 3)
     asked, answer, looks = threading.Event(), threading.Event(), []
 

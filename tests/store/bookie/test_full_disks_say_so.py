@@ -1,4 +1,4 @@
-"""A full disk says why it takes less and what to do; an operator collects at once, and makes a bookie read-only."""
+"""Reasons and remedies that a full disk reports, collections on request, and the operator's read-only switch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def reasons(storage):
     return storage.storage.status().reasons
 
 
-def test_a_full_directory_tells_why_and_what_to_do(tmp_path):
+def test_full_directory_reports_the_reason_and_remedies(tmp_path):
     storage = Pumped(config(tmp_path))
     assert reasons(storage) == []
     (directory,) = storage.storage.live
@@ -46,7 +46,7 @@ def test_a_full_directory_tells_why_and_what_to_do(tmp_path):
 @pytest.mark.parametrize(
     ("fault", "words"), [("no-space", ("no room", "free some space")), ("too-many-files", ("open files", "ulimit -n"))]
 )
-def test_a_write_that_found_no_room_is_the_reason(fault, words):
+def test_write_without_room_is_reported_as_the_reason(fault, words):
     files = FaultyFileSystem(MemoryFileSystem("/disk"), f"create */logs/*.arrows 1 {fault}")
     storage = Pumped(config("/disk"), files)
     assert storage.add(5, 0) is Status.READ_ONLY
@@ -56,7 +56,7 @@ def test_a_write_that_found_no_room_is_the_reason(fault, words):
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_the_switch_is_kept_over_a_restart(clean):
+def test_read_only_switch_survives_a_restart(clean):
     disk = MemoryFileSystem("/a", "/b")
     settings = config(Path("/a"), Path("/b"))
     with without_threads():
@@ -83,7 +83,7 @@ def test_the_switch_is_kept_over_a_restart(clean):
         assert not run.storage.status().read_only
 
 
-def test_a_switch_that_no_disk_took_changes_nothing():
+def test_read_only_switch_without_a_durable_record_has_no_effect():
     files = FaultyFileSystem(MemoryFileSystem("/disk"))
     with without_threads():
         run = Stepped(config(Path("/disk")), files)
@@ -94,7 +94,7 @@ def test_a_switch_that_no_disk_took_changes_nothing():
         assert answers == [Status.IO_ERROR] and not run.storage.disks.switched
 
 
-def test_a_collection_that_is_asked_for_begins_at_once_and_tells_what_it_freed(tmp_path):
+def test_requested_collection_starts_at_once_and_reports_the_freed_bytes(tmp_path):
     store = MemoryStore()
     store.create_ledger(ledger(6))
     settings = config(tmp_path, entry_log_bytes_max=4000)

@@ -1,4 +1,4 @@
-"""Requests with any numbers in their headers, checksums and all in order: each is answered, and no handler trips over it."""
+"""Requests with arbitrary header values and valid checksums: each is answered, and no handler fails."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def headers(draw):
         last_add_synced=draw(_LONG),
         incarnation=draw(st.sampled_from([0, (1 << 64) - 1])),
         master_key=draw(st.sampled_from([bytes(16), b"k" * 16])),
-        limit=min(limit, _POLL_MS_MAX) if kind == Kind.READ_LAC else limit,  # a long poll is answered late, that is all
+        limit=min(limit, _POLL_MS_MAX) if kind == Kind.READ_LAC else limit,  # a longer poll is only answered later
         value=draw(_LONG),
     )
 
 
-def test_every_request_is_answered_and_no_handler_trips(tmp_path, caplog):
+def test_every_request_is_answered_and_no_handler_fails(tmp_path, caplog):
     with serving(config(tmp_path)) as (_, address), caplog.at_level(logging.ERROR):
         client = Client(address)
         assert client.add(5, 0, 9).status == Status.OK
@@ -73,7 +73,7 @@ def last_answer(client):
     return answer.header
 
 
-def test_the_lowest_entry_id_there_is_is_answered_too(tmp_path):
+def test_requests_for_the_lowest_possible_entry_id_are_answered(tmp_path):
     with serving(config(tmp_path)) as (_, address):
         client = Client(address)
         assert client.add(5, 0, 9).status == Status.OK

@@ -1,5 +1,5 @@
-"""Fuzzed HELLOs, requests, ClientHellos and records of ZooKeeper: nothing trips. ``scripts/soak fuzz-strangers`` goes on for
-long, guided by coverage."""
+"""Fuzzed HELLOs, requests, ClientHellos and ZooKeeper records: none causes a defect. ``scripts/soak fuzz-strangers`` runs
+longer, guided by coverage."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tests.store.bookie.fuzzed_bookie import FuzzedBookie
 from tests.store.bookie.fuzzing import RECORDS, seeds
 
 
-def test_nothing_that_a_stranger_says_does_more_than_be_refused_or_answered(tmp_path):
+def test_fuzzed_input_of_a_stranger_is_always_refused_or_answered(tmp_path):
     bookie = FuzzedBookie(Authority(tmp_path / "authority").certificate("bookie"))
     begun = seeds()
     no_records = [bytes([0xC0 + at]) for at in range(len(RECORDS))]
-    # What is drawn is another thing each time; these are there in any case.
+    # Drawn inputs differ each time; these inputs are always tried.
     for seed in (*begun, *no_records):
         bookie.take(seed)
 

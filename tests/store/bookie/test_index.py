@@ -1,4 +1,4 @@
-"""The index against a dict."""
+"""The bookie's index compared with a dict."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def expanded(rows):
 
 
 @given(ranges)
-def test_the_first_copy_counts_and_rows_never_overlap(spans):
+def test_index_keeps_the_first_copy_and_rows_never_overlap(spans):
     rows, model = built(spans)
     assert expanded(rows) == model
     found = list(rows.covering(0, 1 << 40))
@@ -38,7 +38,7 @@ def test_the_first_copy_counts_and_rows_never_overlap(spans):
 
 
 @given(ranges, ranges.filter(bool), st.booleans())
-def test_ranges_added_together_are_as_ranges_added_one_by_one(before, spans, ascending):
+def test_extend_equals_inserting_the_ranges_singly(before, spans, ascending):
     rows, _ = built(before)
     one_by_one, _ = built(before)
     if ascending:
@@ -51,7 +51,7 @@ def test_ranges_added_together_are_as_ranges_added_one_by_one(before, spans, asc
 
 
 @given(ranges, st.integers(0, 80), st.integers(0, 30))
-def test_covering_finds_what_is_in_a_range(spans, first, more):
+def test_covering_returns_all_held_entries_of_a_range(spans, first, more):
     rows, model = built(spans)
     found = {i for row in rows.covering(first, first + more) for i in range(row.first, row.last + 1)}
     wanted = {i for i in model if first <= i <= first + more}
@@ -59,7 +59,7 @@ def test_covering_finds_what_is_in_a_range(spans, first, more):
 
 
 @given(ranges, st.integers(1, 3))
-def test_remove_takes_out_a_logs_rows(spans, log):
+def test_remove_drops_all_rows_of_a_log(spans, log):
     rows, model = built(spans)
     removed = rows.remove(location(log, 0), location(log, (1 << 32) - 1))
     kept = {i: value for i, value in model.items() if log_of(value[0]) != log}
@@ -83,7 +83,7 @@ def test_ledger_ids_ascend_from_a_start():
 
 
 @given(st.lists(st.tuples(st.sampled_from(["add", "forget", "look"]), st.integers(0, 8)), max_size=30))
-def test_ledger_ids_ascend_whatever_comes_and_goes(changes):
+def test_ledger_ids_ascend_through_any_additions_and_removals(changes):
     index, model = Index(), set()
     for change, ledger_id in changes:
         if change == "add":
@@ -110,7 +110,7 @@ def test_any_rows_are_dropped_by_number():
         assert rows.is_clean is False or not dropped
 
 
-def test_entries_of_rows_that_follow_each_other_are_one_range():
+def test_adjacent_rows_form_a_single_range():
     rows = Index().of(5)
     for first, last in ((0, 1), (2, 5), (7, 7)):
         rows.insert(first, last, 8 * first, 8)
@@ -119,7 +119,7 @@ def test_entries_of_rows_that_follow_each_other_are_one_range():
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_rows_that_a_boot_removes_are_gone_and_the_others_can_be_removed_later(packed):
+def test_boot_removes_rows_of_lost_logs_and_others_stay_removable(packed):
     index = Index()
     rows = index.of(5)
     rows.insert(0, 0, location(1, 0), 8)

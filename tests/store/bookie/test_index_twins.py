@@ -1,4 +1,4 @@
-"""What keeps the index in memory, beside twins that are plain dicts and sets: every answer after each of many changes."""
+"""The index's structures in memory compared with plain dicts and sets, after each of many changes."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def small(monkeypatch):
     monkeypatch.setattr(packed_dict, "_A_STEP", 2)
 
 
-def test_ids_from_a_start_on():
+def test_sorted_ids_are_listed_from_a_start_on():
     ids = SortedList([3, 5, 9])
     assert [since(ids, start) for start in (None, 3, 4, 10)] == [[3, 5, 9], [3, 5, 9], [5, 9], []]
     assert since(ids, 4, 1) == [5]
     assert list(ascending(SortedList())) == []
 
 
-def test_ids_may_come_and_go_while_they_are_walked_over():
+def test_sorted_ids_may_change_during_iteration():
     ids = SortedList(range(0, 40, 2))
     walk, seen = ascending(ids), []
     for one in walk:
@@ -48,8 +48,8 @@ class Thing:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_packed_dict_is_a_dict(seed):
-    """What ``get`` handed out may be changed until it may be packed; odd values can't be packed."""
+def test_packed_dict_behaves_as_a_dict(seed):
+    """An object from ``get`` may be changed until it may be packed; objects with odd values can't be packed."""
     draw, twin = Random(seed), dict[int, int]()
     begun: list[int] = []
 
@@ -119,8 +119,8 @@ def ids_of(rows: LedgerRows) -> dict[int, tuple[int, int]]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_rows_of_a_ledger_are_a_dict_by_entry(seed):
-    """The first copy counts. ``clean`` tells how many of the first rows are as a checkpoint has them."""
+def test_ledger_rows_behave_as_a_dict_by_entry_id(seed):
+    """The first copy counts. ``clean`` is the number of leading rows unchanged since the checkpoint."""
     draw, rows, twin = Random(seed), ChangingRows.empty(), dict[int, tuple[int, int]]()
     assert rows.last_entry_id == -1
     for number in range(120):
@@ -143,7 +143,7 @@ def test_rows_of_a_ledger_are_a_dict_by_entry(seed):
             case 4 if twin:
                 where = draw.choice(list(twin.values()))[0]
                 rows.drop(first, last + 20, where)
-                # Whole rows go: those that begin in the range, or reach into it.
+                # Whole rows are dropped: those that begin in the range, or reach into it.
                 begin = max((row.first for row in checkpoint if row.first <= first), default=first)
                 for row in checkpoint:
                     if row.where == where and begin <= row.first <= last + 20:
@@ -201,7 +201,7 @@ def test_rows_of_a_ledger_are_a_dict_by_entry(seed):
         assert rows_of(rows.part(1, 3)) == after[1:3]
 
 
-def test_rows_that_follow_each_other_in_one_batch_are_one_after_a_move():
+def test_move_joins_adjacent_rows_of_the_same_batch():
     rows = ChangingRows.empty()
     for first in (0, 2, 4):
         rows.append(first, first + 1, location(1, first), 8)
@@ -211,7 +211,7 @@ def test_rows_that_follow_each_other_in_one_batch_are_one_after_a_move():
 
 
 def block_of(ledgers: dict[int, tuple[int, int, int, list[Row]]]) -> list[Block]:
-    """One ledger a block, or several."""
+    """Blocks of a single ledger or of several."""
     builder, blocks = BlockBuilder(), []
     for ledger_id, (confirmed, replicated, base, rows) in sorted(ledgers.items()):
         columns = ChangingRows.empty()
@@ -246,7 +246,7 @@ def _rows(block: Block) -> list[ChangingRows]:
 
 @pytest.mark.parametrize("ledgers_max", [1, 3, 8, 1000])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_newer_blocks_lie_over_older_ones(seed, ledgers_max):
+def test_newer_blocks_override_older_blocks(seed, ledgers_max):
     draw = Random(seed)
 
     def drawn(log: int) -> dict[int, tuple[int, int, int, list[Row]]]:
@@ -287,8 +287,8 @@ def test_newer_blocks_lie_over_older_ones(seed, ledgers_max):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_an_index_is_told_of_its_changes(seed):
-    """What checkpoints take, laid over each other, is always the index as it was at the last one."""
+def test_checkpointed_changes_together_equal_the_index(seed):
+    """The changes taken by checkpoints, laid over each other, always equal the index at the last checkpoint."""
     draw, index, number = Random(seed), Index(), 0
     taken: dict[int, list[Row]] = {}
     late: set[int] = set()
@@ -319,7 +319,7 @@ def test_an_index_is_told_of_its_changes(seed):
                     and len(change.rows)
                     and draw.random() < 0.2
                 ):
-                    # No checkpoint takes the last of these rows now.
+                    # This checkpoint leaves out the last of these rows.
                     index.take_again(ledger_id, change.clean + len(change.rows) - 1)
                     change = change._replace(rows=change.rows.part(0, len(change.rows) - 1))
                     late.add(ledger_id)
@@ -355,7 +355,7 @@ def test_an_index_is_told_of_its_changes(seed):
         assert number == 0 or not any(changes)
 
 
-def test_rows_of_a_checkpoint_are_put_behind_those_that_are_there():
+def test_checkpoint_rows_fill_only_the_gaps_between_existing_rows():
     index = Index()
     index.of(5).insert(2, 3, location(1, 0), 8)
     other = LedgerRows(

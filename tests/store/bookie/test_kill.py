@@ -8,6 +8,6 @@ from tests.store.bookie.kills import Kills
 
 
 @pytest.mark.acceptance
-def test_a_bookie_that_is_killed_again_and_again_keeps_its_promises(tmp_path):
+def test_repeatedly_killed_bookie_keeps_its_promises(tmp_path):
     counts = Kills(tmp_path).run(6)
     assert counts["rounds"] == 6 and counts["entries checked"] > 1000, counts

@@ -1,4 +1,4 @@
-"""What two threads of a bookie do to the same thing at the same moment."""
+"""Concurrent actions of two threads of a bookie on the same object."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def files():
     made.clear()
 
 
-# -- the logs that are open for reading
+# -- logs open for reading
 
 
 class Table(OrderedDict):
-    """Something happens once, in the middle of an operation of whoever uses it."""
+    """A table that runs a callback once, in the middle of an operation."""
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
@@ -54,8 +54,8 @@ class Table(OrderedDict):
 
 
 @pytest.mark.parametrize("other", [lambda logs: logs.forget(1), lambda logs: logs.clear()], ids=["forget", "clear"])
-def test_a_log_that_is_looked_up_while_it_is_removed_is_found_or_not(other):
-    """It was found, and then it could not be moved to the end of the table."""
+def test_log_lookup_during_a_removal_does_not_fail(other):
+    """The lookup succeeded, and then the log could not be moved to the end of the table."""
     logs = LogFiles(lambda number: f"log {number}")
     logs.get(1)
     table = logs._files = Table(logs._files)
@@ -65,7 +65,7 @@ def test_a_log_that_is_looked_up_while_it_is_removed_is_found_or_not(other):
     assert not logs.is_open(1)
 
 
-def test_a_log_that_is_removed_while_it_is_opened_does_not_stay_open():
+def test_log_removed_while_being_opened_does_not_stay_open():
     logs = LogFiles(lambda number: f"log {number}")
     table = logs._files = Table()
     with ExitStack() as ended:
@@ -74,7 +74,7 @@ def test_a_log_that_is_removed_while_it_is_opened_does_not_stay_open():
     assert not logs.is_open(1)
 
 
-# -- notes and markers, which a scrub looks after in a thread of its own
+# -- notes and markers, which a scrub renews on its own thread
 
 
 def written_log(files):
@@ -91,7 +91,7 @@ def thread():
         yield threads
 
 
-def test_a_note_that_is_renewed_while_its_log_is_removed_does_not_come_back(files, thread):
+def test_note_renewed_while_its_log_is_removed_stays_removed(files, thread):
     log, _ = written_log(files)
     files.add("open *.synced 1 hold")
     renewed = thread.submit(log.renew_note)
@@ -102,7 +102,7 @@ def test_a_note_that_is_renewed_while_its_log_is_removed_does_not_come_back(file
     assert not files.exists(log.note_path) and not files.exists(log.path)
 
 
-def test_a_note_that_is_renewed_while_its_log_is_synced_does_not_go_back(files, thread):
+def test_note_renewed_while_its_log_is_synced_keeps_the_new_position(files, thread):
     log, end = written_log(files)
     files.add("write *.synced 1 hold")
     renewed = thread.submit(log.renew_note)
@@ -121,7 +121,7 @@ def standing_marker(files):
     return marker
 
 
-def test_a_marker_that_is_renewed_while_it_is_removed_does_not_come_back(files, thread):
+def test_marker_renewed_while_being_removed_stays_removed(files, thread):
     marker = standing_marker(files)
     files.add("create * 1 hold")
     renewed = thread.submit(marker.renew)
@@ -132,8 +132,8 @@ def test_a_marker_that_is_renewed_while_it_is_removed_does_not_come_back(files, 
     assert not marker.stands and not files.exists(f"/disk/{NAME}")
 
 
-def test_a_marker_that_two_make_anew_at_once_stands(files, thread):
-    """Both write the same new file, and only one could give it its name."""
+def test_marker_created_by_two_threads_at_once_exists(files, thread):
+    """Both threads write the same new file, and only one could rename it."""
     marker = standing_marker(files)
     files.add(f"sync */{NAME}* 1 hold")
     renewed = thread.submit(marker.renew)
@@ -147,7 +147,7 @@ def test_a_marker_that_two_make_anew_at_once_stands(files, thread):
 # -- checkpoints
 
 
-def test_a_checkpoint_that_waits_for_one_that_hangs_is_left_out_and_made_later(tmp_path, monkeypatch, caplog):
+def test_checkpoint_behind_a_hanging_checkpoint_is_skipped_and_written_later(tmp_path, monkeypatch, caplog):
     bookie = Pumped(config(tmp_path))
     checkpoints = bookie.storage.checkpoints
     bookie.add(5, 0)
@@ -163,9 +163,7 @@ def test_a_checkpoint_that_waits_for_one_that_hangs_is_left_out_and_made_later(t
     bookie.storage.close()
 
 
-def test_a_look_at_a_damaged_checkpoint_waits_for_one_that_is_written_and_lets_the_next_one_go_on(
-    tmp_path, monkeypatch
-):
+def test_check_of_a_damaged_checkpoint_always_releases_the_write_lock(tmp_path, monkeypatch):
     bookie = Pumped(config(tmp_path))
     checkpoints = bookie.storage.checkpoints
     bookie.add(5, 0)
@@ -191,12 +189,12 @@ def test_a_look_at_a_damaged_checkpoint_waits_for_one_that_is_written_and_lets_t
 
 
 def iter_then(first, second):
-    """The one at the first call, the other one later."""
+    """Calls ``first`` once, then ``second``."""
     calls = iter([first])
     return lambda *arguments: next(calls, second)(*arguments)
 
 
-def test_a_write_that_trips_lets_the_next_checkpoint_go_on(tmp_path, monkeypatch):
+def test_failed_checkpoint_write_releases_the_write_lock(tmp_path, monkeypatch):
     bookie = Pumped(config(tmp_path))
     bookie.add(5, 0)
 

@@ -1,4 +1,4 @@
-"""A look at a bookie's own files meets a disk that fails: the other files are looked after all the same."""
+"""Checks of a bookie's own files on a failing disk: the other files are still checked."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.store.bookie.stepped import Stepped, without_threads
 from tests.store.bookie.test_scrub import a_second_later
 
 A, B = 4, 5
-"""Ledgers of the first directory and of the second one."""
+"""Ledgers of the first and of the second directory."""
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +52,7 @@ def run(disk: MemoryFileSystem) -> Stepped:
 
 
 def look(run: Stepped) -> int:
-    """How many files were written anew."""
+    """Check the kept files; returns the number of files written again."""
     before = run.storage.kept_files.renewed
     run_steps(run.storage.kept_files.look(), run.commit)
     run.commit()
@@ -70,7 +70,7 @@ def look(run: Stepped) -> int:
     ],
     ids=["directory", "control log", "checkpoint", "note", "marker"],
 )
-def test_what_can_not_be_looked_at_in_one_directory_is_left_alone_and_the_other_is_looked_at(disk, run, rules):
+def test_unreadable_files_of_a_directory_are_skipped_and_the_other_is_checked(disk, run, rules):
     disk.lose("/b/unclean")
     for rule in rules:
         run.files.add(rule)
@@ -80,14 +80,14 @@ def test_what_can_not_be_looked_at_in_one_directory_is_left_alone_and_the_other_
     assert look(run) == 0
 
 
-def test_a_control_log_that_the_disk_can_not_read_is_written_anew(disk, run):
+def test_unreadable_control_log_is_rewritten(disk, run):
     run.files.add("read /a/control.log 1 io-error")
     assert look(run) == 1 and len(run.storage.live) == 2
     assert not ControlLog(disk, "/a").scan().damaged
     assert look(run) == 0
 
 
-def test_a_log_whose_schema_can_not_be_written_anew_now_is_written_at_the_next_round(disk, run):
+def test_failed_schema_repair_of_a_log_is_retried_at_the_next_scrub(disk, run):
     run.seal()
     (path,) = [path for path in disk.files() if path.startswith("/a/logs") and path.endswith(".arrows")]
     disk.flip(path, 5, 2, cached=True)
@@ -100,7 +100,7 @@ def test_a_log_whose_schema_can_not_be_written_anew_now_is_written_at_the_next_r
     assert [len(run.read(ledger_id, 0, 2)[0]) for ledger_id in (A, B)] == [3, 3]
 
 
-def test_the_progress_of_a_scrub_is_in_one_directory_if_the_other_does_not_take_it(run):
+def test_scrub_progress_survives_a_failing_directory(run):
     run.files.add("* /a/scrub* 1.. io-error")
     scrubbing = run.storage.scrubbing
     scrubbing.begin(1000)
@@ -110,7 +110,7 @@ def test_the_progress_of_a_scrub_is_in_one_directory_if_the_other_does_not_take_
     assert run.storage.scrubbing.progress == scrubbing.progress
 
 
-def test_a_progress_of_a_scrub_that_is_damaged_costs_reading_again(disk, run):
+def test_damaged_scrub_progress_is_discarded(disk, run):
     run.storage.scrubbing.begin(1000)
     run.storage.scrubbing.save()
     for path in ("/a/scrub", "/b/scrub"):
@@ -119,8 +119,8 @@ def test_a_progress_of_a_scrub_that_is_damaged_costs_reading_again(disk, run):
     assert not run.storage.scrubbing.under_way
 
 
-def test_a_directory_that_does_not_take_a_record_at_the_boot_is_behind_and_takes_no_adds(disk, run):
-    """It has to have its control log written anew before it counts as a copy of it again."""
+def test_directory_failing_a_control_write_at_boot_takes_no_adds(disk, run):
+    """Its control log must be rewritten before it counts as a copy again."""
     run.storage.close()
     files = FaultyFileSystem(disk, "write /a/control.log 1.. io-error")
     storage = Storage(run._settings, files, without=["/b"]).open()

@@ -1,4 +1,4 @@
-"""The loop never waits for a disk: another client is served while an operation on a disk is held."""
+"""The event loop never waits for a disk: other clients are served while a disk operation is held."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.store.bookie.kit import KEY, Client, add_frame, config, serving
 RECOVERY = int(Flag.RECOVERY)
 FENCE = int(Flag.FENCE)
 HERE, SLOW = 4, 5
-"""Ledgers of the first directory and of the second one."""
+"""Ledgers of the first and of the second directory."""
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def hold(files):
 
 
 def others_are_served(other):
-    """Reads of the other disk, a fence, an add, the status, the logs."""
+    """Reads from the other disk, a fence, an add, the status and the list of logs all succeed."""
     assert len(other.read(HERE, 0, 3)[0]) == 4
     assert other.read(HERE, 0, 0, flags=FENCE, master_key=KEY)[1].status == Status.OK
     assert other.add(6, 0).status == Status.OK
@@ -59,7 +59,7 @@ def others_are_served(other):
     assert other.call(Header(Kind.ENTRY_LOGS, 0)).header.status == Status.OK
 
 
-def test_a_log_that_is_not_open_is_opened_elsewhere(files, clients):
+def test_loop_serves_others_while_a_log_is_opened(files, clients):
     slow, other = clients
     hold(files)
     for request_id in range(6):
@@ -72,7 +72,7 @@ def test_a_log_that_is_not_open_is_opened_elsewhere(files, clients):
 
 
 @pytest.mark.parametrize("flags", [0, RECOVERY])
-def test_an_entry_that_is_held_already_is_compared_elsewhere(files, bookie, clients, flags):
+def test_loop_serves_others_while_a_duplicate_add_is_compared(files, bookie, clients, flags):
     server, _ = bookie
     slow, other = clients
     hold(files)
@@ -91,7 +91,7 @@ def test_an_entry_that_is_held_already_is_compared_elsewhere(files, bookie, clie
     await_that(lambda: server.storage.bytes_in_flight == 0)
 
 
-def test_a_fence_overtakes_adds_that_are_compared_and_refuses_them(files, clients):
+def test_fence_overtakes_adds_under_comparison_and_refuses_them(files, clients):
     slow, other = clients
     hold(files)
     slow.send(add_frame(SLOW, 0, 3, request_id=1), add_frame(SLOW, 4, request_id=2))
@@ -103,7 +103,7 @@ def test_a_fence_overtakes_adds_that_are_compared_and_refuses_them(files, client
 
 
 @pytest.mark.parametrize("flags", [0, RECOVERY])
-def test_an_unreadable_copy_that_a_thread_finds_is_lost_and_replaced(files, bookie, clients, flags):
+def test_unreadable_copy_under_comparison_is_lost_and_replaced(files, bookie, clients, flags):
     server, _ = bookie
     slow, _ = clients
     files.add("read */b/logs/*.arrows 1.. io-error")

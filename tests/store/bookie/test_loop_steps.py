@@ -1,4 +1,4 @@
-"""No request holds the loop for long: what one step does is bounded, and counted here instead of timed."""
+"""Bounds on the work of single steps of the event loop, counted instead of timed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def storage(tmp_path):
     pumped.storage.close()
 
 
-def test_a_refused_add_on_a_full_disk_does_not_walk_over_its_ledger(monkeypatch):
+def test_refused_add_on_a_full_disk_does_not_scan_its_ledger(monkeypatch):
     files = FaultyFileSystem(MemoryFileSystem("/disk"))
     storage = Pumped(config("/disk"), files)
     for entry_id in range(5):
@@ -49,7 +49,7 @@ def test_a_refused_add_on_a_full_disk_does_not_walk_over_its_ledger(monkeypatch)
     storage.storage.close()
 
 
-def test_one_answer_lists_a_bounded_number_of_rows_and_all_answers_list_all(storage):
+def test_range_answers_are_bounded_and_together_complete(storage):
     index = storage.storage.holdings.index
     wanted = []
     for ledger_id in range(0, 3000, 3):
@@ -66,7 +66,7 @@ def test_one_answer_lists_a_bounded_number_of_rows_and_all_answers_list_all(stor
     assert found == wanted
 
 
-def test_limbo_is_counted_and_listed_without_a_walk_over_all_ledgers(storage):
+def test_limbo_ledgers_are_counted_and_listed(storage):
     control, losses = storage.storage.holdings.control, storage.storage.lossy_boots
     control.replay([LossyBootNoted(1, MANY), *(LimboNoted(ledger_id, 1) for ledger_id in range(0, MANY, 2))])
     assert losses.limbo_count == MANY // 2
@@ -77,7 +77,7 @@ def test_limbo_is_counted_and_listed_without_a_walk_over_all_ledgers(storage):
     assert losses.limbo(1, 4) == [(2, 1), (10, 1), (12, 1), (14, 1)]
 
 
-def test_ids_in_order_are_not_sorted_again_after_a_collection():
+def test_ledger_ids_stay_sorted_after_a_collection():
     index = Index()
     for ledger_id in range(MANY):
         index.of(ledger_id)
@@ -87,7 +87,7 @@ def test_ids_in_order_are_not_sorted_again_after_a_collection():
     assert index.ledger_ids() == list(range(1, MANY, 2))
 
 
-def test_the_ranges_of_a_long_ledger_are_looked_through_in_turns(storage):
+def test_held_ranges_of_a_long_ledger_are_computed_in_bounded_turns(storage):
     rows = storage.storage.holdings.index.of(5)
     for entry_id in range(0, 2 * MANY, 2):
         rows.insert(entry_id, entry_id, 1 << 32 | entry_id, 1)
@@ -106,8 +106,8 @@ def test_the_ranges_of_a_long_ledger_are_looked_through_in_turns(storage):
 
 
 @pytest.mark.parametrize("sealed", [range(6000), (0, 5999)], ids=["one after the other", "with others between"])
-def test_no_step_of_a_pass_looks_at_many_rows(storage, monkeypatch, sealed):
-    """To find the rows of a long ledger of single entries, and to point them at the new log, took steps of 8 and 16 ms."""
+def test_reclaiming_step_reads_a_bounded_number_of_rows(storage, monkeypatch, sealed):
+    """Finding the rows of a long ledger of single entries, and pointing them at the new log, took steps of 8 and 16 ms."""
     statuses = [storage.submit(add_frame(5, entry_id)) for entry_id in sealed]
     storage.wait(lambda: all(statuses))
     storage.seal()
@@ -132,7 +132,7 @@ def test_no_step_of_a_pass_looks_at_many_rows(storage, monkeypatch, sealed):
     assert storage.ids(5) == [*range(6000)]
 
 
-def test_ids_are_walked_in_parts_while_others_come_and_go():
+def test_iteration_over_sorted_ids_tolerates_changes():
     rng = random.Random(7)
     stay = set(range(0, MANY, 3))
     ids = SortedSet(stay)
@@ -145,7 +145,7 @@ def test_ids_are_walked_in_parts_while_others_come_and_go():
     assert found == sorted(set(found)) and stay <= set(found)
 
 
-def test_known_ledgers_are_walked_in_parts_while_others_come_and_go(storage, monkeypatch):
+def test_known_ledgers_are_listed_in_parts_during_changes(storage, monkeypatch):
     """The ids of all ledgers were listed in one step of the loop: 0.35 s for ten million."""
     control = storage.storage.holdings.control
     control.replay(MasterKeyNoted(one, bytes(16)) for one in range(0, 3 * MANY, 3))
@@ -169,8 +169,8 @@ def test_known_ledgers_are_walked_in_parts_while_others_come_and_go(storage, mon
     assert held_ledgers(storage.storage) == set(control.ledgers.packed)
 
 
-def test_a_first_checkpoint_of_many_ledgers_does_nothing_for_all_of_them_at_once(storage, monkeypatch):
-    """Its first step sorted all of their ids, and its last one moved all of them: 45 ms at 300,000 ledgers."""
+def test_first_checkpoint_of_many_ledgers_works_in_bounded_steps(storage, monkeypatch):
+    """Its first step sorted all ids, and its last step moved all ledgers: 45 ms at 300,000 ledgers."""
     storage.add(0, 0)
     run_checkpoint(storage.storage)
     holdings = storage.storage.holdings
@@ -204,8 +204,9 @@ def test_a_first_checkpoint_of_many_ledgers_does_nothing_for_all_of_them_at_once
     assert not holdings.index._rows.in_use_count and not len(holdings.index._changed)
 
 
-def test_what_is_lost_packs_no_ledgers_on_the_loop(monkeypatch, storage):
-    """65,536 were packed at once: 237 to 315 ms. And whoever held one of them changed what nobody had any more."""
+def test_replay_of_lost_entries_packs_no_ledgers_on_the_loop(monkeypatch, storage):
+    """65,536 ledgers were packed at once, in 237 to 315 ms. A caller that held such a ledger then changed a discarded
+    object."""
     control = storage.storage.holdings.control
     monkeypatch.setattr(control_state, "_IN_USE_MAX", 4)
     held = control.of(5)
@@ -216,8 +217,9 @@ def test_what_is_lost_packs_no_ledgers_on_the_loop(monkeypatch, storage):
     monkeypatch.undo()
 
 
-def test_who_waits_for_the_interpreter_of_a_bookie_has_it_within_a_millisecond():
-    """A commit thread waited 5 ms three times for each group, while steps of background work followed one another on the loop."""
+def test_bookie_process_sets_its_switch_interval_and_garbage_collector():
+    """A commit thread waited 5 ms three times for each group, while steps of background work followed one another on the
+    loop."""
     said = "import gc, sys; from bookspark.store.bookie.interpreter import suit_a_bookie as suit; suit(); "
     said += "print(sys.getswitchinterval(), gc.get_threshold()[0], gc.get_freeze_count() > 0)"
     found = subprocess.run(

@@ -1,4 +1,4 @@
-"""What a boot makes of logs and control logs that are gone, cut short, left behind or damaged: Unknown, never absent."""
+"""Missing, truncated, outdated or damaged logs and control logs at boot."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ def paths(disk: MemoryFileSystem, part: str) -> list[str]:
     return [path for path in disk.files() if part in path]
 
 
-# -- logs that are gone
+# -- missing logs
 
 
 @pytest.mark.parametrize("checkpointed", [True, False], ids=["checkpointed", "never checkpointed"])
 @pytest.mark.parametrize("what", ["both", "log", "emptied log", "both and the checkpoint"])
-def test_a_log_that_is_gone_makes_the_boot_lossy_and_its_entries_unknown(checkpointed, what):
+def test_missing_log_makes_the_boot_lossy_and_its_entries_unknown(checkpointed, what):
     disk = MemoryFileSystem("/disk")
     run = Stepped(ONE, disk)
     run.add(5, 0, 2)
@@ -102,7 +102,7 @@ def test_a_log_that_is_gone_makes_the_boot_lossy_and_its_entries_unknown(checkpo
         disk = disk.crashed(everything_kept)
 
 
-def test_the_last_log_that_was_begun_is_missed_although_no_later_one_has_a_higher_number():
+def test_missing_last_log_is_detected():
     disk = MemoryFileSystem("/disk")
     run = Stepped(ONE, disk)
     run.add(5, 0)
@@ -118,7 +118,7 @@ def test_the_last_log_that_was_begun_is_missed_although_no_later_one_has_a_highe
     assert [entry.entry_id for entry in run.read(5, 0, 0)[0]] == [0]
 
 
-def test_a_log_that_is_gone_is_missed_after_the_control_log_was_written_anew():
+def test_missing_log_is_detected_after_a_control_log_rewrite():
     disk = MemoryFileSystem("/disk")
     run = Stepped(ONE, disk)
     for ledger_id in (5, 6):
@@ -134,7 +134,7 @@ def test_a_log_that_is_gone_is_missed_after_the_control_log_was_written_anew():
     assert is_lossy(run) and unknown(run, 5, 0)
 
 
-def test_a_rewritten_log_that_is_gone_stays_unknown_after_a_rebuild():
+def test_missing_rewritten_log_stays_unknown_after_an_index_rebuild():
     disk = MemoryFileSystem("/disk")
     run = Stepped(ONE, disk)
     run.add(5, 0, 4)
@@ -155,7 +155,7 @@ def test_a_rewritten_log_that_is_gone_stays_unknown_after_a_rebuild():
         assert isinstance(run.read(7, 0, 0)[1], Negative) != bool(also)
 
 
-def test_logs_that_were_removed_on_purpose_are_not_missed():
+def test_logs_removed_on_purpose_are_not_reported_missing():
     disk = MemoryFileSystem("/disk")
     run = Stepped(ONE, disk)
     run.add(5, 0, 4)
@@ -170,7 +170,7 @@ def test_logs_that_were_removed_on_purpose_are_not_missed():
     assert not is_lossy(Stepped(ONE, disk))
 
 
-def test_phase_one_ends_what_a_boot_found_and_healing_makes_absence_negative_again():
+def test_phase_one_ends_the_lossy_state_and_healing_makes_absence_negative():
     disk = MemoryFileSystem("/disk")
     run = Stepped(ONE, disk)
     run.add(5, 0, 2)
@@ -192,7 +192,7 @@ def test_phase_one_ends_what_a_boot_found_and_healing_makes_absence_negative_aga
     assert isinstance(run.read(5, 0, 0)[1], Negative)
 
 
-def test_the_bytes_of_a_log_that_a_boot_found_damaged_come_back_once_all_is_healed():
+def test_space_of_a_damaged_log_is_reclaimed_after_healing():
     disk = MemoryFileSystem("/disk")
     run = Stepped(ONE, disk)
     for entry_id in range(4):
@@ -223,7 +223,7 @@ def test_the_bytes_of_a_log_that_a_boot_found_damaged_come_back_once_all_is_heal
     assert not paths(disk, "/logs/")
 
 
-def test_a_crash_anywhere_in_a_lossy_boot_leaves_it_lossy_or_unhealed():
+def test_crash_anywhere_in_a_lossy_boot_leaves_the_bookie_lossy_or_unhealed():
     disk = MemoryFileSystem("/disk0", "/disk1")
     run = Stepped(TWO, disk)
     for ledger_id in (4, 5):
@@ -254,11 +254,11 @@ def test_a_crash_anywhere_in_a_lossy_boot_leaves_it_lossy_or_unhealed():
     assert min(outcomes["again"], outcomes["phase one is over"]) >= len(LOSSES), outcomes
 
 
-# -- a power cut, and rot
+# -- power cuts and bit rot
 
 
 def groups(count: int) -> tuple[MemoryFileSystem, Stepped]:
-    """So many groups, each synced and acknowledged; the notes are as far behind as they may be."""
+    """``count`` groups, each synced and acknowledged, with the notes as far behind as allowed."""
     disk = MemoryFileSystem("/disk")
     run = Stepped(ONE, disk)
     for entry_id in range(count):
@@ -267,7 +267,7 @@ def groups(count: int) -> tuple[MemoryFileSystem, Stepped]:
     return disk.crashed(nothing_kept), run
 
 
-def test_a_bit_that_flips_after_a_power_cut_costs_its_own_group_and_never_the_later_ones():
+def test_bit_flipped_after_a_power_cut_damages_only_its_own_group():
     disk, run = groups(4)
     outcomes = Counter()
     for bit in range(3, 8 * len(disk.files()[LOG]), 23):
@@ -288,7 +288,7 @@ def test_a_bit_that_flips_after_a_power_cut_costs_its_own_group_and_never_the_la
 @pytest.mark.parametrize(
     "garbage", [bytes(300), b"\xa5" * 300, bytes(range(150)) * 2], ids=["zeros", "one byte", "any"]
 )
-def test_a_tail_is_never_cut_where_good_groups_follow(garbage):
+def test_tail_is_never_cut_before_good_groups(garbage):
     disk, _ = groups(20)
     file = disk.open(LOG)
     file.write([garbage], len(SCHEMA) + 7 * FRAME_BYTES)
@@ -299,7 +299,7 @@ def test_a_tail_is_never_cut_where_good_groups_follow(garbage):
     assert is_lossy(run) == any(garbage), "a frame without its sectors is what a power cut leaves of an unsynced one"
 
 
-def test_a_payload_of_frames_is_not_taken_for_the_log_s_own_when_both_sizes_are_gone():
+def test_frames_inside_a_payload_are_ignored_when_both_sizes_are_damaged():
     disk = MemoryFileSystem("/disk")
     run = Stepped(ONE, disk)
     run.add(5, 0, payload=bytes(7) + b"".join(add_frame(99, entry_id) for entry_id in range(5)))
@@ -314,10 +314,10 @@ def test_a_payload_of_frames_is_not_taken_for_the_log_s_own_when_both_sizes_are_
     assert run.read(5, 1, 1)[0]
 
 
-def test_a_bad_sector_above_the_note_is_damage_and_no_torn_write():
+def test_bad_sector_above_the_note_is_no_torn_write():
     disk, _ = groups(20)
     files = FaultyFileSystem(disk)
-    # The log at once, then in large pieces, then page by page: all but the second page can be read.
+    # Whole log, then large pieces, then page by page: all pages but the second can be read.
     files.add(f"read {LOG} 2..3 io-error")
     files.add(f"read {LOG} 5 io-error")
     run = Stepped(ONE, files)
@@ -326,7 +326,7 @@ def test_a_bad_sector_above_the_note_is_damage_and_no_torn_write():
     assert held[0] == 0 and held[-1] == 19 and 10 < len(held) < 14
 
 
-def test_a_bad_bit_in_the_last_group_of_zeros_is_told_from_a_torn_write():
+def test_flipped_bit_in_a_last_group_of_zeros_is_no_torn_write():
     disk = MemoryFileSystem("/disk")
     run = Stepped(ONE, disk)
     run.add(5, 0)
@@ -377,7 +377,7 @@ def two_with_a_fence_on_one(rule: str, *, later: bool) -> tuple[MemoryFileSystem
     assert run.promises.fenced == {4}
     files.clear()
     if later:
-        # The directory that had no room takes records again before its control log is written anew.
+        # The directory that had no room takes records again before its control log is rewritten.
         run.fence(6)
         run.commit()
     return disk, run
@@ -385,7 +385,7 @@ def two_with_a_fence_on_one(rule: str, *, later: bool) -> tuple[MemoryFileSystem
 
 @pytest.mark.parametrize("rule", ["sync /disk1/logs/* 1 io-error", "write /disk1/control.log 1.. no-space"])
 @pytest.mark.parametrize(("cut", "later"), [(nothing_kept, False), (everything_kept, True)])
-def test_a_copy_of_the_control_log_that_stopped_early_does_not_stand_for_a_damaged_one(rule, cut, later):
+def test_outdated_control_log_copy_does_not_replace_a_damaged_copy(rule, cut, later):
     disk, _ = two_with_a_fence_on_one(rule, later=later)
     size = len(disk.files()["/disk0/control.log"])
     outcomes = Counter()
@@ -409,7 +409,7 @@ def test_a_copy_of_the_control_log_that_stopped_early_does_not_stand_for_a_damag
     assert outcomes["lossy"] and not outcomes["not lossy"], outcomes
 
 
-def test_a_whole_copy_that_goes_as_far_takes_the_place_of_a_damaged_one():
+def test_intact_control_log_copy_of_equal_extent_replaces_a_damaged_copy():
     disk = MemoryFileSystem("/disk0", "/disk1")
     run = Stepped(TWO, disk)
     for ledger_id in (4, 5):
@@ -426,7 +426,7 @@ def test_a_whole_copy_that_goes_as_far_takes_the_place_of_a_damaged_one():
         assert again.add(4, 1) == [Status.FENCED]
 
 
-def test_every_bit_of_a_control_log_after_a_power_cut_keeps_the_fences():
+def test_bit_flips_in_a_control_log_after_a_power_cut_keep_fences():
     disk = MemoryFileSystem("/disk")
     run = Stepped(ONE, disk)
     for ledger_id in (4, 6, 8):
@@ -447,9 +447,9 @@ def test_every_bit_of_a_control_log_after_a_power_cut_keeps_the_fences():
     assert down
 
 
-def test_a_control_log_that_is_older_than_its_note_does_not_stand_for_the_one_that_was_there():
-    """An older copy that was put back was longer than the note says, as the log had been written anew meanwhile: the fences since
-    then were forgotten, although the note had the number of the last write."""
+def test_control_log_older_than_its_note_keeps_the_bookie_down():
+    """A restored older copy was longer than the note says, since the log had been rewritten meanwhile: later fences were
+    forgotten, although the note had the number of the last write."""
     disk = MemoryFileSystem("/disk")
     run = Stepped(ONE, disk)
     for entry_id in range(40):
@@ -472,7 +472,7 @@ def test_a_control_log_that_is_older_than_its_note_does_not_stand_for_the_one_th
         run.open()
 
 
-def test_a_control_log_that_is_written_while_it_is_checked_is_not_older_than_its_note():
+def test_control_log_written_during_its_check_is_not_reported_as_damaged():
     disk = MemoryFileSystem("/disk")
     run = Stepped(ONE, disk)
     run.fence(4)
@@ -489,7 +489,7 @@ def test_a_control_log_that_is_written_while_it_is_checked_is_not_older_than_its
     assert run.promises.fenced == {4, 5}
 
 
-def test_control_logs_of_an_earlier_version_without_numbers_are_read_and_a_damaged_one_makes_the_boot_lossy():
+def test_control_logs_without_numbers_are_read_and_damage_makes_the_boot_lossy():
     records = [MasterKeyNoted(4, KEY), FenceNoted(4)]
     for damaged in (False, True):
         disk = MemoryFileSystem("/disk0", "/disk1")
@@ -512,7 +512,7 @@ def test_control_logs_of_an_earlier_version_without_numbers_are_read_and_a_damag
 # -- marks and markers
 
 
-def test_the_first_boot_of_a_bookie_notes_how_old_the_ledgers_are_that_may_have_had_a_fence():
+def test_first_boot_of_a_bookie_notes_the_highest_ledger_id_once():
     disk = MemoryFileSystem("/disk")
     storage = Storage(ONE, disk).open()
     storage.lossy_boots.note_first_mark(-1)
@@ -537,7 +537,7 @@ def test_the_first_boot_of_a_bookie_notes_how_old_the_ledgers_are_that_may_have_
     assert isinstance(storage.plan_read(7, 0, 0, 0, sparse=False).refusal, Negative), "nothing was lost"
 
 
-def test_a_marker_of_a_trusted_crash_goes_with_the_clean_stop():
+def test_marker_of_a_trusted_crash_is_removed_by_a_clean_stop():
     settings = config(Path("/disk"), journal_write_data=False, trust_boot_id=True)
     disk = MemoryFileSystem("/disk")
 
@@ -563,7 +563,7 @@ def test_a_marker_of_a_trusted_crash_goes_with_the_clean_stop():
     assert boot("kernel-2").lossy_boots.unclean == []
 
 
-def test_a_marker_of_a_loss_is_not_trusted_whatever_the_boot_id():
+def test_loss_marker_counts_even_under_the_same_boot_id():
     disk = MemoryFileSystem("/disk")
     run = Stepped(ONE, disk)
     run.add(5, 0)
@@ -575,9 +575,9 @@ def test_a_marker_of_a_loss_is_not_trusted_whatever_the_boot_id():
     assert again.lossy_boots.unclean and isinstance(again.plan_read(5, 0, 0, 0, sparse=False).refusal, Unknown)
 
 
-def test_how_far_a_log_was_written_counts_until_its_tail_is_settled():
-    """Under the kernel that has the page cache what was written has to be there. After a power cut it need not, and what that
-    boot cut off is not missed by a later one."""
+def test_written_position_of_a_log_counts_until_its_tail_is_settled():
+    """Under the kernel that has the page cache, all written bytes must exist. After a power cut they need not, and a later boot
+    does not miss bytes that this boot cut off."""
 
     def written(*, left: int) -> MemoryFileSystem:
         disk = MemoryFileSystem("/disk")
@@ -597,17 +597,17 @@ def test_how_far_a_log_was_written_counts_until_its_tail_is_settled():
     assert lost(written(left=FRAME_BYTES), cached=True) == [f"{LOG} is damaged"]
     cut = written(left=FRAME_BYTES)
     assert lost(cut, cached=False) == [] and lost(cut, cached=True) == []
-    # A position that fails its checks proves nothing: every byte that is there has to be good.
+    # A position that fails its checks proves nothing: every existing byte must be valid.
     bad = written(left=FRAME_BYTES + 1)
     flip(bad, "/disk/logs/00000001.synced", 20, 0)
     assert lost(bad, cached=True) == [f"{LOG} is damaged"]
 
 
-# -- what many losses cost
+# -- the cost of many losses
 
 
 def vanished(frames: int, ledgers: range) -> MemoryFileSystem:
-    """A checkpointed disk of many logs, all but the last of which are gone. In each log is one frame of each ledger."""
+    """A checkpointed disk of many logs, all missing but the last. Each log has one frame of each ledger."""
     disk = MemoryFileSystem("/disk")
     run = Stepped(ONE, disk)
     for entry_id in range(frames):
@@ -621,8 +621,8 @@ def vanished(frames: int, ledgers: range) -> MemoryFileSystem:
     return disk
 
 
-def test_however_many_logs_are_gone_the_index_is_walked_over_once(monkeypatch):
-    """It was walked over once for each: 4 logs of 200,000 ledgers took 10 s."""
+def test_boot_scans_the_index_once_for_any_number_of_missing_logs(monkeypatch):
+    """The index was scanned once for each log: 4 logs of 200,000 ledgers took 10 s."""
     disk = vanished(6, range(30))
     walks: list[int] = []
     walk = Index.remove_at_boot
@@ -633,8 +633,8 @@ def test_however_many_logs_are_gone_the_index_is_walked_over_once(monkeypatch):
     assert all(len(run.read(ledger_id, 5, 5)[0]) == 1 for ledger_id in range(30))
 
 
-def test_what_is_lost_at_a_boot_is_noted_in_bounded_writes_and_ledgers_stay_packed(monkeypatch):
-    """All records of 400,000 rows and all of their ledgers were objects at once: 460 MB."""
+def test_boot_notes_losses_in_bounded_writes_and_ledgers_stay_packed(monkeypatch):
+    """The records of 400,000 rows and all their ledgers were objects at once: 460 MB."""
     disk = vanished(4, range(50))
     most: list[int] = []
     note = boot.note_in_each
@@ -656,7 +656,7 @@ def test_what_is_lost_at_a_boot_is_noted_in_bounded_writes_and_ledgers_stay_pack
 
 
 @pytest.mark.parametrize("loss", [everything_kept, nothing_kept])
-def test_a_crash_while_the_losses_of_a_boot_are_noted_leaves_none_out(monkeypatch, loss):
+def test_crash_while_noting_the_losses_of_a_boot_omits_no_loss(monkeypatch, loss):
     disk = vanished(3, range(12))
     crashed: list[MemoryFileSystem] = []
     note = boot.note_in_each
@@ -674,15 +674,15 @@ def test_a_crash_while_the_losses_of_a_boot_are_noted_leaves_none_out(monkeypatc
     for number, left in enumerate(crashed):
         run = Stepped(ONE, left)
         if number % 2:
-            # This boot's checkpoint does not name them any more.
+            # The checkpoint of this boot no longer names them.
             run.checkpoint()
             run = Stepped(ONE, left.crashed(nothing_kept))
         assert all(unknown(run, ledger_id, entry_id) for ledger_id in range(12) for entry_id in range(2))
         assert all(len(run.read(ledger_id, 2, 2)[0]) == 1 for ledger_id in range(12))
 
 
-def test_a_lost_sector_that_held_one_bit_of_a_record_s_size_is_taken_for_damage():
-    """It can't be told from a flipped bit, and the record may have been acknowledged."""
+def test_lost_sector_with_a_bit_of_a_record_size_counts_as_damage():
+    """It can't be distinguished from a flipped bit, and the record may have been acknowledged."""
     body = msgspec.msgpack.encode(("fence", 1 << 40))
     assert len(body) == 16
     record = RECORD_HEAD.pack(len(body), crc32c(body)) + body

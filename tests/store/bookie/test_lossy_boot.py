@@ -1,4 +1,4 @@
-"""The storage of a bookie that lost data: limbo, fences that may be lost, directories that are gone."""
+"""The storage of a bookie that lost data: limbo, fences that may be lost, missing directories."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def open_ledger(ledger_id: int) -> LedgerMetadata:
 
 
 def after_lossy_boot(directory: Path, *ledger_ids: int, mark: int = 20, **options) -> Pumped:
-    """A storage in which these ledgers are fenced and in limbo."""
+    """A storage with these ledgers fenced and in limbo."""
 
     def boot(storage):
         storage.lossy_boots.note_lossy_boot(phase_one(ME, map(open_ledger, ledger_ids), mark, storage.lossy_boots.mark))
@@ -74,7 +74,7 @@ def test_limbo_turns_absence_into_unknown_and_reads_go_on(tmp_path):
     again.storage.close()
 
 
-def test_limbo_and_mark_survive_every_later_boot_and_end_with_their_own_repair(tmp_path):
+def test_limbo_and_mark_survive_later_boots_until_their_own_repair(tmp_path):
     storage = after_lossy_boot(tmp_path, 5)
     storage.storage.close()
     for _ in range(2):
@@ -105,7 +105,7 @@ def test_a_rewritten_control_log_keeps_the_mark(tmp_path):
     assert other.read(5, 0, 0)[1] == IN_LIMBO
 
 
-def test_the_answers_of_a_bookie_in_limbo_on_the_wire(tmp_path):
+def test_server_answers_limbo_for_ledgers_in_limbo(tmp_path):
     storage = after_lossy_boot(tmp_path, 5)
     storage.storage.close()
     with serving(config(tmp_path)) as (_, address):
@@ -125,7 +125,7 @@ def test_the_answers_of_a_bookie_in_limbo_on_the_wire(tmp_path):
 
 
 class Checks:
-    """What the metadata says, once it is let."""
+    """The metadata's answers, given once ``go_on`` is set."""
 
     def __init__(self, *answers) -> None:
         self.answers = list(answers)
@@ -141,7 +141,7 @@ class Checks:
         return answer
 
 
-def test_an_add_below_the_mark_waits_for_the_metadata_and_those_behind_it_too(tmp_path):
+def test_adds_below_the_mark_wait_for_a_single_metadata_read(tmp_path):
     check = Checks(Positive())
     storage = after_lossy_boot(tmp_path, check_fence=check)
     statuses = [storage.submit(add_frame(7, entry_id)) for entry_id in range(5)]
@@ -160,7 +160,7 @@ def test_an_add_below_the_mark_waits_for_the_metadata_and_those_behind_it_too(tm
 @pytest.mark.parametrize(
     ("answer", "status"), [(FENCED, Status.FENCED), (MetadataStoreError("no answer"), Status.LIMBO)]
 )
-def test_any_other_answer_refuses_it(tmp_path, answer, status):
+def test_add_below_the_mark_is_refused_without_permission_of_the_metadata(tmp_path, answer, status):
     checks = Checks(answer, Positive())
     checks.go_on.set()
     storage = after_lossy_boot(tmp_path, check_fence=checks)
@@ -170,7 +170,7 @@ def test_any_other_answer_refuses_it(tmp_path, answer, status):
     storage.storage.close()
 
 
-def test_a_fence_that_comes_while_the_metadata_is_read_wins(tmp_path):
+def test_fence_during_the_metadata_read_refuses_the_add(tmp_path):
     check = Checks(Positive())
     storage = after_lossy_boot(tmp_path, check_fence=check)
     statuses = storage.submit(add_frame(7, 0))
@@ -181,7 +181,7 @@ def test_a_fence_that_comes_while_the_metadata_is_read_wins(tmp_path):
     storage.storage.close()
 
 
-def test_a_copy_that_repair_brings_leaves_the_fence_unsure(tmp_path):
+def test_copy_from_repair_leaves_the_fence_unsure(tmp_path):
     check = Checks(FENCED)
     check.go_on.set()
     storage = after_lossy_boot(tmp_path, check_fence=check)
@@ -191,7 +191,7 @@ def test_a_copy_that_repair_brings_leaves_the_fence_unsure(tmp_path):
     assert again.add(7, 1) is Status.FENCED
 
 
-def test_adds_that_wait_are_bounded(tmp_path, monkeypatch):
+def test_adds_waiting_for_the_metadata_are_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr("bookspark.store.bookie.ledgers.unsure_adds._WAITING_BYTES_MAX", 2000)
     check = Checks(FENCED)
     storage = after_lossy_boot(tmp_path, check_fence=check)
@@ -203,7 +203,7 @@ def test_adds_that_wait_are_bounded(tmp_path, monkeypatch):
     storage.storage.close()
 
 
-def test_what_waits_when_the_bookie_stops_is_refused(tmp_path):
+def test_adds_waiting_at_a_bookie_stop_are_refused(tmp_path):
     check = Checks(Positive())
     storage = after_lossy_boot(tmp_path, check_fence=check)
     statuses = storage.submit(add_frame(7, 0))
@@ -216,7 +216,7 @@ def test_what_waits_when_the_bookie_stops_is_refused(tmp_path):
 
 
 class Unreadable(MemoryStore):
-    """One record can't be read."""
+    """The record of ledger 2 can't be read."""
 
     def read_ledger(self, ledger_id):
         if ledger_id == 2:
@@ -224,7 +224,7 @@ class Unreadable(MemoryStore):
         return super().read_ledger(ledger_id)
 
 
-def test_phase_one_fences_what_names_the_bookie_and_is_not_closed(tmp_path):
+def test_phase_one_fences_open_ledgers_that_name_the_bookie(tmp_path):
     store = MemoryStore()
     for ledger_id in range(5):
         assert store.new_ledger_id() == ledger_id
@@ -253,8 +253,8 @@ def test_phase_one_fences_what_names_the_bookie_and_is_not_closed(tmp_path):
 
 
 @pytest.mark.parametrize("noted", [True, False])
-def test_the_mark_counts_ids_that_users_gave(tmp_path, noted):
-    """The fence of a closed ledger with such an id was lost with its disk, and its old writer's late add was taken."""
+def test_lossy_boot_mark_counts_ids_chosen_by_users(tmp_path, noted):
+    """The fence of a closed ledger with such an id was lost with its disk, and the old writer's late add was accepted."""
     store = MemoryStore()
     store.create_ledger(open_ledger(70).close_at(-1, 0))
     if noted:
@@ -271,9 +271,9 @@ def test_the_mark_counts_ids_that_users_gave(tmp_path, noted):
 
 
 @pytest.mark.parametrize("emptied", [True, False])
-def test_a_fence_that_only_the_lost_directory_had_heard_of_is_unsure(tmp_path, emptied):
-    """A directory that was out of use for a while, or had no room for the record, knew the ledger and not its fence: it took the
-    old writer's adds when it was the only one left."""
+def test_fence_recorded_only_in_the_lost_directory_is_unsure(tmp_path, emptied):
+    """A directory that was out of use for a while, or had no room for the record, knew the ledger but not its fence. As the
+    only directory left, it accepted the old writer's adds."""
     files = FaultyFileSystem(RealFileSystem())
     kept, lost = tmp_path / "kept", tmp_path / "lost"
     storage = Pumped(config(kept, lost), files)
@@ -305,7 +305,7 @@ def test_a_fence_that_only_the_lost_directory_had_heard_of_is_unsure(tmp_path, e
     again.storage.close()
 
 
-def test_the_bookie_s_process_says_which_directories_were_emptied(tmp_path):
+def test_bookie_process_makes_fences_unsure_after_emptied_directories(tmp_path):
     kept, lost = tmp_path / "kept", tmp_path / "lost"
     storage = Pumped(config(kept, lost))
     assert storage.add(4, 0) is Status.OK
@@ -327,7 +327,7 @@ def test_the_bookie_s_process_says_which_directories_were_emptied(tmp_path):
     assert stamped == [True]
 
 
-def test_phase_one_fails_closed(tmp_path):
+def test_phase_one_notes_nothing_if_a_record_is_unreadable(tmp_path):
     store = Unreadable()
     for ledger_id in range(3):
         store.create_ledger(open_ledger(ledger_id))
@@ -338,14 +338,14 @@ def test_phase_one_fails_closed(tmp_path):
     storage.close()
 
 
-def test_why_a_boot_is_lossy():
+def test_lossy_boot_reasons_name_each_directory():
     assert why_lossy(SimpleNamespace(unclean=[], unreadable=[], losses=[]), ()) == ""
     assert why_lossy(SimpleNamespace(unclean=["/a", "/b"], unreadable=["/c"], losses=[]), ("/b",)) == (
         "/b was emptied; /c can't be read; entries that /a had acknowledged may be lost"
     )
 
 
-# -- directories that can't be read
+# -- unreadable directories
 
 
 def two_directories(tmp_path):
@@ -358,7 +358,7 @@ def two_directories(tmp_path):
 
 
 @pytest.mark.parametrize("broken", [0, 1])
-def test_a_directory_that_cannot_be_read_takes_only_itself_out(tmp_path, broken):
+def test_unreadable_directory_takes_only_itself_out_of_use(tmp_path, broken):
     directories = two_directories(tmp_path)
     shutil.move(directories[broken], tmp_path / "aside")
     directories[broken].write_text("no directory any more")
@@ -370,7 +370,7 @@ def test_a_directory_that_cannot_be_read_takes_only_itself_out(tmp_path, broken)
     assert again.add(4, 5) is Status.FENCED, "the control log stands in every directory"
     assert again.add(7, 0) is Status.OK
     again.storage.close()
-    # The disk comes back: nothing that it held is mixed up with what came meanwhile.
+    # The disk comes back: its old entries are not mixed up with entries added meanwhile.
     directories[broken].unlink()
     shutil.move(tmp_path / "aside", directories[broken])
     both = Pumped(config(*directories))
@@ -379,8 +379,8 @@ def test_a_directory_that_cannot_be_read_takes_only_itself_out(tmp_path, broken)
     both.storage.close()
 
 
-def test_a_directory_that_fails_after_its_scan_leaves_no_rows(tmp_path):
-    """Rows go into the index while a log is read, and its disk may fail after that."""
+def test_directory_failing_after_its_scan_leaves_no_index_rows(tmp_path):
+    """Rows enter the index while a log is read, and its disk may fail after that."""
     storage = Pumped(config(tmp_path / "a", tmp_path / "b"))
     for ledger_id in (4, 5):
         assert storage.add(ledger_id, 0, 4) is Status.OK
@@ -399,14 +399,14 @@ def test_a_directory_that_fails_after_its_scan_leaves_no_rows(tmp_path):
     assert again.ids(kept) == list(range(10))
 
 
-def test_no_directory_that_can_be_read_keeps_the_bookie_down(tmp_path):
+def test_bookie_without_a_readable_directory_stays_down(tmp_path):
     (tmp_path / "a").write_text("")
     with pytest.raises(StorageError, match=r"can't be read.*check the disk"):
         Pumped(config(tmp_path / "a"))
 
 
-def test_a_directory_that_fails_in_phase_one_is_out_of_use(tmp_path):
-    """It went on taking adds, without control records; when it failed once more, an add was never answered."""
+def test_directory_failing_in_phase_one_is_out_of_use(tmp_path):
+    """It went on taking adds without control records; when it failed again, an add was never answered."""
     files = FaultyFileSystem(RealFileSystem())
     first, second = tmp_path / "first", tmp_path / "second"
     Pumped(config(first, second)).storage.close()

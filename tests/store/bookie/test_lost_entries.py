@@ -1,4 +1,4 @@
-"""What a bookie says of entries that it has lost: they are not held, and never denied, whatever comes in between."""
+"""Answers of a bookie about lost entries: they are not held, and never denied."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def where_of(storage: Storage, ledger_id: int, entry_id: int) -> int:
 
 @pytest.fixture
 def filled(tmp_path: Path) -> Pumped:
-    """Entries 0 to 11 of ledger 5, three a batch, and entry 0 of ledger 8."""
+    """Entries 0 to 11 of ledger 5 in batches of three, and entry 0 of ledger 8."""
     storage = Pumped(config(tmp_path / "a", tmp_path / "b"))
     for first in range(0, 12, 3):
         assert storage.add(5, first, first + 2) == Status.OK
@@ -36,7 +36,7 @@ def filled(tmp_path: Path) -> Pumped:
 
 
 def told(storage: Pumped) -> None:
-    """What is answered while the batch of 3 to 5 is lost."""
+    """The answers while the batch of 3 to 5 is lost."""
     assert held(storage.storage, 5) == [(0, 2), (6, 8), (9, 11)]
     for first in (3, 5):
         assert storage.read(5, first, first) == ([], ENTRY_LOST)
@@ -50,7 +50,7 @@ def told(storage: Pumped) -> None:
 @pytest.mark.parametrize(
     "between", ["crash", "crash without a checkpoint", "checkpoint and crash", "stop", "rebuilt index"]
 )
-def test_lost_entries_are_lost_for_every_later_start(filled: Pumped, tmp_path: Path, between: str) -> None:
+def test_lost_entries_stay_lost_in_every_later_boot(filled: Pumped, tmp_path: Path, between: str) -> None:
     if between != "crash without a checkpoint":
         run_checkpoint(filled.storage)
     lost = filled.storage.holdings.lose(5, [where_of(filled.storage, 5, 4)])
@@ -77,7 +77,7 @@ def test_lost_entries_are_lost_for_every_later_start(filled: Pumped, tmp_path: P
     assert held(last, 5) == [(0, 2), (3, 5), (6, 8), (9, 11)]
 
 
-def test_no_checkpoint_leaves_out_entries_before_it_is_noted_that_they_are_lost(filled: Pumped, tmp_path: Path) -> None:
+def test_checkpoint_keeps_lost_entries_until_their_loss_is_noted(filled: Pumped, tmp_path: Path) -> None:
     run_checkpoint(filled.storage)
     before = (tmp_path / "a/checkpoint").read_bytes()
     holdings = filled.storage.holdings
@@ -95,7 +95,7 @@ def test_no_checkpoint_leaves_out_entries_before_it_is_noted_that_they_are_lost(
     assert again.read(5, 12, 12)[1] == NO_SUCH_ENTRY
 
 
-def test_what_is_found_lost_before_the_start_is_noted_too(filled: Pumped, tmp_path: Path) -> None:
+def test_losses_detected_before_the_start_are_noted_too(filled: Pumped, tmp_path: Path) -> None:
     where = where_of(filled.storage, 5, 4)
     filled.storage.close()
     settings = config(tmp_path / "a", tmp_path / "b")
@@ -103,7 +103,7 @@ def test_what_is_found_lost_before_the_start_is_noted_too(filled: Pumped, tmp_pa
     told(Pumped(settings))
 
 
-def test_a_forgotten_ledger_takes_its_losses_along(filled: Pumped) -> None:
+def test_forgotten_ledger_drops_its_recorded_losses(filled: Pumped) -> None:
     state = filled.storage.holdings.control
     filled.storage.holdings.lose(5, [where_of(filled.storage, 5, 4)])
     filled.storage.holdings.forget(5)
