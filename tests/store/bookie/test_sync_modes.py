@@ -1,4 +1,4 @@
-"""Adds acknowledged before their sync: of ledgers with volatile durability (VD, BP-14), and of a bookie without journal (BP-46)."""
+"""Adds acknowledged before their sync: of volatile ledgers (VD, BP-14) and of a bookie without a journal (BP-46)."""
 
 from __future__ import annotations
 
