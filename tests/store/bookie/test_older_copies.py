@@ -112,7 +112,7 @@ def test_fence_written_after_the_copy_is_unsure(bookie):
 
 
 def test_original_directory_counts_as_older_when_it_replaces_its_copy_again(bookie):
-    """The original has more entries than the copy, but lacks those that came while the copy was in its place."""
+    """The original has more entries than the copy, but lacks entries added while the copy was in its place."""
     written_behind_a_copy(bookie)
     gone_before = max(log_of(reach.location) for reach in bookie.noted.values())
     bookie.put_back("disk0", "copy")
@@ -126,7 +126,6 @@ def test_original_directory_counts_as_older_when_it_replaces_its_copy_again(book
 
 
 def test_directory_of_a_clean_stop_is_not_older(bookie):
-    """Each of two stops and starts."""
     add(bookie, 0, 9)
     for _ in range(2):
         bookie.close()

@@ -82,7 +82,7 @@ def test_read_continues_after_a_short_read_of_the_kernel(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize(("number", "answer"), [(errno.EAGAIN, False), (errno.EOPNOTSUPP, False), (errno.EIO, None)])
-def test_cached_read_is_false_if_the_page_cache_lacks_it_and_raises_other_errors(
+def test_cached_read_is_false_for_a_page_cache_miss_and_raises_other_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, answer: bool | None
 ) -> None:
     file = RealFileSystem().open(str(tmp_path / "file"), create=True)

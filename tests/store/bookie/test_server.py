@@ -108,7 +108,7 @@ def test_requests_before_hello_are_refused(bookie):
     client.close()
 
 
-def test_added_entries_are_read_back(client, ledger_id):
+def test_client_reads_added_entries_back(client, ledger_id):
     answer = client.add(ledger_id, 0, 9, last_add_confirmed=4, last_add_fully_replicated=2, request_id=3)
     assert (answer.kind, answer.status, answer.request_id) == (Kind.ACKS, Status.OK, 3)
     assert answer.flags & Flag.RESPONSE and answer.incarnation == 77
@@ -136,7 +136,7 @@ def test_read_ends_with_ok_at_its_limit(client, ledger_id):
     assert (end.status, end.last_entry_id) == (Status.OK, 1)
 
 
-def test_sparse_read_skips_missing_entries(client, ledger_id):
+def test_sparse_read_of_a_client_skips_missing_entries(client, ledger_id):
     for entry_id in (0, 3, 6):
         client.add(ledger_id, entry_id)
     entries, end = client.read(ledger_id, 0, 8, flags=SPARSE)
@@ -382,7 +382,7 @@ def test_bookie_with_a_secret_accepts_only_a_proof_for_the_current_challenge(tmp
     ],
     ids=["HTTP", "oversized", "zeros", "damaged", "oversized and sent"],
 )
-def test_bytes_without_a_frame_are_refused_with_a_reason_and_end_only_their_connection(bookie, client, rubbish, why):
+def test_bytes_without_a_frame_get_a_reason_and_end_only_their_connection(bookie, client, rubbish, why):
     bad = Client(bookie[1])
     try:
         bad.send(rubbish)

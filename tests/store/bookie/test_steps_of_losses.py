@@ -46,8 +46,8 @@ def stepped():
 
 
 class Failing:
-    """A bookie on two disks, of which disk 1 fails. It has the ledgers with odd ids, and entries 5..9 of ledger 6, whose 0..4
-    are on disk 0. ``sweep`` has the remaining steps."""
+    """A bookie on two disks, of which disk 1 fails. Disk 1 has the ledgers with odd ids and entries 5..9 of ledger 6, disk 0
+    its entries 0..4. ``sweep`` has the remaining steps."""
 
     def __init__(self) -> None:
         self.disk = MemoryFileSystem("/disk0", "/disk1")

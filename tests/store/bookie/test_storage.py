@@ -158,7 +158,7 @@ def test_4462_fence_of_a_ledger_without_entries_survives_a_restart(tmp_path):
     storage = Pumped(config(tmp_path))
     assert storage.fence(5) is Status.OK
     assert storage.add(5, 0) is Status.FENCED
-    again = Pumped(config(tmp_path))  # the first one was never closed
+    again = Pumped(config(tmp_path))  # the first storage is still open
     assert again.add(5, 0) is Status.FENCED
     assert again.read(5, 0, 0)[1] == NO_SUCH_ENTRY
     again.storage.close()

@@ -34,7 +34,7 @@ LATER = {"background_sync_interval_ms": 3_600_000, "background_sync_bytes": 1 <<
 
 
 class ParkedFiles(RealFileSystem):
-    """Every sync of an entry log waits while ``parked``."""
+    """Every sync of an entry log waits until ``go_on`` is set."""
 
     def __init__(self) -> None:
         self.go_on = threading.Event()

@@ -77,7 +77,7 @@ def test_failed_adds_are_not_timed(stepped):
     run.storage.close()
 
 
-def test_time_of_an_add_runs_from_its_turn_of_the_loop_to_its_answer(stepped, monkeypatch):
+def test_add_is_timed_from_its_turn_of_the_loop_to_its_answer(stepped, monkeypatch):
     clock = [100.0]
     monkeypatch.setattr(commit_thread, "monotonic", lambda: clock[0])
     run = stepped()
