@@ -1,4 +1,4 @@
-"""A stand-in for a client of a cluster: its bookies say what a test wants, and its metadata is in memory."""
+"""A stand-in for a client of a cluster: the test sets the answers of its bookies, and its metadata is in memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Cluster:
         self.silent: set[str] = set()
         self.healing: set[str] = set()
         self.saw_all: set[str] = set()
-        """Bookies that heal themselves, and have looked at all of their ledgers once."""
+        """Bookies that heal themselves and have checked all of their ledgers once."""
         self.unwanted: tuple[str, ...] = ()
         self.asked: list[tuple[str, int | None]] = []
         for bookie in BOOKIES if of is None else ():
@@ -39,7 +39,7 @@ class Cluster:
             self.metadata.write_cookie(Cookie(bookie, ("/d",), "instance", "nonce"), None)
 
     def close_ledger(self, ledger_id: int, ensemble: tuple[str, ...] = BOOKIES, last: int = 9) -> None:
-        """A ledger of ten entries, which all of its bookies hold."""
+        """Make a closed ledger whose bookies all hold its entries, ten by default."""
         fragments = (Fragment(0, ensemble),)
         self.metadata.create_ledger(LedgerMetadata(ledger_id, 3, 3, 2, fragments, LedgerState.CLOSED, last))
         for bookie in ensemble:
@@ -65,7 +65,7 @@ class Cluster:
         return [(one.ledger_id, self.unwanted) for one in ledgers if self.unwanted]
 
     def check(self, lost: tuple[str, ...] = (), meanwhile: Callable[[], None] = lambda: None) -> CheckReport:
-        """Run an exact check. ``meanwhile`` is called between its first look and its second."""
+        """Run an exact check. ``meanwhile`` is called between its first and its second pass."""
 
         def pause(seconds: float) -> None:
             if seconds:

@@ -1,4 +1,4 @@
-"""The auditor over metadata in memory: what the loss of sessions and answers does to it."""
+"""The auditor over metadata in memory, with lost sessions and lost answers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def start() -> Iterator[Start]:
         yield started
 
 
-def test_one_of_them_works_and_another_takes_over(cluster: Cluster, start: Start) -> None:
+def test_auditor_takes_over_from_a_stopped_auditor(cluster: Cluster, start: Start) -> None:
     auditors = cluster.metadata.auditors
     second_cluster = Cluster(cluster)
     first = start(cluster)
@@ -56,20 +56,22 @@ def test_one_of_them_works_and_another_takes_over(cluster: Cluster, start: Start
     await_that(auditors.state)
 
 
-def test_an_auditor_whose_session_was_lost_stands_for_election_again(cluster: Cluster, start: Start) -> None:
+def test_auditor_with_a_lost_session_is_elected_again(cluster: Cluster, start: Start) -> None:
     auditors = cluster.metadata.auditors
     start(cluster)
     await_that(auditors.state)
     tree = cluster.metadata._tree()
-    # What the end of a session does. What it told goes first: with the election the next one may begin to tell.
+    # Act as the end of a session. Its state goes first, as the next auditor may publish once the election is gone.
     for path in ("auditorstates/auditor-1", "auditorelection"):
         tree.delete(path)
     await_that(lambda: auditors.auditor() == "auditor-1")
     await_that(auditors.state)
 
 
-def test_nothing_is_told_before_the_first_look(cluster: Cluster, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new auditor told that no bookie was away, which was all that it knew."""
+def test_new_auditor_publishes_no_state_before_its_first_pass(
+    cluster: Cluster, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new auditor published that no bookie was away, although it had not looked yet."""
     auditors, looks, go_on = cluster.metadata.auditors, threading.Event(), threading.Event()
     bookies = cluster.metadata.bookies
 
@@ -88,10 +90,10 @@ def test_nothing_is_told_before_the_first_look(cluster: Cluster, start: Start, m
     assert set(await_that(auditors.state).waiting) == {"a"}
 
 
-def test_what_the_store_did_not_take_is_told_again(
+def test_auditor_publishes_a_state_again_after_a_store_failure(
     cluster: Cluster, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An auditor whose first word was lost said nothing until a bookie went away."""
+    """An auditor whose first state was lost published nothing until a bookie went away."""
     failures, publish = iter(range(1)), Auditors.publish_state
 
     def publish_state(self: Auditors, state: AuditorState) -> None:
@@ -104,7 +106,7 @@ def test_what_the_store_did_not_take_is_told_again(
     await_that(cluster.metadata.auditors.state)
 
 
-def test_a_store_that_does_not_answer_for_a_while_does_not_begin_the_delay_anew(
+def test_store_outage_does_not_restart_the_delay_of_a_lost_bookie(
     cluster: Cluster, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     auditors = cluster.metadata.auditors
@@ -130,7 +132,7 @@ def test_a_store_that_does_not_answer_for_a_while_does_not_begin_the_delay_anew(
     await_that(lambda: cluster.found())
 
 
-def test_a_lost_bookie_that_could_not_be_marked_is_marked_later(
+def test_auditor_marks_a_lost_bookie_after_a_store_failure(
     cluster: Cluster, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failures = iter(range(3))
@@ -152,7 +154,7 @@ def test_a_lost_bookie_that_could_not_be_marked_is_marked_later(
     await_that(lambda: (state := auditors.state()) and state.lost == ())
 
 
-def test_the_auditor_alone_tells_of_ledgers_that_are_not_closed(cluster: Cluster, start: Start) -> None:
+def test_only_the_elected_auditor_reports_open_ledgers(cluster: Cluster, start: Start) -> None:
     cluster.metadata.create_ledger(LedgerMetadata(2, 3, 3, 2, (Fragment(0, ("a", "b", "c")),)))
     first = start(cluster)
     await_that(lambda: first.figures().get("bookspark_autorecovery_open_ledgers") == 1)

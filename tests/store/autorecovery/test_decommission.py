@@ -1,4 +1,4 @@
-"""A decommission beside workers that a test plays."""
+"""The decommission of a bookie, with a test in the role of the workers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def cluster(monkeypatch) -> Cluster:
 
 
 def worker(cluster: Cluster, missed: dict[int, tuple[Missed, ...]]):
-    """Repairs every ledger, but for what it misses."""
+    """Repairs every ledger, except those with missed entries."""
 
     def work(_):
         tasks = cluster.metadata.underreplication
@@ -42,8 +42,8 @@ def worker(cluster: Cluster, missed: dict[int, tuple[Missed, ...]]):
     return work
 
 
-def test_it_ends_when_nothing_is_left_but_entries_that_nobody_gives_and_names_them(cluster: Cluster) -> None:
-    """It waited for its whole time, a day by default, and named the ledger only."""
+def test_decommission_ends_and_names_the_entries_without_a_readable_copy(cluster: Cluster) -> None:
+    """The decommission waited for its whole timeout, a day by default, and named only the ledger."""
     with pytest.raises(
         EntriesNotCopiedError, match=r"1 of 2 ledgers still name a, .*ledger 1: entries 4\.\.5 \(a: not"
     ):
@@ -52,12 +52,12 @@ def test_it_ends_when_nothing_is_left_but_entries_that_nobody_gives_and_names_th
     assert "d" in cluster.get_ledger_metadata(2).last_fragment.ensemble
 
 
-def test_what_a_bookie_that_is_down_may_have_is_waited_for(cluster: Cluster) -> None:
+def test_decommission_waits_for_entries_that_a_down_bookie_may_hold(cluster: Cluster) -> None:
     with pytest.raises(BookieError, match="Call this again to go on"):
         decommission(cluster, "a", timeout_seconds=0.05, progress=worker(cluster, {1: (LOST, AWAY)}))  # type: ignore[arg-type]
 
 
-def test_an_attempt_of_before_tells_nothing(cluster: Cluster) -> None:
+def test_decommission_ignores_failed_repair_attempts_before_its_start(cluster: Cluster) -> None:
     from bookspark.protocol.repair.underreplication_task import Mark, Reason
 
     cluster.metadata.delete_ledger(2)

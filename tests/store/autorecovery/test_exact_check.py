@@ -1,4 +1,4 @@
-"""The exact check over bookies that say what a test wants, and metadata in memory."""
+"""The exact check over bookies with scripted answers and metadata in memory."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ def cluster() -> Cluster:
     return made
 
 
-def test_bookies_that_hold_everything_lack_nothing(cluster: Cluster) -> None:
+def test_bookies_with_all_entries_are_asked_once_and_not_marked(cluster: Cluster) -> None:
     report = cluster.check()
     assert (report.ledgers, report.marked, report.skipped) == (2, 0, {}) and cluster.found() == {}
     assert cluster.asked == [("a", None), ("b", None), ("c", None)], "nobody is asked twice without a reason"
 
 
-def test_ranges_in_pieces_and_out_of_order_are_whole(cluster: Cluster) -> None:
+def test_ranges_in_pieces_and_out_of_order_count_as_complete(cluster: Cluster) -> None:
     cluster.held["a"] = [(2, 5, 9), (1, 9, 9), (1, 0, 3), (1, 2, 8), (2, 0, 4)]
     assert cluster.check().marked == 0
 
 
-def test_one_missing_entry_is_found(cluster: Cluster) -> None:
+def test_check_marks_a_single_missing_entry(cluster: Cluster) -> None:
     cluster.held["b"] = [(1, 0, 4), (1, 6, 9), (2, 0, 9)]
     assert cluster.check().marked == 1
     assert cluster.found() == {1: ({"b": Reason.LACKS}, "b lacks 5")}
 
 
-def test_copies_that_arrive_before_the_second_look_were_on_their_way(cluster: Cluster) -> None:
+def test_copies_arriving_before_the_second_pass_are_not_marked(cluster: Cluster) -> None:
     cluster.held["b"] = [(1, 0, 4), (2, 0, 9)]
 
     def arrive() -> None:
@@ -51,14 +51,14 @@ def test_copies_that_arrive_before_the_second_look_were_on_their_way(cluster: Cl
     assert cluster.check(meanwhile=arrive_too).marked == 0 and cluster.found() == {}
 
 
-def test_a_ledger_that_is_deleted_meanwhile_lacks_nothing(cluster: Cluster) -> None:
+def test_ledger_deleted_during_the_check_is_not_marked(cluster: Cluster) -> None:
     cluster.held["b"] = [(2, 0, 9)]
     assert cluster.check(meanwhile=lambda: cluster.metadata.delete_ledger(1)).marked == 0
     with pytest.raises(NoSuchLedgerError):
         cluster.get_ledger_metadata(1)
 
 
-def test_a_bookie_that_is_replaced_meanwhile_lacks_nothing(cluster: Cluster) -> None:
+def test_bookie_replaced_during_the_check_is_not_marked(cluster: Cluster) -> None:
     cluster.held["b"] = [(2, 0, 9)]
 
     def replace() -> None:
@@ -68,32 +68,32 @@ def test_a_bookie_that_is_replaced_meanwhile_lacks_nothing(cluster: Cluster) -> 
     assert cluster.check(meanwhile=replace).marked == 0
 
 
-def test_a_bookie_that_does_not_answer_lacks_nothing_that_is_known(cluster: Cluster) -> None:
+def test_bookie_without_an_answer_is_skipped_and_not_marked(cluster: Cluster) -> None:
     cluster.held["a"], cluster.held["b"] = [], [(1, 0, 9)]
     cluster.silent = {"a"}
     report = cluster.check()
     assert report.skipped == {"a": "bookie a did not answer"} and set(cluster.found()) == {2}
 
 
-def test_misplaced_bookies_are_marked_so(cluster: Cluster) -> None:
+def test_misplaced_bookies_are_marked_as_misplaced(cluster: Cluster) -> None:
     cluster.unwanted = ("c",)
     assert cluster.check().marked == 2
     assert cluster.found()[1] == ({"c": Reason.MISPLACED}, "c misplaced")
 
 
-def test_a_bookie_that_heals_itself_is_left_to_that(cluster: Cluster) -> None:
+def test_bookie_that_heals_itself_is_skipped(cluster: Cluster) -> None:
     cluster.held["a"] = []
     cluster.healing = {"a"}
     assert cluster.check().skipped == {"a": "is healing itself"} and cluster.found() == {}
 
 
-def test_a_ledger_that_a_bookie_can_not_heal_does_not_turn_the_check_of_that_bookie_off(cluster: Cluster) -> None:
+def test_bookie_is_checked_again_once_its_healing_has_seen_all_ledgers(cluster: Cluster) -> None:
     cluster.held["a"] = [(2, 0, 9)]
     cluster.healing = cluster.saw_all = {"a"}
     assert cluster.check().skipped == {} and set(cluster.found()) == {1}
 
 
-def test_bookies_that_are_away_lost_and_unknown(cluster: Cluster) -> None:
+def test_away_bookie_is_skipped_and_lost_and_unknown_bookies_are_marked(cluster: Cluster) -> None:
     cluster.metadata.unregister_bookie("a")
     cluster.close_ledger(3, ("b", "c", "gone"))
     assert cluster.check().skipped == {"a": "is away"}
@@ -106,9 +106,7 @@ def test_bookies_that_are_away_lost_and_unknown(cluster: Cluster) -> None:
     }
 
 
-def test_nothing_is_marked_when_the_ledgers_could_not_all_be_listed(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_check_marks_nothing_if_the_ledgers_cannot_be_listed(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster.held["a"] = []
 
     def partial() -> list[int]:

@@ -1,4 +1,4 @@
-"""How much of what a bookie fetches is under way at the same time."""
+"""The bound on the fetches that a bookie has under way at the same time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEY = b"k" * 16
 
 
 class Storage:
-    """Keeps what is added, and answers when it is told to."""
+    """Keeps the adds; the test calls their callbacks."""
 
     def __init__(self):
         self.added = []
@@ -34,7 +34,7 @@ class Storage:
 
 @pytest.fixture
 def reads(monkeypatch):
-    """The reads that were asked for: the action, and what takes its answer."""
+    """The requested reads: the action and the callback for its answer."""
     asked = []
     requests = SimpleNamespace(read=lambda action, put: asked.append((action, put)))
     monkeypatch.setattr(fetching, "LedgerRequests", lambda *arguments: requests)
@@ -60,12 +60,12 @@ def asked_for(fetches, count, answers, limit=0):
 
 
 def read(entry_id):
-    """A batch as it was received for a read: its header has no master key."""
+    """A batch as received for a read: its header has no master key."""
     header = Header(Kind.READ, 3, 7, entry_id, entry_id, 5, Flag.RESPONSE | Flag.MORE)
     return EntryBatch(encode_entries(header, [Entry(7, entry_id, -1, 1, b"x", b"")]))
 
 
-def test_further_fetches_wait_until_one_is_synced(fetches, storage, reads) -> None:
+def test_fetches_above_the_bound_wait_for_the_sync_of_an_earlier_fetch(fetches, storage, reads) -> None:
     answers: list[tuple[int, int, int, str]] = []
     asked_for(fetches, 3 * _FETCHES_MAX, answers)
     assert len(reads) == _FETCHES_MAX
@@ -81,7 +81,7 @@ def test_further_fetches_wait_until_one_is_synced(fetches, storage, reads) -> No
     assert len(reads) == _FETCHES_MAX + 1
 
 
-def test_a_fetch_that_brings_nothing_makes_room_too(fetches, storage, reads) -> None:
+def test_failed_fetch_makes_room_for_the_next(fetches, storage, reads) -> None:
     answers: list[tuple[int, int, int, str]] = []
     asked_for(fetches, 2 * _FETCHES_MAX, answers)
     while len(answers) < 2 * _FETCHES_MAX:
@@ -90,8 +90,8 @@ def test_a_fetch_that_brings_nothing_makes_room_too(fetches, storage, reads) -> 
     assert answers[0] == (Status.OK, -1, 0, "a: no answer in time: 9 s") and not storage.added
 
 
-def test_a_bookie_that_failed_a_moment_ago_is_not_asked(fetches, reads) -> None:
-    """Those who wait for it would take this bookie for one that hangs."""
+def test_fetch_from_a_quarantined_bookie_is_answered_without_a_read(fetches, reads) -> None:
+    """Otherwise waiting repairs would take the fetching bookie for hung."""
     fetches._connections.quarantine("a", Unknown(UnknownReason.TIMEOUT, "9 s"))
     answers: list[tuple[int, int, int, str]] = []
     asked_for(fetches, 2 * _FETCHES_MAX, answers)
@@ -99,10 +99,10 @@ def test_a_bookie_that_failed_a_moment_ago_is_not_asked(fetches, reads) -> None:
     assert answers[0][:3] == (Status.OK, -1, 0) and "in quarantine" in answers[0][3]
 
 
-def test_what_does_not_come_in_the_time_of_the_repair_is_told_as_not_fetched(
+def test_fetch_beyond_the_time_limit_of_the_repair_is_answered_as_not_fetched(
     fetches, storage, reads, monkeypatch
 ) -> None:
-    """The repair took this bookie for one that hangs if its own timeout was shorter than half of this bookie's."""
+    """A repair took the fetching bookie for hung if the repair's timeout was shorter than half of the bookie's."""
     timers = []
     monkeypatch.setattr(fetches._connections, "later", lambda *timer: timers.append(timer))
     answers: list[tuple[int, int, int, str]] = []
@@ -125,14 +125,14 @@ def test_what_does_not_come_in_the_time_of_the_repair_is_told_as_not_fetched(
     assert len(answers) == _FETCHES_MAX + 2, "each is told once"
 
 
-def test_an_older_repair_gives_no_time(fetches, reads, monkeypatch) -> None:
+def test_fetch_of_an_older_repair_has_no_time_limit(fetches, reads, monkeypatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(fetches._io, "submit", lambda *_: pytest.fail("a timer"))
         asked_for(fetches, 1, [])
     assert len(reads) == 1
 
 
-def test_an_add_that_is_refused_is_told(fetches, storage, reads) -> None:
+def test_fetch_is_answered_with_the_status_of_a_refused_add(fetches, storage, reads) -> None:
     answers: list[tuple[int, int, int, str]] = []
     asked_for(fetches, 1, answers)
     [(_, put)] = reads
@@ -141,8 +141,8 @@ def test_an_add_that_is_refused_is_told(fetches, storage, reads) -> None:
     assert answers == [(Status.CONFLICT, -1, 0, "")]
 
 
-def test_a_fault_of_the_storage_is_told_and_makes_room(fetches, storage, reads, caplog) -> None:
-    """Nobody was told, and after eight of these nothing was fetched any more."""
+def test_storage_exception_fails_its_fetch_and_makes_room(fetches, storage, reads, caplog) -> None:
+    """Such a fetch got no answer, and after eight of them the bookie fetched nothing any more."""
     answers: list[tuple[int, int, int, str]] = []
     asked_for(fetches, _FETCHES_MAX + 1, answers)
     storage.add = lambda *arguments: 1 // 0

@@ -1,4 +1,4 @@
-"""What would break, by an index of all fragments: it is what a read of all records tells, and reads few of them."""
+"""Dangers of stopping bookies, foreseen from an index of fragments: the same as from all records, with few reads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.store.autorecovery.kit import NAMES
 
 
 class Stage:
-    """A stand-in for a client, and the index that somebody has of its cluster."""
+    """A stand-in for a client, and an index of its cluster."""
 
     def __init__(self) -> None:
         self.metadata, self.fragments = MemoryStore(), Fragments()
@@ -77,7 +77,7 @@ def closed(ledger_id, ensemble="abc", ack_quorum=2, **more):
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_it_is_what_a_read_of_all_records_tells(seed):
+def test_index_foresees_the_same_dangers_as_a_read_of_all_records(seed):
     choose = random.Random(seed)
     stage = Stage()
     down = some(choose, 0.1)
@@ -102,7 +102,7 @@ def test_it_is_what_a_read_of_all_records_tells(seed):
         assert sorted(map(str, stage.foresees(*stopped).dangers)) == sorted(map(str, dangers(stage, stopped)))
 
 
-def test_nothing_is_read_where_every_entry_keeps_its_quorum():
+def test_no_record_is_read_if_every_entry_keeps_its_quorum():
     stage = Stage()
     stage.bookies("abcd")
     for ledger_id in range(50):
@@ -116,7 +116,7 @@ def choose_three(number):
     return [name for at, name in enumerate("abcd") if at != number % 4]
 
 
-def test_only_some_are_read_where_very_many_are_in_danger(monkeypatch):
+def test_reads_are_bounded_if_very_many_ledgers_are_in_danger(monkeypatch):
     monkeypatch.setattr(stopping, "LOOKED_AT_MAX", 10)
     stage = Stage()
     stage.bookies("abcd")
@@ -126,23 +126,23 @@ def test_only_some_are_read_where_very_many_are_in_danger(monkeypatch):
     stage.ledger(LedgerMetadata(101, 2, 2, 1, (Fragment(0, ("a", "b")),), LedgerState.CLOSED, 9, 10))
     found = stage.foresees("a", "b")
     assert len(stage.read) == found.looked_at == len(found.dangers) == 10 and found.doubtful == 101
-    # Of ledger 101 none is left, so it comes first.
+    # Ledger 101 would have no copy left, so it comes first.
     assert found.dangers[0].ledger_id == 101
 
 
-def test_it_is_looked_on_until_one_is_in_danger(monkeypatch):
+def test_reads_continue_until_a_ledger_in_danger(monkeypatch):
     monkeypatch.setattr(stopping, "LOOKED_AT_MAX", 10)
     stage = Stage()
     stage.bookies("abcd")
     for ledger_id in range(95):
-        # It has no entry, so none can be lost.
+        # Without entries none can be lost.
         stage.ledger(closed(ledger_id, last_entry_id=-1, length=0))
     stage.ledger(closed(95))
     found = stage.foresees("a", "b")
     assert [one.ledger_id for one in found.dangers] == [95] and found.looked_at == 96
 
 
-def test_a_ledger_that_was_made_since_is_looked_at():
+def test_ledger_made_after_the_index_is_read():
     stage = Stage()
     stage.bookies("abcd")
     old = stage.metadata.new_ledger_id()
@@ -152,7 +152,7 @@ def test_a_ledger_that_was_made_since_is_looked_at():
     assert [one.ledger_id for one in stage.foresees("a").dangers] == [new]
 
 
-def test_an_open_ledger_that_has_moved_since_is_looked_at():
+def test_open_ledger_moved_after_the_index_is_read():
     stage = Stage()
     stage.bookies("abcd")
     before = LedgerMetadata(7, 3, 3, 3, (Fragment(0, ("b", "c", "d")),))
@@ -162,8 +162,8 @@ def test_an_open_ledger_that_has_moved_since_is_looked_at():
     assert {one.ledger_id for one in foreseen(stage, ["a"], index).dangers} == {7}
 
 
-def test_a_ledger_that_closes_while_somebody_asks_is_in_danger_as_before():
-    """The console's watch looked on meanwhile: a ledger that closed was found by neither of its shapes, and told as safe."""
+def test_ledger_closing_during_the_question_stays_in_danger():
+    """The console's watch changes the index meanwhile: a ledger that closed matched neither of its shapes and counted as safe."""
     stage = Stage()
     stage.bookies("abc")
     stage.ledger(LedgerMetadata(7, 3, 3, 2, (Fragment(0, ("a", "b", "c")),)))
@@ -173,7 +173,7 @@ def test_a_ledger_that_closes_while_somebody_asks_is_in_danger_as_before():
     assert {one.ledger_id for one in foreseen(stage, ["a", "b"], index).dangers} == {7}
 
 
-def test_of_very_many_ids_that_were_given_out_since_only_the_newest_are_looked_at(monkeypatch):
+def test_only_the_newest_of_very_many_new_ids_are_read(monkeypatch):
     monkeypatch.setattr(stopping, "LOOKED_AT_MAX", 10)
     stage = Stage()
     stage.bookies("abc")
@@ -181,7 +181,7 @@ def test_of_very_many_ids_that_were_given_out_since_only_the_newest_are_looked_a
     assert stage.foresees("a").dangers == [] and len(stage.read) == 10
 
 
-def test_a_bookie_that_lacks_something_by_a_task_is_doubted():
+def test_bookie_lacking_entries_by_a_task_does_not_count_as_a_copy():
     stage = Stage()
     stage.bookies("abc")
     stage.ledger(closed(1))
@@ -192,7 +192,7 @@ def test_a_bookie_that_lacks_something_by_a_task_is_doubted():
     assert stage.foresees("a").dangers == [Danger(1, 0, 9, 1, 2, "too few copies would be left")]
 
 
-def test_a_record_that_nobody_can_read_is_a_danger_unless_it_names_others():
+def test_unreadable_record_is_a_danger_unless_the_index_names_other_bookies():
     stage = Stage()
     stage.bookies("abcdef")
     stage.ledger(closed(1, "def"))
@@ -200,7 +200,7 @@ def test_a_record_that_nobody_can_read_is_a_danger_unless_it_names_others():
     assert [(one.ledger_id, one.why) for one in found.dangers] == [(2, "nobody knows whom it names")]
 
 
-def test_a_stranger_is_refused():
+def test_unknown_bookie_is_refused():
     stage = Stage()
     stage.bookies("abc")
     with pytest.raises(ConfigurationError):

@@ -1,4 +1,4 @@
-"""A bookie's healing when something comes that nobody expected."""
+"""A bookie's healing with unexpected errors."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from bookspark.store.autorecovery import healing
 from tests.awaiting import SECONDS_MAX
 
 
-def test_one_ledger_that_can_not_be_healed_is_tried_again_alone(monkeypatch):
-    """Each attempt read the metadata of all ledgers again, and the exact check left the bookie out meanwhile."""
+def test_unhealable_ledger_is_retried_alone(monkeypatch):
+    """Each attempt read the metadata of all ledgers again, and the exact check skipped the bookie meanwhile."""
     monkeypatch.setattr(healing, "_RETRY_SECONDS", 0.01)
     limbo, tries, listed = {1: 1, 2: 1}, [], []
     healed = threading.Event()
@@ -44,8 +44,8 @@ def test_one_ledger_that_can_not_be_healed_is_tried_again_alone(monkeypatch):
     assert running.status().seconds < 10**6, "it did not go on after its end"
 
 
-def test_a_defect_at_one_ledger_does_not_end_the_healing(monkeypatch, caplog):
-    """The thread died at it, and all ledgers stayed in limbo until the bookie was started again."""
+def test_exception_at_a_ledger_does_not_end_the_healing(monkeypatch, caplog):
+    """The exception ended the thread, and all ledgers stayed in limbo until the bookie's next start."""
     monkeypatch.setattr(healing, "_RETRY_SECONDS", 0.01)
     cleared: set[int] = set()
     healed = threading.Event()

@@ -1,4 +1,4 @@
-"""Which ledgers are not closed, and whose recovery does not end, as an auditor sees it."""
+"""An auditor's counts of ledgers that are not closed and of ledger recoveries that don't end."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class Stage:
         self.store.write_ledger(replace(found.value, state=state, **end), found.version)
 
     def look(self, seconds=100.0):
-        """After so many seconds: (open, standing)."""
+        """Run a pass after ``seconds``: (open, stuck in recovery)."""
         self.now += seconds
         self.view.look()
         return tuple(self.view.figures().values())
 
 
-def test_what_is_open_is_counted_and_what_is_closed_no_more():
+def test_open_ledgers_are_counted_until_they_are_closed_or_deleted():
     stage = Stage()
     first = [stage.make(OPEN) for _ in range(3)]
     stage.make(CLOSED)
@@ -56,7 +56,7 @@ def test_what_is_open_is_counted_and_what_is_closed_no_more():
     assert stage.look() == (1, 0)
 
 
-def test_a_recovery_stands_once_it_was_seen_twice():
+def test_recovery_counts_as_stuck_once_two_passes_saw_it():
     stage = Stage()
     one = stage.make(IN_RECOVERY)
     assert stage.look() == (1, 0)
@@ -69,11 +69,11 @@ def test_a_recovery_stands_once_it_was_seen_twice():
     assert [stage.look(), stage.look()] == [(1, 0), (1, 1)]
 
 
-def test_it_rests():
+def test_passes_keep_a_pause_that_grows_with_their_duration():
     stage = Stage()
     stage.make(OPEN)
     assert [stage.look(), stage.look(0.5)] == [(1, 0), (1, 0)] and len(stage.read) == 1
-    # A look that took 2 s.
+    # A pass that takes 2 s.
     real = stage.store.list_ledgers
 
     def slow():
@@ -87,7 +87,7 @@ def test_it_rests():
     assert len(stage.read) == 2
 
 
-def test_a_look_reads_a_bounded_number_of_records_and_comes_to_all(monkeypatch):
+def test_pass_reads_a_bounded_number_of_records_and_passes_cover_all(monkeypatch):
     monkeypatch.setattr(auditor, "_READ_MAX", 10)
     stage, choose = Stage(), random.Random(21)
     states = [choose.choice((OPEN, IN_RECOVERY, CLOSED)) for _ in range(200)]
@@ -100,7 +100,7 @@ def test_a_look_reads_a_bounded_number_of_records_and_comes_to_all(monkeypatch):
     for _ in range(40):
         stage.look()
     assert stage.look() == (still, sum(state is IN_RECOVERY for state in states))
-    # New ones come before old ones that nobody has looked at.
+    # New ledgers come before old ledgers not read yet.
     stage.view = OpenLedgers(stage.store, lambda: stage.now)
     stage.look()
     new = stage.make(OPEN)
@@ -109,7 +109,7 @@ def test_a_look_reads_a_bounded_number_of_records_and_comes_to_all(monkeypatch):
     assert new in stage.view._again
 
 
-def test_of_very_many_ids_that_were_skipped_only_the_newest_are_looked_at(monkeypatch):
+def test_only_the_newest_of_very_many_skipped_ids_are_read(monkeypatch):
     monkeypatch.setattr(auditor, "_NEW_MAX", 50)
     stage = Stage()
     stage.look()

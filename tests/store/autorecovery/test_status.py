@@ -1,4 +1,4 @@
-"""What is said of how much is left."""
+"""The status of autorecovery: remaining ledgers, bytes and time."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ def task(**bookies: Reason) -> Task:
     return Task(1, bookies)
 
 
-def test_bytes_are_those_of_the_copies_that_others_take_over() -> None:
+def test_bytes_to_copy_cover_only_copies_that_move_to_other_bookies() -> None:
     assert bytes_to_copy(CLOSED, task(c=Reason.LOST)) == 300
     assert bytes_to_copy(CLOSED, task(d=Reason.MISPLACED)) == 700
     assert bytes_to_copy(CLOSED, task(a=Reason.LOST, c=Reason.LOST)) == 1300
     assert bytes_to_copy(CLOSED, task(a=Reason.LACKS, x=Reason.LOST)) == 0
 
 
-def test_of_a_striped_ledger_a_bookie_has_its_share() -> None:
+def test_bytes_to_copy_of_a_striped_ledger_are_the_share_of_the_bookie() -> None:
     striped = replace(CLOSED, write_quorum=2, ack_quorum=2, fragments=CLOSED.fragments[:1])
     assert bytes_to_copy(striped, task(a=Reason.LOST)) == pytest.approx(1000 * 2 / 3, abs=1)
 
 
-def test_of_a_ledger_that_is_open_or_empty_nothing_is_said() -> None:
+def test_bytes_to_copy_are_0_for_an_open_or_empty_ledger() -> None:
     assert bytes_to_copy(replace(CLOSED, state=LedgerState.OPEN), task(a=Reason.LOST)) == 0
     assert bytes_to_copy(replace(CLOSED, last_entry_id=-1, length=0), task(a=Reason.LOST)) == 0
 
 
-def test_the_time_left_goes_by_what_the_workers_do() -> None:
+def test_time_left_follows_the_progress_of_the_workers() -> None:
     store = MemoryStore()
     tasks = store.underreplication
     idle = autorecovery_status(store)

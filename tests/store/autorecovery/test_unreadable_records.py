@@ -1,7 +1,7 @@
-"""One record that nobody can decode concerns what it describes: everybody who walks over many records names it and goes on.
+"""An unreadable record affects only its own ledger, log or task: work over many records names it and goes on.
 
-Named after what was found: ``custom_metadata={"team": "billing"}`` made a record that could not be decoded, and autorecovery,
-lossy boots and listings then stopped for all ledgers of the cluster.
+``custom_metadata={"team": "billing"}`` once made a record that could not be decoded, and autorecovery, lossy boots and listings
+stopped for all ledgers of the cluster.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from tests.store.autorecovery.kit import Cluster
 from tests.store.metadata.kit import ledger
 
 BAD = 5
-"""The ledger whose record is bad; those before and after it are good."""
+"""The ledger with an unreadable record, amid ledgers with readable records."""
 
 
 def changed(**fields: Any) -> bytes:
@@ -100,7 +100,7 @@ def cluster() -> Cluster:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS.values(), ids=DOCUMENTS.keys())
-def test_a_bad_record_is_named_and_all_others_are_read(cluster: Cluster, document: bytes) -> None:
+def test_unreadable_record_is_named_and_all_others_are_read(cluster: Cluster, document: bytes) -> None:
     store = cluster.metadata
     spoil(store, BAD, document)
     with pytest.raises(UnreadableRecordError, match=f"ledger {BAD}"):
@@ -127,7 +127,9 @@ def test_the_auditor_marks_the_other_ledgers_of_a_lost_bookie(cluster: Cluster, 
 
 
 @pytest.mark.parametrize("document", [b"soon", b"nan", b"-1", b"\xff"])
-def test_a_bad_delay_leaves_each_auditor_its_own(cluster: Cluster, document: bytes, caplog) -> None:
+def test_auditor_uses_its_own_delay_if_the_stored_delay_is_unreadable(
+    cluster: Cluster, document: bytes, caplog
+) -> None:
     assert cluster.metadata._tree().create("lostbookierecoverydelay", document)
     test_the_auditor_marks_the_other_ledgers_of_a_lost_bookie(cluster, caplog)
     with pytest.raises(UnreadableRecordError, match="autorecovery delay"):
@@ -136,20 +138,20 @@ def test_a_bad_delay_leaves_each_auditor_its_own(cluster: Cluster, document: byt
     assert cluster.metadata.auditors.delay_seconds() == 3.0
 
 
-def test_the_exact_check_names_it_and_checks_the_others(cluster: Cluster) -> None:
+def test_exact_check_names_an_unreadable_record_and_checks_the_others(cluster: Cluster) -> None:
     cluster.held["b"] = [row for row in cluster.held["b"] if row[0] != 8]
     report = cluster.check()
     assert (report.ledgers, report.marked) == (4, 1) and report.unreadable.keys() == {BAD}
     assert cluster.found().keys() == {8}
 
 
-def test_a_ledger_that_turns_bad_during_the_check_is_left_out(cluster: Cluster) -> None:
+def test_exact_check_skips_a_record_that_becomes_unreadable_during_it(cluster: Cluster) -> None:
     cluster.held["b"] = []
     report = cluster.check(meanwhile=lambda: spoil(cluster.metadata, 8))
     assert report.marked == 3 and cluster.found().keys() == {1, 2, 9}
 
 
-def test_a_decommission_moves_the_others_and_does_not_say_done(cluster: Cluster, monkeypatch) -> None:
+def test_decommission_moves_all_other_ledgers_but_keeps_the_cookie(cluster: Cluster, monkeypatch) -> None:
     monkeypatch.setattr(decommission_module, "_POLL_SECONDS", 0.0)
     cluster.metadata.unregister_bookie("a")
 
@@ -172,7 +174,7 @@ def test_a_decommission_moves_the_others_and_does_not_say_done(cluster: Cluster,
     assert "a" not in cluster.metadata.list_cookies()
 
 
-def test_a_lossy_boot_fences_it_and_the_others_and_goes_on() -> None:
+def test_lossy_boot_fences_ledgers_with_and_without_a_readable_record() -> None:
     store = MemoryStore()
     for _ in range(7):
         store.create_ledger(ledger(store.new_ledger_id()))
@@ -187,18 +189,18 @@ def test_a_lossy_boot_fences_it_and_the_others_and_goes_on() -> None:
     assert {one.ledger_id for one in found.records if isinstance(one, FenceNoted)} == set(range(7))
     assert {one.ledger_id for one in found.records if isinstance(one, LimboNoted)} == set(range(7))
     with pytest.raises(UnreadableRecordError):
-        # The storage answers what raises with unknown, so no add is admitted.
+        # The storage answers unknown if this raises, so it admits no add.
         fence_check(store, "bookie-1")(BAD)
 
 
-def test_nothing_is_collected_by_it_and_the_others_are(cluster: Cluster) -> None:
+def test_garbage_collection_keeps_a_ledger_with_an_unreadable_record(cluster: Cluster) -> None:
     store = cluster.metadata
     assert list_ledgers(store) == Complete({1, 2, BAD, 8, 9}), "a bad record is a ledger that exists"
     answers = read_records(store, [3, BAD, 7])
     assert collectable([3, BAD, 7], answers) == (3, 7)
 
 
-def test_healing_heals_the_others_and_tries_it_again(monkeypatch) -> None:
+def test_healing_retries_an_unreadable_record_and_heals_the_others(monkeypatch) -> None:
     monkeypatch.setattr(healing, "_RETRY_SECONDS", 0.01)
     store = MemoryStore()
     for ledger_id in (1, 2):
@@ -225,7 +227,7 @@ def test_healing_heals_the_others_and_tries_it_again(monkeypatch) -> None:
 NEWER_TASK = b'{"formatVersion": 9, "replica": {}, "colour": "blue"}'
 
 
-def test_a_damaged_task_is_made_anew_one_of_a_newer_version_stands_and_the_others_are_marked(cluster: Cluster) -> None:
+def test_damaged_task_is_replaced_and_a_task_of_a_newer_version_stays(cluster: Cluster) -> None:
     store, tasks = cluster.metadata, cluster.metadata.underreplication
     tasks.mark(Mark(ledger_id, {"a": Reason.LOST}) for ledger_id in (1, 2, 8, 9))
     spoil_task(store, 2, b"garbage")
@@ -246,7 +248,7 @@ def test_a_damaged_task_is_made_anew_one_of_a_newer_version_stands_and_the_other
         found.task(8)
 
 
-def test_other_documents_of_autorecovery(cluster: Cluster) -> None:
+def test_autorecovery_tolerates_its_other_unreadable_records(cluster: Cluster) -> None:
     store, tasks, auditors = cluster.metadata, cluster.metadata.underreplication, cluster.metadata.auditors
     tree = store._tree()
     tasks.mark([Mark(1, {"a": Reason.LOST})])
@@ -260,7 +262,7 @@ def test_other_documents_of_autorecovery(cluster: Cluster) -> None:
     assert autorecovery_status(store).ledgers == 1
 
 
-def test_a_bookie_of_a_bad_registration_is_there_and_gets_nothing(cluster: Cluster) -> None:
+def test_bookie_with_an_unreadable_registration_counts_as_present_and_read_only(cluster: Cluster) -> None:
     world = cluster.metadata._world
     world.registrations["b"] = (world.registrations["a"][0], b"\xff")
     found = cluster.metadata.bookies()
@@ -269,7 +271,7 @@ def test_a_bookie_of_a_bad_registration_is_there_and_gets_nothing(cluster: Clust
         decommission(cluster, "b", timeout_seconds=1.0)  # type: ignore[arg-type]
 
 
-def test_the_system_tables_name_it(cluster: Cluster, caplog) -> None:
+def test_system_tables_list_a_ledger_with_an_unreadable_record(cluster: Cluster, caplog) -> None:
     (ids,) = LEDGERS.plan(cluster)  # type: ignore[arg-type]
     rows = {row[0]: row for row in LEDGERS.rows(cluster, ids, b"")}  # type: ignore[arg-type]
     assert rows.keys() == {1, 2, BAD, 8, 9}
@@ -280,7 +282,7 @@ def test_the_system_tables_name_it(cluster: Cluster, caplog) -> None:
     assert batch.num_rows == 5
 
 
-def test_a_log_with_a_bad_record_does_not_keep_others_from_being_listed(cluster: Cluster) -> None:
+def test_unreadable_record_of_a_log_does_not_hide_other_logs(cluster: Cluster) -> None:
     from bookspark.protocol.logs.log_options import LogOptions
 
     registry = LogRegistry(cluster.metadata)
@@ -297,7 +299,7 @@ def test_a_log_with_a_bad_record_does_not_keep_others_from_being_listed(cluster:
     assert encode_record(registry.get("good"))
 
 
-def test_deleting_a_log_leaves_a_ledger_that_may_be_anybodys(cluster: Cluster, caplog) -> None:
+def test_deletion_of_a_log_keeps_a_ledger_with_an_unreadable_record(cluster: Cluster, caplog) -> None:
     from bookspark.protocol.logs.log_options import LogOptions
     from bookspark.protocol.logs.log_record import EPOCH_LABEL, LOG_LABEL
 
@@ -321,7 +323,7 @@ def test_deleting_a_log_leaves_a_ledger_that_may_be_anybodys(cluster: Cluster, c
     assert f"ledger {BAD} is not deleted" in caplog.text and BAD in store.list_ledgers()
 
 
-def test_a_bad_record_is_still_an_error_of_the_store_for_whoever_asks_for_it_alone(cluster: Cluster) -> None:
+def test_unreadable_record_read_alone_is_an_error_of_the_metadata_store(cluster: Cluster) -> None:
     with pytest.raises(MetadataStoreError):
         cluster.get_ledger_metadata(BAD)
     with pytest.raises(NoSuchLedgerError):

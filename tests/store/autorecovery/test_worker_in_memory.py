@@ -10,8 +10,8 @@ from tests.awaiting import await_that
 from tests.store.autorecovery.kit import Cluster
 
 
-def test_what_nobody_expected_does_not_end_the_work(caplog, monkeypatch) -> None:
-    """The thread died, and the process went on as if it worked: nothing was repaired until somebody started it again."""
+def test_unexpected_exception_does_not_end_the_replication_worker(caplog, monkeypatch) -> None:
+    """The thread ended and the process stayed up: nothing was repaired until a restart."""
     cluster = Cluster()
     cluster.close_ledger(1)
     tasks = cluster.metadata.underreplication

@@ -1,4 +1,4 @@
-"""What a newer version has left: a boot that does not know it says so, and takes nothing of it for lost."""
+"""A boot over files of a newer version of Bookspark names the unknown record and loses nothing."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ RECORDS = {"a kind of record": ("of tomorrow", 7), "a field of a record": ("fenc
 
 
 @pytest.mark.parametrize("what", RECORDS)
-def test_a_control_record_of_a_newer_version_is_named_and_nothing_is_lost(what, tmp_path):
-    """It was `KeyError: 'at'`."""
+def test_boot_names_a_control_record_of_a_newer_version_and_loses_nothing(what, tmp_path):
+    """The boot raised `KeyError: 'at'`."""
     bookie = Pumped(config(tmp_path / "a", tmp_path / "b"))
     bookie.add(7, 0, 9)
     bookie.storage.close()

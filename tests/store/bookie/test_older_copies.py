@@ -1,4 +1,4 @@
-"""An older copy of a directory that is put back: it lacks what came since, and nothing in it says so."""
+"""A directory replaced by an older copy of itself: the copy lacks later entries, and nothing in it says so."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEDGER = 0
 
 
 class Bookie:
-    """A bookie whose directories may be replaced by copies of them. ``noted``: how far they went."""
+    """A bookie whose directories a test replaces by copies. ``noted``: the reach of each directory at the last stop."""
 
     def __init__(self, folder, disks):
         self.folder, self.names = folder, [f"disk{number}" for number in range(disks)]
@@ -72,7 +72,7 @@ def add(bookie, first, last):
 
 
 def written_behind_a_copy(bookie):
-    """The copy has entries 0 to 9 of what the directory had."""
+    """Copy disk0 after entries 0 to 9, then add entries up to 49."""
     add(bookie, 0, 9)
     bookie.close()
     bookie.copy("disk0", "copy")
@@ -83,7 +83,7 @@ def written_behind_a_copy(bookie):
     bookie.close()
 
 
-def test_what_came_since_is_unknown(bookie):
+def test_entries_written_after_the_copy_are_unknown(bookie):
     written_behind_a_copy(bookie)
     bookie.put_back("disk0", "copy")
     bookie.open()
@@ -91,11 +91,11 @@ def test_what_came_since_is_unknown(bookie):
     for entry_id in (15, 35, 99):
         entries, refusal = bookie.pumped.read(LEDGER, entry_id, entry_id)
         assert entries or isinstance(refusal, Unknown)
-    # Of a ledger that the copy never heard of, which may be closed by now.
+    # The copy has no record of this ledger, which may be closed by now.
     assert isinstance(bookie.storage.absent(LEDGER + 1), Unknown)
 
 
-def test_a_fence_that_came_since_is_unsure(bookie):
+def test_fence_written_after_the_copy_is_unsure(bookie):
     add(bookie, 0, 0)
     bookie.close()
     for name in bookie.names:
@@ -103,7 +103,7 @@ def test_a_fence_that_came_since_is_unsure(bookie):
     bookie.open()
     assert bookie.pumped.fence(LEDGER) is Status.OK
     bookie.close()
-    # Its metadata is read for phase one: nothing there tells of the fence.
+    # Phase one of the lossy boot reads the metadata; without this ledger nothing there shows the fence.
     bookie.metadata.delete_ledger(LEDGER)
     for name in bookie.names:
         bookie.put_back(name, f"copy of {name}", f"away {name}")
@@ -111,8 +111,8 @@ def test_a_fence_that_came_since_is_unsure(bookie):
     assert bookie.pumped.add(LEDGER, 1) is Status.LIMBO
 
 
-def test_what_was_put_away_is_older_when_it_comes_back(bookie):
-    """It lacks what came while the copy was in its place, although it has more of everything else."""
+def test_original_directory_counts_as_older_when_it_replaces_its_copy_again(bookie):
+    """The original has more entries than the copy, but lacks entries added while the copy was in its place."""
     written_behind_a_copy(bookie)
     gone_before = max(log_of(reach.location) for reach in bookie.noted.values())
     bookie.put_back("disk0", "copy")
@@ -125,8 +125,7 @@ def test_what_was_put_away_is_older_when_it_comes_back(bookie):
     assert "disk0 is an older copy of itself" in bookie.why
 
 
-def test_a_directory_as_it_was_left_is_not_older(bookie):
-    """Also when all of its entries, and their logs, are removed."""
+def test_directory_of_a_clean_stop_is_not_older(bookie):
     add(bookie, 0, 9)
     for _ in range(2):
         bookie.close()

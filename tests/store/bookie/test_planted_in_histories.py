@@ -1,4 +1,4 @@
-"""Each law of ``histories`` is seen to be broken by a planted fault."""
+"""The histories detect planted faults, each of which breaks one of their laws."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def one_too_high(ledger, record):
 
 
 def to_all(ledger, key, recovery):
-    """An add of whoever has the password, fenced or not."""
+    """Admit every add with the right password, fenced or not."""
     return _admit_add(ledger, key, True)
 
 
@@ -70,7 +70,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_planted_fault_is_found(monkeypatch, fault):
+def test_histories_detect_each_planted_fault(monkeypatch, fault):
     what, wrong, trouble, found = FAULTS[fault]
     monkeypatch.setattr(what, wrong)
     with stepped():

@@ -1,11 +1,11 @@
-"""Memory that logs are read into: the same again and again, but for what somebody has a view of."""
+"""Read memory is lent again and again, except while a view of it exists."""
 
 from __future__ import annotations
 
 from bookspark.store.bookie.holdings.reads import ReadMemory
 
 
-def test_memory_is_lent_again_once_no_view_of_it_is_left_and_no_sooner():
+def test_memory_is_lent_again_only_when_no_view_of_it_is_left():
     memory = ReadMemory()
     kept = []
     for number in range(40):
@@ -20,7 +20,7 @@ def test_memory_is_lent_again_once_no_view_of_it_is_left_and_no_sooner():
     assert memory.lend(1_000_000).obj is first
 
 
-def test_more_than_a_chunk_is_memory_of_its_own():
+def test_request_above_the_chunk_size_gets_its_own_memory():
     memory = ReadMemory()
     chunk = memory.lend(10).obj
     large = memory.lend(5_000_000)

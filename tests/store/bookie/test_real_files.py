@@ -1,4 +1,4 @@
-"""The file system of the machine, where it differs from the one in memory; and what stands in front of file systems."""
+"""The real file system where it differs from the one in memory, and the layers in front of file systems."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.testing.memory_files import MemoryFileSystem
 
 
-def test_what_can_not_be_looked_at_is_not_absent(tmp_path: Path) -> None:
-    """``os.path.exists`` says no to any error. On a disk that gives EIO, no unclean marker was taken for a clean stop."""
+def test_exists_raises_for_a_path_that_cannot_be_examined(tmp_path: Path) -> None:
+    """``os.path.exists`` is false on any error: on a disk that gave EIO, the unclean marker seemed absent and the stop clean."""
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(OSError, match="loop"):
         RealFileSystem().exists(str(tmp_path / "loop"))
 
 
-def test_what_is_not_there_is_absent(tmp_path: Path) -> None:
+def test_exists_is_false_for_a_missing_path(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     files = RealFileSystem()
     assert files.exists(str(tmp_path / "file"))
@@ -32,7 +32,7 @@ def test_what_is_not_there_is_absent(tmp_path: Path) -> None:
     assert not files.exists(str(tmp_path / "file" / "below"))
 
 
-def test_a_sync_of_names_leaves_no_descriptor_open(tmp_path: Path) -> None:
+def test_sync_directory_leaves_no_descriptor_open(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(5):
         RealFileSystem().sync_directory(str(tmp_path))
@@ -41,7 +41,7 @@ def test_a_sync_of_names_leaves_no_descriptor_open(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_file_is_written_read_cut_and_reserved_as_the_seam_says(tmp_path: Path) -> None:
+def test_real_files_write_read_truncate_and_preallocate_as_the_seam_defines(tmp_path: Path) -> None:
     files, path = RealFileSystem(), str(tmp_path / "deep" / "file")
     files.make_directory(str(tmp_path / "deep"))
     files.make_directory(str(tmp_path / "deep"))
@@ -73,7 +73,7 @@ def test_a_file_is_written_read_cut_and_reserved_as_the_seam_says(tmp_path: Path
     assert len(os.listdir("/proc/self/fd")) == before - 1
 
 
-def test_short_reads_of_the_kernel_are_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_continues_after_a_short_read_of_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = RealFileSystem().open(str(tmp_path / "file"), create=True)
     file.write([b"0123456789"], 0)
     pread = os.pread
@@ -82,7 +82,7 @@ def test_short_reads_of_the_kernel_are_gone_on_with(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize(("number", "answer"), [(errno.EAGAIN, False), (errno.EOPNOTSUPP, False), (errno.EIO, None)])
-def test_what_the_page_cache_can_not_give_now_is_no_error(
+def test_cached_read_is_false_for_a_page_cache_miss_and_raises_other_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, answer: bool | None
 ) -> None:
     file = RealFileSystem().open(str(tmp_path / "file"), create=True)
@@ -99,7 +99,7 @@ def test_what_the_page_cache_can_not_give_now_is_no_error(
 
 
 @pytest.mark.parametrize(("number", "raises"), [(errno.EOPNOTSUPP, False), (errno.ENOSPC, True)])
-def test_a_file_system_that_can_not_reserve_space_is_only_slower(
+def test_preallocate_ignores_an_unsupported_call_and_raises_on_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, raises: bool
 ) -> None:
     file = RealFileSystem().open(str(tmp_path / "file"), create=True)
@@ -112,7 +112,7 @@ def test_a_file_system_that_can_not_reserve_space_is_only_slower(
         file.preallocate(10)
 
 
-def test_dry_run_makes_files_and_finds_none_that_is_missing():
+def test_dry_run_creates_files_in_memory_and_raises_for_a_missing_file():
     files = DryRunFileSystem(MemoryFileSystem("/disk"))
     with pytest.raises(FileNotFoundError):
         files.open("/disk/new")
@@ -120,7 +120,7 @@ def test_dry_run_makes_files_and_finds_none_that_is_missing():
     assert files.open("/disk/new").size() == 0
 
 
-def test_rest_of_a_short_write_is_written_after_it_and_a_write_of_nothing_is_an_error():
+def test_write_all_continues_after_a_short_write_and_raises_if_nothing_is_written():
     files = FaultyFileSystem(MemoryFileSystem("/disk"), "write * 1.. short:3")
     file = files.open("/disk/file", create=True)
     assert write_all(file, [b"0123", b"", b"4567"], 2) == 10
@@ -131,8 +131,8 @@ def test_rest_of_a_short_write_is_written_after_it_and_a_write_of_nothing_is_an_
         write_all(file, [b"0123"], 0)
 
 
-def test_more_buffers_than_the_kernel_takes_at_once_are_written_in_order(tmp_path: Path) -> None:
-    """It takes 1,024 and refuses more (EINVAL)."""
+def test_write_all_writes_more_than_1024_buffers_in_order(tmp_path: Path) -> None:
+    """The kernel takes 1,024 buffers at once and refuses more (EINVAL)."""
     file = RealFileSystem().open(str(tmp_path / "file"), create=True)
     buffers = [b"%04d" % number for number in range(2049)]
     assert write_all(file, buffers, 0) == 4 * len(buffers)

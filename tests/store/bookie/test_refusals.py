@@ -1,4 +1,4 @@
-"""What a bookie can't do is refused, with the status that says why, and nobody is left without an answer."""
+"""A bookie refuses requests that it can't carry out, with a status that says why, and answers every request."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def files():
 
 @pytest.fixture
 def bookie(tmp_path, files):
-    """It holds entries 0..3 of ledger 5, not in memory, and has a loop that compares elsewhere."""
+    """It holds entries 0..3 of ledger 5 on disk only, and compares duplicates on a thread beside its loop."""
     before = Pumped(config(tmp_path))
     before.add(5, 0, 3)
     before.storage.close()
@@ -44,7 +44,7 @@ def bookie(tmp_path, files):
     pumped.storage.close()
 
 
-def test_each_negative_has_a_status_of_its_own_and_nothing_else_is_told_as_one():
+def test_only_negatives_have_negative_statuses_and_each_has_its_own():
     def told(response):
         return Header(Kind.READ, 0, status=status_of(response)).response()
 
@@ -54,7 +54,7 @@ def test_each_negative_has_a_status_of_its_own_and_nothing_else_is_told_as_one()
         assert isinstance(told(Unknown(reason)), Unknown)
 
 
-# -- adds of entries that are held already
+# -- adds of entries already held
 
 
 def hold(files):
@@ -62,7 +62,7 @@ def hold(files):
         files.add(f"{kind} */logs/*.arrows 1.. hold")
 
 
-def test_what_waits_for_a_comparison_when_the_bookie_stops_is_answered_once(bookie, files):
+def test_requests_behind_a_comparison_are_answered_once_when_the_bookie_stops(bookie, files):
     hold(files)
     compared = bookie.submit(add_frame(5, 0, 3))
     behind = bookie.submit(add_frame(5, 4))
@@ -82,7 +82,7 @@ def test_what_waits_for_a_comparison_when_the_bookie_stops_is_answered_once(book
     assert compared == behind == [Status.IO_ERROR] and len(synced) == 1
 
 
-def test_a_comparison_that_trips_is_an_error_of_that_add_and_is_logged(bookie, monkeypatch, caplog):
+def test_exception_in_a_comparison_fails_only_its_add_and_is_logged(bookie, monkeypatch, caplog):
     def trips(*arguments, **options):
         raise MemoryError
 
@@ -93,7 +93,7 @@ def test_a_comparison_that_trips_is_an_error_of_that_add_and_is_logged(bookie, m
     assert bookie.add(5, 0, 3) is Status.OK
 
 
-def test_an_add_that_no_thread_can_compare_is_to_come_again(bookie, monkeypatch):
+def test_add_without_a_thread_for_its_comparison_gets_too_many_requests(bookie, monkeypatch):
     def no_thread(*arguments):
         raise RuntimeError("can't start new thread")
 
@@ -103,7 +103,7 @@ def test_an_add_that_no_thread_can_compare_is_to_come_again(bookie, monkeypatch)
     assert bookie.add(5, 0, 3) is Status.OK
 
 
-def test_a_copy_that_can_not_be_read_now_is_neither_lost_nor_replaced(bookie, files):
+def test_copy_unreadable_for_a_moment_is_neither_lost_nor_replaced(bookie, files):
     files.add("open */logs/*.arrows 1.. too-many-files")
     assert bookie.add(5, 0, 3, payload=b"another") is Status.IO_ERROR
     files.clear()
@@ -122,14 +122,14 @@ def requests(storage):
     yield storage.settle
 
 
-def test_a_bookie_that_has_stopped_notes_nothing(tmp_path):
+def test_stopped_bookie_writes_no_control_record(tmp_path):
     bookie = Pumped(config(tmp_path))
     bookie.storage.close()
     for request in requests(bookie.storage):
         assert bookie.run(request) is Status.IO_ERROR
 
 
-def test_a_bookie_whose_last_directory_failed_notes_nothing(tmp_path, files):
+def test_bookie_without_a_working_directory_writes_no_control_record(tmp_path, files):
     bookie = Pumped(config(tmp_path), files)
     files.add("write */logs/*.arrows 1.. io-error")
     assert bookie.add(5, 0) is Status.IO_ERROR
@@ -139,14 +139,14 @@ def test_a_bookie_whose_last_directory_failed_notes_nothing(tmp_path, files):
     assert bookie.add(6, 0) is Status.READ_ONLY
 
 
-def test_the_limbo_of_a_ledger_that_is_not_known_is_over(tmp_path):
+def test_clearing_the_limbo_of_an_unknown_ledger_succeeds(tmp_path):
     bookie = Pumped(config(tmp_path))
     assert bookie.run(bookie.storage.lossy_boots.clear_limbo, 5, 1) is Status.OK
     bookie.storage.close()
 
 
-def test_a_loss_that_found_no_room_is_noted_at_the_stop_by_the_directory_that_has_some(tmp_path, files):
-    """The one that has none is asked first, and keeps the other from nothing."""
+def test_stop_writes_a_loss_into_a_directory_with_room(tmp_path, files):
+    """The full directory is asked first, which must not stop the other."""
     settings = config(tmp_path / "a", tmp_path / "b")
     before = Pumped(settings)
     for ledger_id in (4, 5):
@@ -183,8 +183,8 @@ class Queue:
 
 
 @pytest.mark.parametrize("ended", [True, False], ids=["carried through", "given up"])
-def test_a_control_log_that_is_written_anew_keeps_nothing_that_is_noted_after_it(ended):
-    """Each record of the bookie's life would stay in memory."""
+def test_control_log_rewrite_keeps_no_later_record_in_memory(ended):
+    """Otherwise all later records of the bookie would stay in memory."""
     directory, state = Queue(), ControlState()
     records = ControlRecords(state, [directory])
     records.is_open = True
@@ -204,7 +204,7 @@ def test_a_control_log_that_is_written_anew_keeps_nothing_that_is_noted_after_it
     assert [kept for kept in gc.get_referrers(content) if isinstance(kept, list)] == []
 
 
-def test_what_no_bookie_gives_is_unknown_from_then_on_and_nothing_else(tmp_path):
+def test_only_entries_noted_as_lost_become_unknown(tmp_path):
     bookie = Pumped(config(tmp_path))
     bookie.add(5, 0, 1)
     assert bookie.run(bookie.storage.lossy_boots.note_lost, 5, [(3, 4), (7, 7)]) is Status.OK
@@ -223,7 +223,7 @@ def test_what_no_bookie_gives_is_unknown_from_then_on_and_nothing_else(tmp_path)
     again.storage.close()
 
 
-def test_the_ranges_of_a_long_ledger_are_told_whole_where_there_is_no_loop(tmp_path, monkeypatch):
+def test_held_ranges_of_a_long_ledger_are_complete_without_a_loop(tmp_path, monkeypatch):
     monkeypatch.setattr(held_copies, "_ROWS_A_TURN", 3)
     bookie = Pumped(config(tmp_path))
     for entry_id in (*range(8), *range(10, 14)):
@@ -234,7 +234,7 @@ def test_the_ranges_of_a_long_ledger_are_told_whole_where_there_is_no_loop(tmp_p
     bookie.storage.close()
 
 
-def test_a_sync_whose_ledger_is_fenced_before_it_began_is_refused_and_syncs_nothing():
+def test_sync_of_a_ledger_fenced_before_it_begins_is_refused_and_syncs_nothing():
     ledger, begun, told, submitted = BookieLedger(5), [], [], []
     holdings = SimpleNamespace(
         when_left=lambda ledger_id, then: then(),
@@ -253,8 +253,8 @@ def test_a_sync_whose_ledger_is_fenced_before_it_began_is_refused_and_syncs_noth
 
 
 @pytest.mark.parametrize("begins", [False, True], ids=["at first", "when it has begun"])
-def test_a_sync_that_was_refused_for_an_unsure_fence_is_not_answered_ok_once_the_fence_is_sure(begins):
-    """An add of the same writer makes the fence sure while rows of a directory that failed leave the index."""
+def test_sync_refused_for_an_unsure_fence_stays_refused_once_the_fence_is_sure(begins):
+    """An add of the same writer makes the fence sure while the rows of a failed directory leave the index."""
     ledger, left, begun, told = BookieLedger(5, fence_unsure=not begins), [], [], []
     holdings = SimpleNamespace(
         when_left=lambda ledger_id, then: left.append(then),
@@ -272,7 +272,7 @@ def test_a_sync_that_was_refused_for_an_unsure_fence_is_not_answered_ok_once_the
     assert told == [Status.LIMBO]
 
 
-def test_losses_that_are_found_while_others_are_written_are_written_after_them_and_once():
+def test_losses_during_a_write_of_losses_are_written_once_afterwards():
     written = []
     holdings = SimpleNamespace(losses_durable=threading.Event())
     records = SimpleNamespace(write=lambda records, done: written.append((list(records), done)))
@@ -299,7 +299,7 @@ def served(tmp_path, files):
         client.close()
 
 
-def test_a_request_that_trips_is_an_error_of_that_request_and_is_logged(served, monkeypatch, caplog):
+def test_exception_in_a_request_fails_only_that_request_and_is_logged(served, monkeypatch, caplog):
     server, client = served
 
     def trips(*arguments):
@@ -324,20 +324,20 @@ def test_a_request_that_trips_is_an_error_of_that_request_and_is_logged(served, 
     ],
     ids=["unknown kind", "LAC", "fetch"],
 )
-def test_a_request_that_makes_no_sense_is_refused_and_the_next_one_is_answered(served, header):
+def test_invalid_request_is_refused_and_the_next_request_is_answered(served, header):
     _, client = served
     assert client.call(header).header.status == Status.BAD_REQUEST
     assert client.call(Header(Kind.STATUS, 0)).header.status == Status.OK
 
 
-def test_a_batch_that_is_no_add_is_refused(served):
+def test_entry_batch_of_another_kind_than_add_is_refused(served):
     _, client = served
     client.send(encode_entries(Header(Kind.SYNC, 3, 5, 0, 0, master_key=KEY), entries(5, 0, 0)))
     assert client.receive().header.status == Status.BAD_REQUEST
     assert client.call(Header(Kind.STATUS, 0)).header.status == Status.OK
 
 
-def test_more_requests_than_a_connection_may_have_under_way_are_to_come_again(served, files):
+def test_request_above_the_limit_of_a_connection_gets_too_many_requests(served, files):
     _, client = served
     files.add("sync */logs/*.arrows 1.. hold")
     client.send(add_frame(5, 0, request_id=1), add_frame(5, 1, request_id=2))
@@ -350,7 +350,7 @@ def test_more_requests_than_a_connection_may_have_under_way_are_to_come_again(se
     assert client.add(5, 2).status == Status.OK
 
 
-def test_copies_that_can_not_be_made_durable_are_not_listed(served, monkeypatch):
+def test_ranges_fail_if_their_copies_cannot_be_made_durable(served, monkeypatch):
     server, client = served
     client.add(5, 0)
     monkeypatch.setattr(server.storage, "when_durable", lambda rows, done: done(Status.IO_ERROR))
@@ -358,7 +358,7 @@ def test_copies_that_can_not_be_made_durable_are_not_listed(served, monkeypatch)
     assert answer.header.status == Status.IO_ERROR and not answer.body
 
 
-def test_a_fetch_is_passed_on_and_its_end_told(served):
+def test_fetch_is_passed_on_and_answered_with_its_result(served):
     server, client = served
     asked = []
 
@@ -379,7 +379,7 @@ def test_a_fetch_is_passed_on_and_its_end_told(served):
     assert asked == [(0, 0, source), (3, 9, source)]
 
 
-def test_a_bookie_that_stops_ends_its_connections(tmp_path):
+def test_stopping_bookie_ends_its_connections(tmp_path):
     with serving(config(tmp_path)) as (_, address):
         client = Client(address)
         client.add(5, 0)

@@ -1,4 +1,4 @@
-"""Rewriting sealed logs: what is served afterwards, what is on the disk, what a crash or a flipped bit does to it."""
+"""Rewriting of sealed logs: reads afterwards, the files on disk, crashes and flipped bits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def logs_of(directory: Path) -> list[str]:
 
 
 def fill(storage: Pumped) -> None:
-    """Three ledgers: one in single entries, one in a batch of a thousand, one with gaps."""
+    """Four ledgers: single entries, a batch of a thousand, gaps, a long entry."""
     pending = [storage.submit(add_frame(5, i, last_add_confirmed=i - 1)) for i in range(300)]
     pending.append(storage.submit(add_frame(6, 0, 999, payload=b"x" * 300)))
     pending += [storage.submit(add_frame(7, i, i + 1)) for i in range(0, 60, 3)]
@@ -48,7 +48,7 @@ def contents(storage: Pumped):
 
 @pytest.fixture
 def storage(tmp_path):
-    """One with a sealed log."""
+    """A storage with a sealed log."""
     pumped = Pumped(config(tmp_path / "live"))
     fill(pumped)
     pumped.seal()
@@ -63,7 +63,7 @@ def rewritten(storage, tmp_path):
     return storage
 
 
-def test_the_same_entries_come_back_from_the_rewritten_log(storage, tmp_path):
+def test_rewritten_log_returns_the_same_entries_in_less_space(storage, tmp_path):
     before = contents(storage)
     size = storage.storage.status().log_bytes
     assert storage.reclaim() > size // 2
@@ -73,12 +73,12 @@ def test_the_same_entries_come_back_from_the_rewritten_log(storage, tmp_path):
     assert storage.storage.status().log_bytes == (tmp_path / "live/logs/00000002.arrow").stat().st_size < size / 3
 
 
-def test_every_digest_and_row_is_as_it_was_written(rewritten):
+def test_rewritten_log_keeps_every_row_and_digest(rewritten):
     found, _ = rewritten.read(5, 0, 299)
     assert found == [entries(5, i, i, confirmed=i - 1)[0] for i in range(300)]
 
 
-def test_an_arrow_reader_opens_it(rewritten, tmp_path):
+def test_arrow_reader_opens_a_rewritten_log(rewritten, tmp_path):
     with pyarrow.ipc.open_file(tmp_path / "live/logs/00000002.arrow") as reader:
         assert reader.schema == arrow_schema()
         assert reader.num_record_batches == sum(1 for _ in scan(tmp_path / "live"))
@@ -93,13 +93,13 @@ def scan(directory: Path):
     return scan_rewritten(RealFileSystem(), str(directory / "logs/00000002.arrow"))
 
 
-def test_blocks_are_as_long_as_they_may_be(rewritten, tmp_path):
+def test_blocks_have_up_to_256_entries_of_one_ledger(rewritten, tmp_path):
     found = [(block.ledger_id, block.entries) for block, _ in scan(tmp_path / "live")]
     assert found == [(5, 256), (5, 44), (6, 256), (6, 256), (6, 256), (6, 232), (7, 40), (8, 1)]
     assert BLOCK_ENTRIES_MAX == 256
 
 
-def test_the_bytes_are_those_that_pyarrow_writes_around_the_same_blocks(tmp_path):
+def test_head_and_footer_are_the_bytes_of_pyarrow(tmp_path):
     options = pyarrow.ipc.IpcWriteOptions(compression=pyarrow.Codec("zstd", compression_level=1))
     path = tmp_path / "theirs.arrow"
     with pyarrow.ipc.new_file(path, arrow_schema(), options=options) as writer:
@@ -116,14 +116,14 @@ def test_the_bytes_are_those_that_pyarrow_writes_around_the_same_blocks(tmp_path
     assert content[at:] == footer(places)
 
 
-def test_reads_of_parts_and_gaps(rewritten):
+def test_reads_inside_blocks_and_at_gaps_are_exact(rewritten):
     assert [entry.entry_id for entry in rewritten.read(6, 250, 260)[0]] == list(range(250, 261))
     assert [entry.entry_id for entry in rewritten.read(7, 3, 5)[0]] == [3, 4]
     assert rewritten.read(7, 5, 5) == ([], NO_SUCH_ENTRY)
     assert rewritten.ids(7) == [i for i in range(60) if i % 3 != 2]
 
 
-def test_clients_get_plain_frames(rewritten, tmp_path):
+def test_clients_read_and_compare_entries_of_a_rewritten_log(rewritten, tmp_path):
     rewritten.storage.close()
     with serving(config(tmp_path / "live")) as (_, address):
         client = Client(address)
@@ -139,7 +139,7 @@ def test_clients_get_plain_frames(rewritten, tmp_path):
         client.close()
 
 
-def test_an_answer_is_bounded_however_well_it_was_compressed(tmp_path):
+def test_answer_is_bounded_by_its_uncompressed_size(tmp_path):
     storage = Pumped(config(tmp_path))
     for first in range(0, 8000, 500):
         storage.add(5, first, first + 499, payload=bytes(2000))
@@ -156,7 +156,7 @@ def test_an_answer_is_bounded_however_well_it_was_compressed(tmp_path):
         client.close()
 
 
-def test_ranges_tell_the_new_places(rewritten, tmp_path):
+def test_ranges_list_the_new_locations(rewritten, tmp_path):
     ranges, _, _ = rewritten.storage.ranges(5, 0, 0, only=True)
     assert list(zip(ranges.first_entry_ids, ranges.last_entry_ids, ranges.logs, strict=True)) == [
         (0, 255, 2),
@@ -168,7 +168,7 @@ def test_ranges_tell_the_new_places(rewritten, tmp_path):
         assert file[position + size : position + size + 4] == b"\xff\xff\xff\xff"
 
 
-def test_it_survives_a_stop_and_a_crash(rewritten, tmp_path):
+def test_rewritten_log_survives_a_crash_and_a_stop(rewritten, tmp_path):
     before = contents(rewritten)
     dead = tmp_path / "dead"
     crash_image(tmp_path / "live", dead)
@@ -180,7 +180,7 @@ def test_it_survives_a_stop_and_a_crash(rewritten, tmp_path):
     assert Pumped(config(dead)).ids(5) == list(range(301))
 
 
-def test_without_a_checkpoint_all_is_found_by_reading(rewritten, tmp_path):
+def test_boot_without_a_checkpoint_restores_all_from_the_rewritten_log(rewritten, tmp_path):
     before = contents(rewritten)
     dead = tmp_path / "dead"
     crash_image(tmp_path / "live", dead)
@@ -192,7 +192,7 @@ def test_without_a_checkpoint_all_is_found_by_reading(rewritten, tmp_path):
     assert not again.storage.damaged
 
 
-def test_a_rewritten_log_that_no_checkpoint_names_is_removed_at_boot(storage, tmp_path):
+def test_boot_removes_a_rewritten_log_missing_from_the_checkpoint(storage, tmp_path):
     storage.checkpoint()
     dead = tmp_path / "dead"
     crash_image(tmp_path / "live", dead)
@@ -203,7 +203,7 @@ def test_a_rewritten_log_that_no_checkpoint_names_is_removed_at_boot(storage, tm
     assert logs_of(dead) == ["00000001.arrows", "00000001.synced"]
 
 
-def test_one_that_is_named_and_gone_is_damage(rewritten, tmp_path):
+def test_entries_of_a_missing_rewritten_log_named_in_the_checkpoint_are_lost(rewritten, tmp_path):
     rewritten.checkpoint()
     for lose in (lambda path: path.unlink(), lambda path: path.write_bytes(path.read_bytes()[:-5])):
         dead = tmp_path / "dead"
@@ -229,8 +229,8 @@ def test_the_old_log_is_not_removed_before_the_checkpoint_is_durable(storage, tm
     assert logs_of(live) == ["00000002.arrow"]
 
 
-def test_a_checkpoint_that_was_taken_earlier_is_not_written_later(storage, tmp_path):
-    """It would point into a log that is gone by then."""
+def test_checkpoint_taken_before_a_rewrite_is_not_written_after_it(storage, tmp_path):
+    """Otherwise it would point into a log that is gone by then."""
     taken = storage.steps(storage.storage.checkpoint())
     storage.reclaim()
     storage.storage.write_checkpoints(taken)
@@ -238,7 +238,7 @@ def test_a_checkpoint_that_was_taken_earlier_is_not_written_later(storage, tmp_p
     assert contents(Pumped(config(tmp_path / "dead"))) == contents(storage)
 
 
-def test_what_is_added_and_deleted_while_it_is_rewritten(storage):
+def test_rewrite_respects_adds_and_deletions_during_it(storage):
     def meanwhile() -> None:
         storage.submit(add_frame(5, 300))
         storage.steps(storage.storage.garbage_collection.forget([6]))
@@ -249,7 +249,7 @@ def test_what_is_added_and_deleted_while_it_is_rewritten(storage):
     assert [entry.entry_id for entry in storage.read(7, 0, 1)[0]] == [0, 1]
 
 
-def test_a_read_that_was_planned_before_is_planned_again(storage, tmp_path):
+def test_read_planned_before_a_rewrite_has_to_be_planned_again(storage, tmp_path):
     plan = storage.storage.plan_read(5, 0, 9, 0, sparse=False)
     storage.reclaim()
     fetched = storage.storage.files.fetch(plan.pieces, cached_only=False)
@@ -257,8 +257,8 @@ def test_a_read_that_was_planned_before_is_planned_again(storage, tmp_path):
 
 
 @pytest.mark.parametrize("disk", ["lies", "refuses"])
-def test_what_a_rewrite_can_not_read_is_lost_and_the_rest_moves(storage, tmp_path, disk):
-    """The whole log stayed as it was, and its damaged entries counted as held."""
+def test_unreadable_entries_of_a_rewrite_are_lost_and_the_rest_moves(storage, tmp_path, disk):
+    """The whole log once stayed as it was, and its damaged entries counted as held."""
     if disk == "lies":
         path = tmp_path / "live/logs/00000001.arrows"
         content = bytearray(path.read_bytes())
@@ -286,8 +286,8 @@ def test_what_a_rewrite_can_not_read_is_lost_and_the_rest_moves(storage, tmp_pat
     again.storage.close()
 
 
-def test_no_bit_of_a_rewritten_log_can_be_flipped_unseen(tmp_path):
-    """The answer is right or an I/O error; a scan finds the place."""
+def test_flip_in_any_byte_of_a_rewritten_log_is_detected(tmp_path):
+    """The answer is right or an I/O error, and a scan reports the bad part."""
     storage = Pumped(config(tmp_path / "live"))
     for i in range(3):
         storage.add(5, i, payload=b"some text, some more text, and again some text: ")
@@ -312,7 +312,7 @@ def test_no_bit_of_a_rewritten_log_can_be_flipped_unseen(tmp_path):
     assert not any(isinstance(found, BadPart) for found in scan(tmp_path / "live"))
 
 
-def test_the_process_beside_does_the_same(storage, tmp_path):
+def test_rewriting_process_returns_the_same_entries(storage, tmp_path):
     before = contents(storage)
     process = RewritingProcess()
     try:
@@ -334,7 +334,7 @@ def kill(pid: int) -> None:
     assert wait_for_end(process, 30)
 
 
-def test_a_process_that_died_is_followed_by_another_after_a_pause(storage, tmp_path):
+def test_dead_rewriting_process_is_replaced_after_a_growing_pause(storage, tmp_path):
     now = 1000.0
     process = RewritingProcess(clock=lambda: now)
     try:
@@ -354,7 +354,7 @@ def test_a_process_that_died_is_followed_by_another_after_a_pause(storage, tmp_p
         assert logs_of(tmp_path / "live")[0].endswith(".arrow") and len(logs_of(tmp_path / "live")) == 1
         assert process.worker_pid() not in pids
         kill(process.worker_pid())
-        reclaim_with(process, storage)  # nothing is to be done, so nobody finds out
+        reclaim_with(process, storage)  # without work the dead process is not noticed
         with pytest.raises(ConnectionError):
             process.rewrite(Job(str(tmp_path), 9, [], Ranges.empty().encode(), {}, 0))
         now += 1.0
@@ -363,7 +363,7 @@ def test_a_process_that_died_is_followed_by_another_after_a_pause(storage, tmp_p
         process.close()
 
 
-def test_without_its_forker_nothing_is_rewritten_and_nothing_else_is_the_worse(storage, tmp_path):
+def test_bookie_without_a_forker_rewrites_nothing_and_still_serves(storage, tmp_path):
     process = RewritingProcess()
     process.close()
     reclaim_with(process, storage)
@@ -371,7 +371,7 @@ def test_without_its_forker_nothing_is_rewritten_and_nothing_else_is_the_worse(s
     assert storage.ids(5) == list(range(300))
 
 
-def test_the_processes_beside_end_with_the_bookie():
+def test_rewriting_processes_end_with_the_bookie():
     program = (
         "import os, time; from bookspark.store.bookie.space.rewriting_process import RewritingProcess; "
         "rewriter = RewritingProcess(); print(rewriter._forker, rewriter.worker_pid(), flush=True); time.sleep(600)"
@@ -387,7 +387,7 @@ def test_the_processes_beside_end_with_the_bookie():
         assert process is None or wait_for_end(process, 30)
 
 
-def test_the_rate_is_kept(storage, tmp_path):
+def test_rewriting_keeps_the_rate(storage, tmp_path):
     waits: list[float] = []
     rewriter = LocalRewriter(RealFileSystem(), wait=waits.append)
     storage.steps(
@@ -397,7 +397,7 @@ def test_the_rate_is_kept(storage, tmp_path):
     assert sum(waits) > (storage.storage.status().log_bytes + size) / 1_000_000
 
 
-# -- what is chosen
+# -- choice of logs
 
 
 class Log:
@@ -413,18 +413,18 @@ def use(number: int, size: int, live: int) -> LogUse:
     return LogUse(Place(), RewrittenLog("/a", number, size), live)
 
 
-def test_dead_logs_go_and_the_emptiest_are_compacted_first():
+def test_dead_logs_are_removed_and_the_emptiest_are_compacted_first():
     chosen = choose([use(1, 100, 0), use(2, 100, 90), use(3, 100, 15), use(4, 100, 5)], 0.2, 1000, entry_logs=True)
     assert [one.log.number for one in chosen.dead] == [1]
     assert [[one.log.number for one in job] for job in chosen.jobs] == [[4, 3]]
 
 
-def test_a_job_is_about_one_log_long():
+def test_job_is_about_as_long_as_one_log():
     chosen = choose([use(i, 100, 30) for i in range(5)], 0.5, 50, entry_logs=False)
     assert [[one.log.number for one in job] for job in chosen.jobs] == [[0, 1], [2, 3], [4]]
 
 
-def test_many_small_logs_are_merged_with_their_neighbours():
+def test_small_logs_are_merged_from_eight_on():
     small = [use(i, 10, 10) for i in range(7)]
     assert choose([*small, use(7, 13, 13)], 0.2, 100, entry_logs=True).jobs == [], "seven, and one that is not small"
     [job] = choose([*small, use(9, 10, 10), use(8, 10, 1), use(7, 13, 13)], 0.0, 100, entry_logs=True).jobs
@@ -434,7 +434,7 @@ def test_many_small_logs_are_merged_with_their_neighbours():
     assert [len(job) for job in seventeen] == [16], "a job of one would only copy it"
 
 
-def test_what_many_passes_left_small_becomes_one_log(tmp_path):
+def test_small_logs_of_many_passes_are_merged_into_one_log(tmp_path):
     storage = Pumped(config(tmp_path))
     for entry_id in range(8):
         storage.add(5, entry_id)
@@ -453,7 +453,7 @@ def test_what_many_passes_left_small_becomes_one_log(tmp_path):
 # -- the index
 
 
-def test_rows_are_moved_as_far_as_they_are_still_held():
+def test_index_moves_only_rows_still_held_in_the_old_logs():
     rows = ChangingRows.empty()
     for first, last, log in ((0, 4, 1), (5, 5, 2), (6, 9, 1), (12, 14, 1), (20, 29, 3)):
         rows.insert(first, last, location(log, 8 * first), 100)
@@ -469,7 +469,7 @@ def test_rows_are_moved_as_far_as_they_are_still_held():
     ]
 
 
-def test_rows_of_one_block_are_one():
+def test_index_has_one_row_for_all_entries_of_a_block():
     rows = ChangingRows.empty()
     for i in range(10):
         rows.insert(i, i, location(1, 100 * i), 100)
@@ -477,7 +477,7 @@ def test_rows_of_one_block_are_one():
     assert [rows.row(i) for i in range(len(rows))] == [Row(0, 9, location(2, 0), 50)]
 
 
-def test_a_storage_closes_in_the_middle_of_a_pass(storage, tmp_path):
+def test_storage_closes_in_the_middle_of_a_pass(storage, tmp_path):
     steps = storage.storage.reclaiming.reclaim(
         LocalRewriter(RealFileSystem()), 0.0, 1 << 20, unlimited, entry_logs=True
     )

@@ -1,4 +1,4 @@
-"""Rot: whoever finds a copy unreadable, it is not held from then on, and the next add of these entries takes its place."""
+"""Rot: an unreadable copy is no longer held, and the next add of its entries replaces it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAYLOAD = b"x" * 300
 
 
 class Rotting:
-    """A bookie on two disks with entries 0 to 9 of ledgers 4 and 5, one a batch: those of 4 on disk 0, those of 5 on disk 1."""
+    """A bookie on two disks, with entries 0 to 9 of ledger 4 on disk 0 and of ledger 5 on disk 1, one entry a batch."""
 
     def __init__(self, *, rewritten: bool = False) -> None:
         self.disk = MemoryFileSystem("/disk0", "/disk1")
@@ -68,7 +68,7 @@ def stepped() -> Iterator[None]:
 
 @pytest.mark.parametrize("rewritten", [False, True])
 @pytest.mark.parametrize("flags", [0, RECOVERY])
-def test_an_add_replaces_an_unreadable_copy(stepped: None, rewritten: bool, flags: int) -> None:
+def test_add_replaces_an_unreadable_copy(stepped: None, rewritten: bool, flags: int) -> None:
     one = Rotting(rewritten=rewritten)
     old = one.rot(5, 6)
     assert one.added(5, 6, flags) == Status.OK
@@ -83,11 +83,11 @@ def test_an_add_replaces_an_unreadable_copy(stepped: None, rewritten: bool, flag
 
 
 @pytest.mark.parametrize("rewritten", [False, True])
-def test_the_scrub_finds_rot_that_nobody_reads(stepped: None, rewritten: bool) -> None:
+def test_scrub_finds_rot_without_a_read_and_adds_bring_the_copies_back(stepped: None, rewritten: bool) -> None:
     one = Rotting(rewritten=rewritten)
     assert one.held(4) == one.held(5) == list(range(10))
     lost = {4: one.rot(4, 2).where, 5: one.rot(5, 9).where}
-    # In a rewritten log several entries are in a block.
+    # A block of a rewritten log has several entries.
     gone = {one_id: {i for i in range(10) if one.row(one_id, i).where == where} for one_id, where in lost.items()}
     one.run.scrub()
     assert one.run.storage.status().lacking_ledgers == 2
@@ -116,7 +116,7 @@ def test_the_scrub_finds_rot_that_nobody_reads(stepped: None, rewritten: bool) -
     assert not [path for path in one.disk.files() if path.endswith(".arrow")], "the bytes of lost copies come back"
 
 
-def test_a_scrub_goes_on_after_a_restart(stepped: None) -> None:
+def test_scrub_continues_after_a_restart(stepped: None) -> None:
     one = Rotting()
     scrubbing = one.run.storage.scrubbing
     with pytest.MonkeyPatch.context() as patch:
@@ -137,7 +137,7 @@ def test_a_scrub_goes_on_after_a_restart(stepped: None) -> None:
         assert again.part == 1 and again.progress.finished_ms == 2000 and one.held(4) == list(range(9))
 
 
-def test_a_lack_of_open_files_is_no_damage_and_one_failed_read_neither(stepped: None) -> None:
+def test_lack_of_open_files_or_one_failed_read_is_no_damage(stepped: None) -> None:
     one = Rotting()
     for rule, stop in (
         ("open /disk1/logs/*.arrows 1.. too-many-files", Stop.FAILED),
@@ -157,7 +157,7 @@ def test_a_lack_of_open_files_is_no_damage_and_one_failed_read_neither(stepped: 
     assert one.run.storage.status().read_errors == {"/disk1": 1}
 
 
-def test_what_lies_on_a_dead_disk_is_not_held_and_goes_to_another_one(stepped: None) -> None:
+def test_entries_of_a_dead_disk_are_not_held_and_go_to_another_disk(stepped: None) -> None:
     one = Rotting()
     one.files.add("* /disk1/* 1.. io-error")
     one.run.storage.files.clear()
@@ -177,7 +177,7 @@ def test_what_lies_on_a_dead_disk_is_not_held_and_goes_to_another_one(stepped: N
     assert storage.ledger(5).lacking == ((10, 10),)
 
 
-def test_a_disk_that_fails_too_many_reads_is_retired_and_the_last_one_ends_the_bookie(stepped: None) -> None:
+def test_disk_with_too_many_failed_reads_is_retired_and_the_last_ends_the_bookie(stepped: None) -> None:
     one = Rotting()
     told: list[str] = []
     one.run.storage.when_none_is_left(told.append)

@@ -1,7 +1,7 @@
-"""Scenarios of one bookie, from beginning to end, with assertions of what is right.
+"""Scenarios of one bookie on disks in memory, each from beginning to end.
 
-A bookie works on disks in memory, something happens to it, and its answers are judged. Other modules try the same things at every
-operation, byte and order: ``test_every_crash``, ``test_every_bit``, ``test_histories``. ``test_slow_readers`` has slow readers.
+``test_every_crash``, ``test_every_bit`` and ``test_histories`` try the same at every operation, byte and order;
+``test_slow_readers`` has slow readers.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ ME = "b1"
 ONE = config(Path("/disk"))
 TWO = config(Path("/disk0"), Path("/disk1"))
 NEVER = {"background_sync_interval_ms": 3_600_000, "background_sync_bytes": 1 << 40}
-"""No sync but those that somebody asks for."""
+"""Syncs run only on request."""
 RECOVERY, VOLATILE = int(Flag.RECOVERY), int(Flag.VOLATILE)
 ALONE = Assignment(0)
 """The ledger has an ensemble of one."""
@@ -66,7 +66,7 @@ def add(bookie: Stepped, ledger_id: int, first: int, last: int | None = None, **
 
 
 def held(bookie: Stepped, ledger_id: int) -> list[int]:
-    """Which of the first entries are served."""
+    """Ids of the served entries among the first 60."""
     return [entry_id for entry_id in range(60) if bookie.read(ledger_id, entry_id, entry_id)[0]]
 
 
@@ -83,7 +83,7 @@ def lossy(storage: Storage) -> str:
 
 
 class AfterLoss(Stepped):
-    """A bookie whose boot has to be lossy. By the metadata, ledger 5 is open and names the bookie; ids go up to 20."""
+    """A bookie whose boot has to be lossy. In the metadata ledger 5 is open and names the bookie; ledger ids go up to 20."""
 
     def open(self) -> None:
         self.storage = Storage(self._settings, self.files).open()
@@ -133,7 +133,7 @@ def test_boot_with_torn_tail_keeps_acknowledged_entries_and_drops_or_keeps_whole
     assert held(again, 5) == [0, 1, 2, 3, 4, 5]
 
 
-def test_boot_that_lost_a_directory_denies_nothing_and_takes_only_recovery_until_repair(stepped: None) -> None:
+def test_boot_after_a_lost_directory_denies_nothing_and_admits_only_recovery_adds(stepped: None) -> None:
     disk = MemoryFileSystem("/disk0", "/disk1")
     bookie = Stepped(TWO, disk)
     for ledger_id in (4, 5):
@@ -166,7 +166,7 @@ def test_boot_that_lost_a_directory_denies_nothing_and_takes_only_recovery_until
     assert add(again, 5, 3) == Status.FENCED, "the fence stays"
 
 
-def test_boot_from_checkpoint_reads_no_log_below_it_and_every_log_if_it_is_damaged(stepped: None) -> None:
+def test_boot_reads_logs_below_its_checkpoint_only_if_the_checkpoint_is_damaged(stepped: None) -> None:
     disk = MemoryFileSystem("/disk")
     bookie = Stepped(ONE, disk)
     assert add(bookie, 5, 0, 9, last_add_confirmed=3) == Status.OK
@@ -193,7 +193,7 @@ def test_boot_from_checkpoint_reads_no_log_below_it_and_every_log_if_it_is_damag
 # -- disks
 
 
-def test_failed_disk_takes_its_own_entries_away_and_the_other_disk_takes_all_adds(stepped: None) -> None:
+def test_entries_of_a_failed_disk_are_away_and_the_other_disk_takes_all_adds(stepped: None) -> None:
     files = FaultyFileSystem(MemoryFileSystem("/disk0", "/disk1"))
     bookie = Stepped(TWO, files)
     assert add(bookie, 4, 0) == add(bookie, 5, 0) == Status.OK
@@ -208,7 +208,7 @@ def test_failed_disk_takes_its_own_entries_away_and_the_other_disk_takes_all_add
     assert not bookie.storage.status().read_only
 
 
-def test_full_disk_refuses_writers_serves_reads_and_recovery_and_comes_back(stepped: None) -> None:
+def test_full_disk_refuses_writers_serves_reads_and_recovery_and_becomes_writable_again(stepped: None) -> None:
     def look() -> None:
         for directory, used in bookie.storage.disks.measure():
             run_steps(bookie.storage.disks.look(directory, used), bookie.commit)
@@ -236,7 +236,7 @@ def test_full_disk_refuses_writers_serves_reads_and_recovery_and_comes_back(step
     assert held(bookie, 6) == [0, 1] and held(bookie, 7) == [0]
 
 
-def test_scrub_finds_rot_tells_which_copies_are_lost_and_takes_new_ones(stepped: None) -> None:
+def test_scrub_detects_rot_reports_lost_copies_and_accepts_new_copies(stepped: None) -> None:
     disk = MemoryFileSystem("/disk")
     bookie = Stepped(ONE, disk)
     for entry_id in range(4):
@@ -255,7 +255,7 @@ def test_scrub_finds_rot_tells_which_copies_are_lost_and_takes_new_ones(stepped:
     assert held(again, 5) == [0, 1, 2, 3]
 
 
-def test_rewriting_gives_back_the_space_of_deleted_ledgers_and_keeps_every_other_entry(stepped: None) -> None:
+def test_rewriting_frees_the_space_of_deleted_ledgers_and_keeps_every_other_entry(stepped: None) -> None:
     disk = MemoryFileSystem("/disk")
     bookie = Stepped(ONE, disk)
     for entry_id in range(50):
@@ -276,7 +276,7 @@ def test_rewriting_gives_back_the_space_of_deleted_ledgers_and_keeps_every_other
 # -- requests
 
 
-def test_fence_refuses_the_old_writer_for_ever_and_lets_recovery_write(stepped: None) -> None:
+def test_fence_refuses_the_old_writer_forever_and_admits_recovery(stepped: None) -> None:
     disk = MemoryFileSystem("/disk")
     bookie = Stepped(ONE, disk)
     assert add(bookie, 5, 0, 2) == Status.OK
@@ -296,7 +296,7 @@ def test_fence_refuses_the_old_writer_for_ever_and_lets_recovery_write(stepped: 
         assert held(again, 5) == [0, 1, 2, 3, 4]
 
 
-def test_volatile_adds_are_acknowledged_before_the_sync_and_sync_tells_what_is_durable(stepped: None) -> None:
+def test_volatile_adds_are_acknowledged_before_their_sync_and_sync_reports_durable_entries(stepped: None) -> None:
     def sync() -> tuple[int, int]:
         """The status, and LastAddSynced."""
         told: list[int] = []
@@ -332,11 +332,11 @@ def address() -> Iterator[tuple[str, int]]:
 
 
 def poll(client: Client, entry_id: int, limit_ms: int) -> None:
-    """Ask for the LAC of ledger 5, at the latest when it is ``entry_id``."""
+    """Ask for the LAC of ledger 5, once it reaches ``entry_id`` or after ``limit_ms``."""
     client.send(control_frame(Header(Kind.READ_LAC, 7, 5, first_entry_id=entry_id, limit=limit_ms)))
 
 
-def test_long_poll_is_answered_by_the_add_that_confirms_its_entry(address) -> None:
+def test_long_poll_is_answered_once_an_add_confirms_its_entry(address) -> None:
     reader, writer = Client(address), Client(address)
     writer.add(5, 0)
     poll(reader, 1, 60 * MINUTE_MS)
@@ -350,7 +350,7 @@ def test_long_poll_is_answered_by_the_add_that_confirms_its_entry(address) -> No
         client.close()
 
 
-def test_long_poll_is_answered_at_its_deadline_with_the_lac_of_that_time(address) -> None:
+def test_long_poll_is_answered_at_its_deadline_with_the_current_lac(address) -> None:
     client = Client(address)
     client.add(5, 0, 2, last_add_confirmed=1)
     poll(client, 2, 20)
@@ -359,7 +359,7 @@ def test_long_poll_is_answered_at_its_deadline_with_the_lac_of_that_time(address
     client.close()
 
 
-def test_long_poll_ends_with_its_connection_and_holds_no_memory_of_it() -> None:
+def test_long_poll_ends_with_its_connection_and_frees_its_memory() -> None:
     with serving(ONE, MemoryFileSystem("/disk")) as (server, address):
         gone = Client(address)
         poll(gone, 1, 60 * MINUTE_MS)

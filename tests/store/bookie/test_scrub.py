@@ -1,4 +1,4 @@
-"""The scrub of a serving bookie: it finds rot in every byte that the bookie keeps, on the disk and not in the page cache."""
+"""The scrub of a serving bookie detects rot of every kept byte on the disk, below the page cache."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def stepped() -> Iterator[None]:
 
 
 def started(**options: object) -> tuple[MemoryFileSystem, Stepped]:
-    """A bookie with one directory, which fenced ledger 8 and has entries of ledger 5."""
+    """A bookie with one directory, entries of ledgers 5 and 8, and a fence of ledger 8."""
     disk = MemoryFileSystem("/disk")
     run = Stepped(config(Path("/disk"), entry_log_bytes_max=1500, **options), FaultyFileSystem(disk))
     run.add(5, 0, 2)
@@ -54,7 +54,7 @@ def started(**options: object) -> tuple[MemoryFileSystem, Stepped]:
 
 
 def a_second_later(run: Stepped) -> None:
-    """The notes are durable. (Before, a page that is not written hides the rot below it.)"""
+    """Make the notes durable: an unwritten page of the cache would hide the rot below it."""
     run.commit()
     for directory in run.storage.live:
         directory.commit.submit(NoteSync(ignore))
@@ -69,9 +69,9 @@ def after_power_cut(disk: MemoryFileSystem, run: Stepped) -> Stepped:
 
 
 @pytest.mark.parametrize("rewritten", [False, True])
-def test_rot_below_the_page_cache_is_found_in_every_file_and_no_later_boot_suffers_from_it(rewritten: bool) -> None:
-    """A single damaged control log kept a bookie of one directory down, and damage in the tail of a log made its boot lossy,
-    although the process had known for days what belonged there."""
+def test_scrub_detects_rot_in_every_file_so_that_no_later_boot_is_lossy(rewritten: bool) -> None:
+    """A damaged control log once kept a bookie with one directory down, and damage in the tail of a log made its boot lossy,
+    although the running process had held the right content for days."""
     flips = Flips(clean=False, rewritten=rewritten)
     outcomes: Counter[str] = Counter()
     for path, offset in flips.places():
@@ -80,7 +80,7 @@ def test_rot_below_the_page_cache_is_found_in_every_file_and_no_later_boot_suffe
         disk = flips.disk.crashed(everything_kept)
         run = Stepped(SETTINGS, disk, flips._promises)
         if path not in disk.files() or offset >= len(disk.files()[path]):
-            continue  # The boot wrote it anew.
+            continue  # The boot rewrote the file.
         disk.flip(path, offset, offset * 5 % 8, cached=True)
         run.scrub()
         run.checkpoint()
@@ -94,7 +94,7 @@ def test_rot_below_the_page_cache_is_found_in_every_file_and_no_later_boot_suffe
 
 
 @pytest.mark.parametrize("cached", [False, True])
-def test_rot_of_what_is_held_is_found_although_the_page_cache_has_it(cached: bool) -> None:
+def test_scrub_detects_rot_of_a_held_entry_despite_the_page_cache(cached: bool) -> None:
     one = Rotting()
     row = one.row(5, 6)
     one.disk.flip(
@@ -109,8 +109,8 @@ def test_rot_of_what_is_held_is_found_although_the_page_cache_has_it(cached: boo
     assert again.read(5, 6, 6)[1] == ENTRY_LOST, "that is durable"
 
 
-def test_a_log_that_is_gone_is_found_and_its_disk_is_not_taken_for_broken() -> None:
-    """The log was open, so reads went well until the next start. And each batch of it counted as one that the disk can't read."""
+def test_scrub_detects_a_missing_log_and_keeps_its_disk() -> None:
+    """The open log was readable until the next start, and each of its batches counted as a read error of the disk."""
     one = Rotting()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("bookspark.store.bookie.holdings.commit_results._READ_ERRORS_MAX", 3)
@@ -123,8 +123,8 @@ def test_a_log_that_is_gone_is_found_and_its_disk_is_not_taken_for_broken() -> N
 
 
 @pytest.mark.parametrize("place", ["schema", "head", "footer"])
-def test_what_follows_from_the_rest_of_a_log_is_written_anew(place: str) -> None:
-    """A rewritten log with a bad end was given up by the next start, although each of its blocks was sound."""
+def test_scrub_rewrites_a_damaged_schema_head_or_footer_of_a_log(place: str) -> None:
+    """The next start gave up a rewritten log with a bad end, although each of its blocks was sound."""
     disk, run = started()
     run.seal()
     if place != "schema":
@@ -139,7 +139,7 @@ def test_what_follows_from_the_rest_of_a_log_is_written_anew(place: str) -> None
     assert not again.storage.damaged and len(again.read(5, 0, 2)[0]) == 3
 
 
-def test_damage_in_dead_bytes_is_counted_and_no_loss() -> None:
+def test_damage_in_dead_bytes_is_counted_and_is_no_loss() -> None:
     disk, run = started()
     (dead,) = run.storage.holdings.index.get(5).covering(0, 0)
     run.delete(5)
@@ -153,8 +153,8 @@ def test_damage_in_dead_bytes_is_counted_and_no_loss() -> None:
     assert not again.storage.damaged and again.read(8, 0, 0)[1] is None and again.read(8, 1, 1)[1] == NO_SUCH_ENTRY
 
 
-def test_a_log_in_which_a_reader_found_damage_is_looked_at_next() -> None:
-    """Nothing was ever suspected, so the batches beside a bad one were found when the round came to them."""
+def test_log_with_a_bad_read_is_scrubbed_next() -> None:
+    """No log was ever suspected, so bad batches beside the first waited for the scrub's round."""
     one = Rotting()
     first, second = one.rot(5, 0), one.rot(5, 1)
     plan = one.run.storage.plan_read(5, 0, 0, 0, sparse=False)
@@ -175,7 +175,7 @@ def test_a_log_in_which_a_reader_found_damage_is_looked_at_next() -> None:
 
 @pytest.mark.parametrize("place", range(0, 240, 7))
 @pytest.mark.parametrize("path", [CONTROL, NOTE])
-def test_a_control_log_that_rots_while_a_bookie_of_one_directory_lives_is_written_anew(path: str, place: int) -> None:
+def test_scrub_rewrites_a_rotten_control_log_of_a_bookie_with_one_directory(path: str, place: int) -> None:
     disk, run = started()
     size = len(disk.files()[path])
     disk.flip(path, place % size, place % 8, cached=True)
@@ -189,7 +189,7 @@ def test_a_control_log_that_rots_while_a_bookie_of_one_directory_lives_is_writte
 
 
 @pytest.mark.parametrize("name", ["control.log", "control.synced"])
-def test_a_damaged_copy_is_found_while_another_is_whole(name: str) -> None:
+def test_scrub_rewrites_a_damaged_control_log_copy_beside_a_whole_copy(name: str) -> None:
     disk = MemoryFileSystem("/disk0", "/disk1")
     run = Stepped(config(Path("/disk0"), Path("/disk1")), disk)
     run.fence(8)
@@ -206,13 +206,13 @@ def test_a_damaged_copy_is_found_while_another_is_whole(name: str) -> None:
     assert again.storage.holdings.control.known(8).fenced, "either copy is enough"
 
 
-def test_a_control_log_that_is_written_to_meanwhile_is_not_taken_for_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_log_rewritten_during_a_scrub_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
     _, run = started()
     scan = ControlLog.scan
     passes = iter(range(1, 9))
 
     def meanwhile(control: ControlLog) -> object:
-        """The commit thread replaces the log by a shorter one, between two reads of the scrub."""
+        """The commit thread replaces the log by a shorter log between two reads of the scrub."""
         found = scan(control)
         if next(passes) == 1:
             for _ in range(2):
@@ -225,7 +225,7 @@ def test_a_control_log_that_is_written_to_meanwhile_is_not_taken_for_damaged(mon
     assert next(passes) == 3 and run.storage.kept_files.renewed == 0
 
 
-def test_a_full_disk_does_not_end_the_look_and_the_control_log_is_written_when_there_is_room() -> None:
+def test_damaged_control_log_on_a_full_disk_is_rewritten_once_there_is_room() -> None:
     disk, run = started()
     disk.flip(CONTROL, 9, 2, cached=True)
     disk.capacity_bytes = disk.used_bytes()
@@ -242,7 +242,7 @@ def test_a_full_disk_does_not_end_the_look_and_the_control_log_is_written_when_t
 
 @pytest.mark.parametrize("which", ["checkpoint", "checkpoint.00000001"])
 @pytest.mark.parametrize("gone", [False, True])
-def test_a_damaged_checkpoint_is_written_anew_by_the_whole_index(which: str, gone: bool) -> None:
+def test_scrub_rewrites_a_damaged_or_missing_checkpoint_from_the_index(which: str, gone: bool) -> None:
     disk, run = started()
     run.checkpoint()
     if gone:
@@ -258,7 +258,7 @@ def test_a_damaged_checkpoint_is_written_anew_by_the_whole_index(which: str, gon
 
 @pytest.mark.parametrize("sealed", [False, True])
 @pytest.mark.parametrize("gone", [False, True])
-def test_a_damaged_note_is_written_anew_and_no_note_of_a_removed_log(sealed: bool, gone: bool) -> None:
+def test_scrub_rewrites_a_damaged_note_but_no_note_of_a_removed_log(sealed: bool, gone: bool) -> None:
     disk, run = started()
     if sealed:
         run.seal()
@@ -276,8 +276,8 @@ def test_a_damaged_note_is_written_anew_and_no_note_of_a_removed_log(sealed: boo
     assert not disk.exists(log.note_path), "a note without its log would be a lost log"
 
 
-def test_a_marker_that_vanished_or_changed_stands_again() -> None:
-    """It is the only witness of entries that were acknowledged before their sync."""
+def test_scrub_restores_a_missing_or_changed_unclean_marker() -> None:
+    """Only the marker shows that entries were acknowledged before their sync."""
     disk, run = started(journal_write_data=False, background_sync_bytes=1 << 20, background_sync_interval_ms=3_600_000)
     run.add(6, 0)
     run.commit()
@@ -291,7 +291,7 @@ def test_a_marker_that_vanished_or_changed_stands_again() -> None:
     assert marker.renew() and not marker.renew()
 
 
-def test_nothing_is_written_into_the_place_of_a_disk_that_is_not_mounted_any_more() -> None:
+def test_scrub_writes_nothing_into_the_mount_point_of_an_unmounted_disk() -> None:
     disk, run = started()
     for path in list(disk.files()):
         disk.lose(path)
@@ -301,7 +301,7 @@ def test_nothing_is_written_into_the_place_of_a_disk_that_is_not_mounted_any_mor
     assert disk.files() == {} and run.storage.kept_files.renewed == 0
 
 
-def test_files_that_others_keep_are_looked_at_and_a_failure_ends_nothing() -> None:
+def test_scrub_checks_files_of_other_owners_and_continues_after_a_failure() -> None:
     _, run = started()
     written: list[str] = []
 
@@ -317,10 +317,10 @@ def test_files_that_others_keep_are_looked_at_and_a_failure_ends_nothing() -> No
     assert written == ["b"] and run.storage.kept_files.renewed == 1
 
 
-# -- one truth
+# -- the same answer as other reads
 
 
-def test_what_both_scrubs_find_in_a_log_is_the_same() -> None:
+def test_offline_and_online_scrubs_find_the_same_damage_in_a_log() -> None:
     one = Rotting()
     for entry_id in (2, 7):
         one.rot(5, entry_id)
@@ -334,7 +334,7 @@ def test_what_both_scrubs_find_in_a_log_is_the_same() -> None:
 
 @pytest.mark.parametrize("rotten", [False, True])
 @pytest.mark.parametrize("rewritten", [False, True])
-def test_only_what_a_scrub_does_not_find_sound_is_read_a_second_time(
+def test_scrub_reads_only_rotten_entries_a_second_time(
     rewritten: bool, rotten: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk, run = started()
@@ -356,7 +356,7 @@ def test_only_what_a_scrub_does_not_find_sound_is_read_a_second_time(
     assert again == [row.where] * rotten
 
 
-def test_the_page_cache_of_a_real_file_is_dropped(tmp_path: Path) -> None:
+def test_uncached_drops_the_page_cache_of_a_real_file(tmp_path: Path) -> None:
     files = RealFileSystem()
     file = files.open(str(tmp_path / "a"), create=True)
     file.write([b"x" * 8192], 0)
@@ -371,8 +371,8 @@ def test_the_page_cache_of_a_real_file_is_dropped(tmp_path: Path) -> None:
     uncached(files, str(tmp_path / "missing"))
 
 
-def test_an_answer_that_was_lost_stays_no_negative() -> None:
-    """The rows of an entry log that is read while it is removed are not lost."""
+def test_log_removed_during_its_scrub_is_no_damage_and_its_entries_are_never_denied() -> None:
+    """Reads of a log fail while rewriting removes it, which is no damage."""
     _, run = started()
     run.seal()
     number = run.storage.live[0].logs[0].number

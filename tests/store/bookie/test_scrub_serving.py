@@ -1,4 +1,4 @@
-"""The scrub on a server's loop, and the cookies that the process looks after."""
+"""The scrub on a server's loop, and the process's care for its cookies."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def flip(path: Path, at: int) -> None:
         os.fsync(file.fileno())
 
 
-def test_a_bookie_that_serves_does_all_of_it_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    keep_steady(monkeypatch)  # rounds are paced and told by the wall clock
+def test_serving_bookie_scrubs_and_repairs_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_steady(monkeypatch)  # the wall clock paces and dates rounds
     settings = config(tmp_path, scrub_interval_hours=0.0005, entry_log_bytes_max=2000)
     with serving(settings) as (server, address):
         client = Client(address)
@@ -47,8 +47,8 @@ def test_a_bookie_that_serves_does_all_of_it_by_itself(tmp_path: Path, monkeypat
     assert not ControlLog(RealFileSystem(), str(tmp_path)).scan().damaged
 
 
-def test_a_cookie_that_rots_while_the_bookie_lives_is_written_anew_and_none_into_an_empty_place(tmp_path: Path) -> None:
-    """The next start was refused: the cookie failed its checks."""
+def test_rotten_cookie_is_rewritten_but_never_into_an_empty_mount_point(tmp_path: Path) -> None:
+    """The next start was refused, as the cookie failed its checks."""
     identity = Identity(config(tmp_path), MemoryStore(), {})
     (tmp_path / "control.log").write_bytes(b"")
     identity.stamp()

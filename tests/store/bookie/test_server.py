@@ -50,11 +50,11 @@ def client(bookie):
 
 @pytest.fixture
 def ledger_id(request):
-    """A ledger of the test's own on the shared bookie."""
+    """The test's own ledger on the shared bookie."""
     return abs(hash(request.node.nodeid)) & 0xFFFFFFFF
 
 
-def test_hello_tells_version_and_bookie_id(bookie):
+def test_hello_returns_protocol_version_bookie_id_and_incarnation(bookie):
     client = Client(bookie[1], greet=False)
     answer = client.call(Header(Kind.HELLO, 0, value=9))
     assert (answer.header.value, bytes(answer.body), answer.header.incarnation) == (
@@ -87,8 +87,8 @@ def test_a_frame_of_another_protocol_version_ends_the_connection(bookie):
     client.close()
 
 
-def test_a_peer_that_says_hello_again_and_again_has_one_name(bookie, caplog, monkeypatch):
-    """Each HELLO made the name longer: a client that said nothing else took the bookie's memory, and its time to copy it."""
+def test_repeated_hello_replaces_the_name_of_the_peer(bookie, caplog, monkeypatch):
+    """Each HELLO made the name longer: endless HELLOs took the bookie's memory, and its time for copying the name."""
     monkeypatch.setattr(refusals, "TOLD_SECONDS", 0.0)
     client = Client(bookie[1], greet=False)
     for name in ("a" * 1000, "b" * 1000, "c"):
@@ -101,14 +101,14 @@ def test_a_peer_that_says_hello_again_and_again_has_one_name(bookie, caplog, mon
     client.close()
 
 
-def test_hello_comes_first(bookie):
+def test_requests_before_hello_are_refused(bookie):
     client = Client(bookie[1], greet=False)
     assert client.call(Header(Kind.STATUS, 0)).header.status == Status.BAD_REQUEST
     assert client.add(1, 0).status == Status.BAD_REQUEST
     client.close()
 
 
-def test_add_and_read_back(client, ledger_id):
+def test_client_reads_added_entries_back(client, ledger_id):
     answer = client.add(ledger_id, 0, 9, last_add_confirmed=4, last_add_fully_replicated=2, request_id=3)
     assert (answer.kind, answer.status, answer.request_id) == (Kind.ACKS, Status.OK, 3)
     assert answer.flags & Flag.RESPONSE and answer.incarnation == 77
@@ -118,7 +118,7 @@ def test_add_and_read_back(client, ledger_id):
     assert end.last_add_fully_replicated == 2
 
 
-def test_a_read_tells_about_the_id_after_what_it_sent(client, ledger_id):
+def test_read_ends_with_the_status_of_the_first_missing_entry(client, ledger_id):
     client.add(ledger_id, 0, 4)
     entries, end = client.read(ledger_id, 2, 7)
     assert [entry.entry_id for entry in entries] == [2, 3, 4]
@@ -128,7 +128,7 @@ def test_a_read_tells_about_the_id_after_what_it_sent(client, ledger_id):
     assert client.read(ledger_id + 1, 0, 0)[1].status == Status.NO_SUCH_LEDGER
 
 
-def test_a_limit_ends_a_read_with_ok(client, ledger_id):
+def test_read_ends_with_ok_at_its_limit(client, ledger_id):
     for entry_id in range(6):
         client.add(ledger_id, entry_id)
     entries, end = client.read(ledger_id, 0, 5, limit=1000)
@@ -136,7 +136,7 @@ def test_a_limit_ends_a_read_with_ok(client, ledger_id):
     assert (end.status, end.last_entry_id) == (Status.OK, 1)
 
 
-def test_a_sparse_read_skips(client, ledger_id):
+def test_sparse_read_of_a_client_skips_missing_entries(client, ledger_id):
     for entry_id in (0, 3, 6):
         client.add(ledger_id, entry_id)
     entries, end = client.read(ledger_id, 0, 8, flags=SPARSE)
@@ -152,7 +152,7 @@ def test_pipelined_adds_are_all_answered(client, ledger_id):
     assert len(client.read(ledger_id, 0, 1999)[0]) == 2000
 
 
-def test_large_and_small_frames_mix(client, ledger_id):
+def test_large_and_small_frames_mix_on_a_connection(client, ledger_id):
     sizes = [1, 300_000, 5, 3_000_000, 7, 65_000]
     for entry_id, size in enumerate(sizes):
         client.send(add_frame(ledger_id, entry_id, payload=b"x" * size))
@@ -164,14 +164,14 @@ def test_large_and_small_frames_mix(client, ledger_id):
 # -- fencing, passwords
 
 
-def test_a_fencing_lac_read_fences_what_was_never_seen(client, ledger_id):
+def test_fencing_lac_read_fences_an_unknown_ledger(client, ledger_id):
     answer = client.call(Header(Kind.READ_LAC, 0, ledger_id, flags=FENCE, master_key=KEY)).header
     assert (answer.status, answer.last_add_confirmed, answer.value) == (Status.OK, -1, -1)
     assert client.add(ledger_id, 0).status == Status.FENCED
     assert client.add(ledger_id, 0, flags=RECOVERY).status == Status.OK
 
 
-def test_a_recovery_read_fences(client, ledger_id):
+def test_recovery_read_fences_its_ledger(client, ledger_id):
     client.add(ledger_id, 0)
     entries, end = client.read(ledger_id, 0, 1, flags=FENCE, master_key=KEY)
     assert ([entry.entry_id for entry in entries], end.status) == ([0], Status.NO_SUCH_ENTRY)
@@ -188,7 +188,7 @@ def test_a_fence_sees_every_add_admitted_before_it(client, ledger_id):
     assert len(client.read(ledger_id, 0, 49)[0]) == 50
 
 
-def test_a_wrong_password_is_refused_and_does_nothing(client, ledger_id):
+def test_request_with_a_wrong_password_is_refused_and_changes_nothing(client, ledger_id):
     client.add(ledger_id, 0)
     for header in (
         Header(Kind.READ_LAC, 0, ledger_id, flags=FENCE, master_key=OTHER_KEY),
@@ -206,14 +206,14 @@ def test_a_wrong_password_is_refused_and_does_nothing(client, ledger_id):
 # -- LAC
 
 
-def test_read_lac(client, ledger_id):
+def test_lac_read_returns_lac_and_last_entry_id(client, ledger_id):
     assert client.call(Header(Kind.READ_LAC, 0, ledger_id)).header.status == Status.NO_SUCH_LEDGER
     client.add(ledger_id, 0, 5, last_add_confirmed=2)
     answer = client.call(Header(Kind.READ_LAC, 0, ledger_id)).header
     assert (answer.status, answer.last_add_confirmed, answer.value) == (Status.OK, 2, 5)
 
 
-def test_a_long_poll_ends_when_the_lac_is_there(bookie, client, ledger_id):
+def test_long_poll_ends_when_the_lac_reaches_its_entry(bookie, client, ledger_id):
     client.add(ledger_id, 0)
     client.send(control_frame(Header(Kind.READ_LAC, 8, ledger_id, first_entry_id=1, limit=60_000)))
     writer = Client(bookie[1])
@@ -224,7 +224,7 @@ def test_a_long_poll_ends_when_the_lac_is_there(bookie, client, ledger_id):
     writer.close()
 
 
-def test_a_long_poll_ends_when_the_time_is_up(client, ledger_id):
+def test_long_poll_ends_at_its_deadline(client, ledger_id):
     answer = client.call(Header(Kind.READ_LAC, 0, ledger_id, first_entry_id=1, limit=20)).header
     assert answer.status == Status.NO_SUCH_LEDGER
     client.add(ledger_id, 0)
@@ -233,7 +233,7 @@ def test_a_long_poll_ends_when_the_time_is_up(client, ledger_id):
 
 
 @pytest.mark.parametrize(("size", "comes"), [(100, True), (100_000, False)])
-def test_the_entry_that_a_long_poll_waited_for_comes_along_if_it_is_short(bookie, client, ledger_id, size, comes):
+def test_long_poll_returns_its_entry_if_that_is_short(bookie, client, ledger_id, size, comes):
     writer = Client(bookie[1])
     client.add(ledger_id, 0, 2, payload=bytes(size))
     poll = Header(Kind.READ_LAC, 8, ledger_id, first_entry_id=1, limit=60_000, flags=Flag.ENTRY)
@@ -248,13 +248,13 @@ def test_the_entry_that_a_long_poll_waited_for_comes_along_if_it_is_short(bookie
     writer.close()
 
 
-def test_an_entry_that_is_not_confirmed_does_not_come_along(client, ledger_id):
+def test_long_poll_returns_no_unconfirmed_entry(client, ledger_id):
     client.add(ledger_id, 0, 2, last_add_confirmed=0)
     answer = client.call(Header(Kind.READ_LAC, 0, ledger_id, first_entry_id=2, limit=20, flags=Flag.ENTRY)).header
     assert (answer.flags, answer.last_add_confirmed) == (Flag.RESPONSE, 0)
 
 
-def test_a_connection_that_ends_takes_its_long_polls_along(bookie, ledger_id):
+def test_long_polls_end_with_their_connection(bookie, ledger_id):
     client = Client(bookie[1])
     client.send(control_frame(Header(Kind.READ_LAC, 8, ledger_id, first_entry_id=0, limit=60_000)))
     client.call(Header(Kind.STATUS, 0))
@@ -267,7 +267,7 @@ def test_a_connection_that_ends_takes_its_long_polls_along(bookie, ledger_id):
 # -- lists
 
 
-def test_ranges_and_status(client, ledger_id):
+def test_ranges_and_status_describe_the_held_entries(client, ledger_id):
     client.add(ledger_id, 0, 4)
     client.add(ledger_id, 5)
     answer = client.call(Header(Kind.RANGES, 0, ledger_id, value=1))
@@ -281,8 +281,8 @@ def test_ranges_and_status(client, ledger_id):
     assert status.bookie_id == "bookie-test" and status.ledgers > 0 and not status.read_only
 
 
-def test_what_a_power_cut_may_take_back_is_not_listed_as_held(tmp_path):
-    """Repairs and checks compare what is listed with what there should be: a row that was not synced yet counted as a copy."""
+def test_ranges_list_an_entry_only_after_its_sync(tmp_path):
+    """A row that was not synced yet counted as a copy for repairs and checks, but a power cut may undo it."""
     files = FaultyFileSystem(RealFileSystem(), "sync */logs/*.arrows 1.. hold")
     with serving(config(tmp_path), files) as (_, address):
         writer, asking = Client(address), Client(address)
@@ -314,7 +314,7 @@ def test_what_a_power_cut_may_take_back_is_not_listed_as_held(tmp_path):
         add_frame(1, 0, request_id=5)[:-8] + bytes(8),
     ],
 )
-def test_what_makes_no_sense_is_a_bad_request_and_the_connection_goes_on(client, frame):
+def test_invalid_request_is_a_bad_request_and_the_connection_goes_on(client, frame):
     client.send(frame)
     answer = client.receive()
     assert (answer.header.status, answer.header.request_id) == (Status.BAD_REQUEST, 5)
@@ -322,8 +322,8 @@ def test_what_makes_no_sense_is_a_bad_request_and_the_connection_goes_on(client,
     assert client.call(Header(Kind.STATUS, 0)).header.status == Status.OK
 
 
-def test_long_polls_keep_no_add_of_their_connection_waiting_and_are_not_more_than_may_wait(tmp_path):
-    """A client that followed as many ledgers as requests may wait could write nothing."""
+def test_long_polls_are_bounded_per_connection_and_never_block_its_adds(tmp_path):
+    """A client with as many long polls as a connection may have requests could not write at all."""
     with serving(config(tmp_path, requests_in_flight_max=5)) as (_, address):
         client = Client(address)
         polls = [control_frame(Header(Kind.READ_LAC, 10 + i, 1, first_entry_id=0, limit=60_000)) for i in range(5)]
@@ -340,7 +340,7 @@ def test_long_polls_keep_no_add_of_their_connection_waiting_and_are_not_more_tha
         other.close()
 
 
-def test_with_a_secret_only_a_proof_that_answers_this_challenge_is_a_greeting(tmp_path):
+def test_bookie_with_a_secret_accepts_only_a_proof_for_the_current_challenge(tmp_path):
     (tmp_path / "secret").write_text("the secret\n")
     with serving(config(tmp_path / "bookie", shared_secret_file=str(tmp_path / "secret"))) as (_, address):
         client = Client(address, greet=False)
@@ -382,7 +382,7 @@ def test_with_a_secret_only_a_proof_that_answers_this_challenge_is_a_greeting(tm
     ],
     ids=["HTTP", "oversized", "zeros", "damaged", "oversized and sent"],
 )
-def test_what_is_no_frame_is_refused_in_words_and_ends_the_connection_and_nothing_else(bookie, client, rubbish, why):
+def test_bytes_without_a_frame_get_a_reason_and_end_only_their_connection(bookie, client, rubbish, why):
     bad = Client(bookie[1])
     try:
         bad.send(rubbish)
@@ -398,7 +398,7 @@ def test_what_is_no_frame_is_refused_in_words_and_ends_the_connection_and_nothin
 
 @given(st.lists(st.integers(1, 4000), min_size=1, max_size=8))
 @settings(max_examples=60)
-def test_frames_come_whole_however_the_bytes_fall(sizes):
+def test_frames_are_received_whole_for_any_split_of_the_bytes(sizes):
     frames = [add_frame(1, 0, 3), control_frame(Header(Kind.STATUS, 1), b"body"), add_frame(1, 4, payload=b"x" * 5000)]
     stream = b"".join(frames * 2)
     receiver, received, at = FrameReceiver(), [], 0
@@ -415,7 +415,7 @@ def test_frames_come_whole_however_the_bytes_fall(sizes):
 
 @given(st.integers(0, 2000), st.integers(1, 255))
 @settings(max_examples=150)
-def test_a_damaged_frame_is_refused_and_raises_nothing_else(at, flip):
+def test_damaged_frame_raises_only_a_wire_error(at, flip):
     stream = bytearray(add_frame(1, 0, 3) + control_frame(Header(Kind.STATUS, 1), b"body"))
     stream[at % len(stream)] ^= flip
     receiver = FrameReceiver()
@@ -430,7 +430,7 @@ def test_a_damaged_frame_is_refused_and_raises_nothing_else(at, flip):
 # -- life, pressure
 
 
-def test_a_port_in_use_is_named(tmp_path):
+def test_bookie_names_a_port_in_use(tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -442,7 +442,7 @@ def test_a_port_in_use_is_named(tmp_path):
             pass
 
 
-def test_backpressure_admits_everything_in_the_end(tmp_path):
+def test_backpressure_admits_every_add_in_the_end(tmp_path):
     with serving(config(tmp_path, request_bytes_in_flight_max=20_000)) as (_, address):
         client = Client(address)
         client.send(*(add_frame(1, i, payload=b"x" * 2000) for i in range(500)))
@@ -450,7 +450,7 @@ def test_backpressure_admits_everything_in_the_end(tmp_path):
         client.close()
 
 
-def test_a_peer_that_does_not_read_is_not_read_from(tmp_path):
+def test_server_stops_reading_from_a_peer_that_does_not_read(tmp_path):
     with serving(config(tmp_path)) as (server, address):
         client = Client(address)
         client.add(1, 0, payload=b"x" * 3_000_000)
@@ -459,7 +459,7 @@ def test_a_peer_that_does_not_read_is_not_read_from(tmp_path):
             client.send(control_frame(Header(Kind.READ, 7, 1, 0, 0)))
         other = Client(address)
         assert other.add(2, 0).status == Status.OK
-        # Requests that came earlier are held; if all others still lie in the kernel, none are.
+        # Requests received before the pause are held; none are if all of them still lie in the kernel.
         [behind] = await_that(lambda: [c for c in server.connections if c._reading_paused])
         assert behind._transport.get_write_buffer_size() < 20_000_000
         ends = 0
@@ -470,7 +470,7 @@ def test_a_peer_that_does_not_read_is_not_read_from(tmp_path):
         other.close()
 
 
-def test_a_disk_that_fails_is_answered_and_the_bookie_lives(tmp_path):
+def test_bookie_with_a_failed_disk_still_answers_adds_and_reads(tmp_path):
     files = FaultyFileSystem(RealFileSystem())
     with serving(config(tmp_path), files) as (_, address):
         client = Client(address)
@@ -486,7 +486,7 @@ def test_a_disk_that_fails_is_answered_and_the_bookie_lives(tmp_path):
         client.close()
 
 
-def test_cold_reads_leave_the_loop_to_others(tmp_path, monkeypatch):
+def test_cold_reads_are_all_answered(tmp_path, monkeypatch):
     monkeypatch.setattr(file_system._RealFile, "read_cached", lambda *_: False)
     with serving(config(tmp_path)) as (_, address):
         client = Client(address)
@@ -494,14 +494,14 @@ def test_cold_reads_leave_the_loop_to_others(tmp_path, monkeypatch):
         client.add(1, 10)
         for _ in range(20):
             client.send(control_frame(Header(Kind.READ, 7, 1, 0, 10)))
-        # Both batches are short, so they come as one.
+        # Both batches are short, so they come joined.
         answers = [client.receive() for _ in range(40)]
         assert sum(answer.batch is None for answer in answers) == 20
         client.close()
 
 
-def test_short_batches_that_follow_one_another_come_as_one(tmp_path):
-    """A batch for each add cost a reader about 50 microseconds each."""
+def test_consecutive_short_batches_are_joined(tmp_path):
+    """Unjoined, each batch cost a reader about 50 microseconds."""
     with serving(config(tmp_path)) as (_, address):
         client = Client(address)
         for first in (0, 10, 11, 12):
@@ -521,12 +521,12 @@ def test_short_batches_that_follow_one_another_come_as_one(tmp_path):
 
 
 def add_long_entries(client):
-    """Five of 300 KB, which are not read at once."""
+    """Add five entries of 300 KB: too long for a single read."""
     for i in range(5):
         assert client.add(1, i, payload=bytes(300_000)).status == Status.OK
 
 
-def test_a_long_answer_is_sent_while_the_rest_of_it_is_read(tmp_path, monkeypatch):
+def test_long_answer_is_sent_while_its_rest_is_read(tmp_path, monkeypatch):
     came, reads = threading.Event(), count()
 
     def read_cached(file, into, position, read=file_system._RealFile.read_cached):
@@ -546,7 +546,7 @@ def test_a_long_answer_is_sent_while_the_rest_of_it_is_read(tmp_path, monkeypatc
         client.close()
 
 
-def test_what_a_slow_reader_has_not_taken_stays_as_it_was_read(tmp_path):
+def test_unsent_answers_of_a_slow_reader_stay_unchanged(tmp_path):
     with serving(config(tmp_path)) as (_, address):
         slow, client = Client(address), Client(address)
         add_long_entries(slow)
@@ -576,7 +576,7 @@ def test_what_a_slow_reader_has_not_taken_stays_as_it_was_read(tmp_path):
         ("io-error once", 4, Status.OK),
     ],
 )
-def test_a_long_answer_of_which_the_rest_is_not_at_hand(tmp_path, monkeypatch, rule, last, status):
+def test_long_answer_with_a_cold_or_unreadable_rest_ends_with_its_status(tmp_path, monkeypatch, rule, last, status):
     reads = count(1)
 
     def read_cached(file, into, position, read=file_system._RealFile.read_cached):
@@ -602,7 +602,7 @@ def test_a_long_answer_of_which_the_rest_is_not_at_hand(tmp_path, monkeypatch, r
         client.close()
 
 
-def test_what_was_acked_is_there_after_a_restart(tmp_path):
+def test_acknowledged_entries_survive_a_restart(tmp_path):
     for start in range(3):
         with serving(config(tmp_path)) as (_, address):
             client = Client(address)
@@ -611,7 +611,7 @@ def test_what_was_acked_is_there_after_a_restart(tmp_path):
             client.close()
 
 
-def test_checkpoints_are_made_while_it_serves(tmp_path, monkeypatch):
+def test_serving_bookie_makes_checkpoints(tmp_path, monkeypatch):
     written = threading.Event()
     monkeypatch.setattr(
         "bookspark.store.bookie.holdings.checkpointing.write_checkpoint",
@@ -624,7 +624,7 @@ def test_checkpoints_are_made_while_it_serves(tmp_path, monkeypatch):
         client.close()
 
 
-def test_what_a_connection_received_into_comes_free_when_it_ends(tmp_path):
+def test_ended_connection_is_freed_without_the_garbage_collector(tmp_path):
     with serving(config(tmp_path)) as (server, address):
         client = Client(address)
         freed = threading.Event()
@@ -639,7 +639,7 @@ def test_what_a_connection_received_into_comes_free_when_it_ends(tmp_path):
             gc.enable()
 
 
-def test_what_was_lost_is_marked_for_repair_at_once_and_told(tmp_path):
+def test_lost_entries_are_marked_for_repair_at_once_and_shown_in_the_status(tmp_path):
     metadata = MemoryStore()
     with serving(config(tmp_path), metadata=metadata) as (_, address):
         client = Client(address)

@@ -1,4 +1,4 @@
-"""When the loop of a bookie serves nobody but one client, so that it may wait for the disk."""
+"""Detection of a bookie's loop that serves a single client and so may wait for the disk."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _Closing(Client):
         self.close()
 
 
-def test_a_client_that_is_connected_and_silent_is_held_up_by_nothing(bookie, clock):
+def test_silent_client_does_not_make_the_loop_shared(bookie, clock):
     server, client = bookie
     writer = client()
     writer.add(1, 0)
@@ -63,7 +63,7 @@ def test_a_client_that_is_connected_and_silent_is_held_up_by_nothing(bookie, clo
     assert not server._admission.is_shared
 
 
-def test_a_client_that_takes_its_answer_slowly_would_be_held_up(bookie, clock):
+def test_client_with_an_unsent_answer_makes_the_loop_shared(bookie, clock):
     server, client = bookie
     writer, reader = client(), client()
     for entry_id in range(16):
@@ -80,7 +80,7 @@ def test_a_client_that_takes_its_answer_slowly_would_be_held_up(bookie, clock):
     await_that(lambda: not server._admission.is_shared)
 
 
-def test_many_clients_are_not_looked_at(bookie, clock, monkeypatch):
+def test_loop_with_many_clients_counts_as_shared(bookie, clock, monkeypatch):
     server, client = bookie
     monkeypatch.setattr(admission, "_LOOKED_AT_MAX", 3)
     clients = [client() for _ in range(4)]
@@ -91,7 +91,7 @@ def test_many_clients_are_not_looked_at(bookie, clock, monkeypatch):
     await_that(lambda: not server._admission.is_shared)
 
 
-def test_a_client_that_has_gone_is_not_kept(bookie, clock):
+def test_gone_client_is_forgotten(bookie, clock):
     server, client = bookie
     gone, stays = client(), client()
     stays.add(1, 0)

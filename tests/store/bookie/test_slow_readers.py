@@ -1,4 +1,4 @@
-"""Readers that ask and do not take: how much memory they hold, and what becomes of those that do take."""
+"""Slow and stalled readers: the memory bound of their answers, and the progress of other readers."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def _take(client: Client, answers: int) -> dict[int, list[int]]:
 
 
 @pytest.mark.parametrize("rewritten", [True, False], ids=["rewritten", "as they came"])
-def test_readers_that_take_nothing_share_one_bound_and_get_all_of_it_later(tmp_path, rewritten):
-    """Each held 36 to 40 MB of a rewritten log."""
+def test_stalled_readers_share_a_memory_bound_and_get_their_answers_later(tmp_path, rewritten):
+    """Each stalled reader held 36 to 40 MB of a rewritten log."""
     _fill(tmp_path, rewritten=rewritten)
     bound, reads = 8 * _MIB, 12
     with serving(config(tmp_path, read_bytes_in_flight_max=bound)) as (server, address):
@@ -85,7 +85,7 @@ def test_readers_that_take_nothing_share_one_bound_and_get_all_of_it_later(tmp_p
             client.close()
 
 
-def test_an_answer_goes_on_behind_a_part_that_had_to_wait(tmp_path):
+def test_answers_complete_although_their_parts_had_to_wait(tmp_path):
     _fill(tmp_path, rewritten=True)
     with serving(config(tmp_path, read_bytes_in_flight_max=1)) as (_, address):
         clients = [Client(address) for _ in range(3)]
@@ -97,7 +97,7 @@ def test_an_answer_goes_on_behind_a_part_that_had_to_wait(tmp_path):
             client.close()
 
 
-def test_a_connection_that_ends_gives_its_room_back(tmp_path):
+def test_ended_connection_gives_its_read_room_back(tmp_path):
     _fill(tmp_path, rewritten=True)
     with serving(config(tmp_path, read_bytes_in_flight_max=PART_BYTES)) as (server, address):
         gone = Client(address)
@@ -125,7 +125,7 @@ class _Reader:
 
 
 class _SlowReader(_Reader):
-    """It takes a byte between two looks."""
+    """A reader that takes a byte between two looks."""
 
     def __init__(self, room: ReadRoom, name: str) -> None:
         super().__init__(room, name)
@@ -150,7 +150,7 @@ def _on_a_loop(test):
     uvloop.run(test())
 
 
-def test_who_finds_no_room_waits_for_its_turn():
+def test_readers_without_room_wait_their_turn():
     async def test() -> None:
         room = ReadRoom(100 * _PART)
         one, other, third = (_Reader(room, name) for name in ("one", "other", "third"))
@@ -184,8 +184,8 @@ def test_who_finds_no_room_waits_for_its_turn():
     _on_a_loop(test)
 
 
-def test_nobody_waits_behind_a_long_entry_with_a_first_part_or_once_its_reader_is_gone():
-    """Both waited until somebody gave room back."""
+def test_first_parts_pass_a_waiting_long_entry_and_a_gone_reader_blocks_nothing():
+    """Both reads waited until another reader gave room back."""
 
     async def test() -> None:
         room = ReadRoom(100 * _PART)
@@ -206,7 +206,7 @@ def test_nobody_waits_behind_a_long_entry_with_a_first_part_or_once_its_reader_i
     _on_a_loop(test)
 
 
-def test_room_that_comes_free_while_others_begin_is_seen():
+def test_room_freed_while_a_waiting_reader_begins_is_used():
     async def test() -> None:
         room = ReadRoom(100 * _PART)
         full, one, other = (_Reader(room, name) for name in ("full", "one", "other"))
@@ -226,8 +226,8 @@ def test_room_that_comes_free_while_others_begin_is_seen():
     _on_a_loop(test)
 
 
-def test_a_reader_that_takes_nothing_is_ended_only_for_a_long_entry_and_only_if_that_helps(monkeypatch):
-    """One that takes a little now and then stays."""
+def test_stalled_reader_is_ended_only_if_a_long_entry_needs_its_room(monkeypatch):
+    """A reader that takes a little now and then stays."""
     monkeypatch.setattr(read_room, "_LOOK_SECONDS", 0.01)
 
     async def test() -> None:
@@ -249,8 +249,8 @@ def test_a_reader_that_takes_nothing_is_ended_only_for_a_long_entry_and_only_if_
     _on_a_loop(test)
 
 
-def test_many_short_reads_that_had_to_wait_are_answered(tmp_path):
-    """Each one that ended began the next one, in a call of its own."""
+def test_1000_waiting_short_reads_are_answered(tmp_path):
+    """Each ended read began the next in a nested call."""
     _fill(tmp_path, rewritten=False)
     files = FaultyFileSystem(RealFileSystem())
     with serving(config(tmp_path), files) as (server, address):
@@ -261,7 +261,7 @@ def test_many_short_reads_that_had_to_wait_are_answered(tmp_path):
         client.send(control_frame(Header(Kind.READ, 8, 5, 5000, 5000)))
         files.wait_held()
         [connection] = await_that(lambda: [one for one in server.connections if one._held])
-        # How many come before nothing more is read from the socket is up to the system.
+        # The system decides how many requests arrive before the socket is read no more, so the test adds 1,000.
         connection._loop.call_soon_threadsafe(connection._held.extend, 1000 * list(connection._held))
         connection._loop.call_soon_threadsafe(files.clear)
         ends = []
@@ -272,8 +272,8 @@ def test_many_short_reads_that_had_to_wait_are_answered(tmp_path):
         client.close()
 
 
-def test_long_part_waits_behind_the_first_reader_that_holds_nothing_and_has_no_room():
-    """Long parts that fit into what is free would go on taking the room that the first one needs."""
+def test_long_part_waits_behind_the_first_reader_without_any_room():
+    """Otherwise long parts that fit into the free room would go on taking the room that the first reader needs."""
 
     async def test() -> None:
         room, begun = ReadRoom(8 * _PART), []

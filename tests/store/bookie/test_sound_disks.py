@@ -1,4 +1,4 @@
-"""What is not the disk's fault retires no disk, and what ends a commit thread ends the bookie loudly."""
+"""Errors that are not the disk's fault retire no disk, and the end of a commit thread ends the bookie with a reason."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_too_many_open_files_for_a_moment_retires_no_disk(disk, path, kind, jour
         assert again == [Status.OK]
 
 
-def test_a_background_sync_needs_no_file_descriptor(disk):
+def test_background_sync_needs_no_new_file_descriptor(disk):
     files = FaultyFileSystem(disk)
     storage = Pumped(config(Path("/disk"), **EAGER), files)
     assert storage.add(6, 0) is Status.OK
@@ -61,7 +61,7 @@ def test_a_background_sync_needs_no_file_descriptor(disk):
     storage.storage.close()
 
 
-def test_a_thread_that_can_not_be_started_leaves_its_syncs_to_the_commit_thread(disk, monkeypatch):
+def test_commit_thread_syncs_if_the_sync_thread_cannot_start(disk, monkeypatch):
     start = threading.Thread.start
 
     def refuse(thread):
@@ -77,7 +77,7 @@ def test_a_thread_that_can_not_be_started_leaves_its_syncs_to_the_commit_thread(
     storage.storage.close()
 
 
-def test_a_defect_while_a_group_is_written_answers_the_group_and_ends_the_bookie(disk, monkeypatch):
+def test_defect_in_a_group_write_fails_the_group_and_ends_the_bookie(disk, monkeypatch):
     storage = Pumped(config(Path("/disk")), disk)
     told: list[str] = []
     storage.storage.broken = told.append
@@ -88,7 +88,7 @@ def test_a_defect_while_a_group_is_written_answers_the_group_and_ends_the_bookie
     storage.storage.close()
 
 
-def test_whatever_ends_a_commit_thread_is_told(disk, monkeypatch):
+def test_end_of_a_commit_thread_ends_the_bookie_with_its_reason(disk, monkeypatch):
     storage = Pumped(config(Path("/disk")), disk)
     told = threading.Event()
     why: list[str] = []

@@ -1,4 +1,4 @@
-"""What is lost, and who is told, in bounded steps: counted here instead of timed."""
+"""Losses and answers are processed in bounded steps, which these tests count instead of timing them."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def stepped():
 
 
 class Failing:
-    """A bookie on two disks, of which disk 1 fails. Ledgers with odd ids lie there; of ledger 6, 0..4 on disk 0 and 5..9 on
-    disk 1. ``sweep`` has the steps that remain."""
+    """A bookie on two disks, of which disk 1 fails. Disk 1 has the ledgers with odd ids and entries 5..9 of ledger 6, disk 0
+    its entries 0..4. ``sweep`` has the remaining steps."""
 
     def __init__(self) -> None:
         self.disk = MemoryFileSystem("/disk0", "/disk1")
@@ -72,12 +72,12 @@ class Failing:
         self.run.storage._results._retire(directory, "on purpose")
 
     def end(self) -> int:
-        """Carry the steps through; returns how many there were."""
+        """Run all steps; returns their number."""
         return sum(1 for steps in self.sweep for _ in steps)
 
 
-def test_a_directory_that_failed_leaves_the_index_in_steps_and_nobody_sees_a_difference() -> None:
-    """One step of the loop walked over all ledgers: 2.7 s at 300,000 of them."""
+def test_failed_directory_leaves_the_index_in_steps_with_the_same_answers_throughout() -> None:
+    """A single step of the loop walked over all ledgers: 2.7 s at 300,000 ledgers."""
     one = Failing()
     one.fail()
     storage = one.run.storage
@@ -99,8 +99,8 @@ def test_a_directory_that_failed_leaves_the_index_in_steps_and_nobody_sees_a_dif
     assert {ledger_id for ledger_id, _ in storage.lacking(2 * LEDGERS)} == {*range(5, LEDGERS, 2), 6, LEDGERS + 1}
 
 
-def test_the_collector_is_kept_from_the_objects_of_ledgers_that_lost_a_directory() -> None:
-    """It walked over all of them now and then: 290 ms of the loop at 150,000 ledgers, a second at 750,000."""
+def test_ledger_objects_of_a_failed_directory_are_frozen_in_each_step() -> None:
+    """Python's collector walked over all of these objects now and then: 290 ms of the loop at 150,000 ledgers, 1 s at 750,000."""
     one = Failing()
     ledgers: list[int] = []
     one.holdings.made_objects = lambda: ledgers.append(len(one.holdings.control.lost_copies))
@@ -111,7 +111,7 @@ def test_the_collector_is_kept_from_the_objects_of_ledgers_that_lost_a_directory
     assert len(made) >= 2 and max(made) <= _LEDGERS_A_STEP
 
 
-def test_what_is_gone_is_not_told_as_held() -> None:
+def test_held_ranges_exclude_a_failed_directory_before_its_rows_left_the_index() -> None:
     one = Failing()
     one.fail()
     held: list[Any] = []
@@ -120,7 +120,7 @@ def test_what_is_gone_is_not_told_as_held() -> None:
 
 
 @pytest.mark.parametrize("touched_before", [False, True])
-def test_an_add_takes_the_place_of_a_copy_in_a_directory_that_failed_a_moment_ago(touched_before: bool) -> None:
+def test_add_replaces_a_copy_in_a_just_failed_directory(touched_before: bool) -> None:
     one = Failing()
     one.fail()
     if touched_before:
@@ -135,7 +135,7 @@ def test_an_add_takes_the_place_of_a_copy_in_a_directory_that_failed_a_moment_ag
     assert one.holdings.lacking(6) == ((5, 5), (7, 9)) and one.holdings.lacking(LEDGERS + 1) == ()
 
 
-def test_a_volatile_ledger_is_not_told_that_what_is_gone_is_synced() -> None:
+def test_sync_fails_for_volatile_entries_in_a_failed_directory() -> None:
     one = Failing()
     one.fail()
     statuses: list[int] = []
@@ -144,7 +144,7 @@ def test_a_volatile_ledger_is_not_told_that_what_is_gone_is_synced() -> None:
     assert statuses == [Status.IO_ERROR] and one.run.storage.volatile.last_add_synced(5, Assignment(0)) == -1
 
 
-def test_a_second_directory_that_fails_meanwhile_is_swept_too() -> None:
+def test_second_directory_failing_during_the_sweep_is_swept_too() -> None:
     one = Failing()
     one.fail()
     next(one.sweep[0])
@@ -153,7 +153,7 @@ def test_a_second_directory_that_fails_meanwhile_is_swept_too() -> None:
     assert len(one.sweep) == 1 and not one.holdings.gone and one.holdings.index.get(4).last_entry_id == -1
 
 
-def test_no_step_looks_at_more_than_some_thousand_rows() -> None:
+def test_steps_of_a_failed_directory_remove_a_bounded_number_of_rows() -> None:
     one = Failing()
     rows = one.holdings.index.of(9)
     for entry_id in range(1, 3 * _ROWS_LOOKED_AT):
@@ -165,8 +165,8 @@ def test_no_step_looks_at_more_than_some_thousand_rows() -> None:
     assert len(rows) == 0 and one.holdings.lacking(9) == ((0, 3 * _ROWS_LOOKED_AT - 1),)
 
 
-def test_what_lies_in_a_directory_that_failed_is_not_said_to_be_lost_for_good() -> None:
-    """It counted for ``--accept-loss`` as lost, although the next start might have found the disk readable."""
+def test_entries_of_a_failed_directory_are_away_and_not_lost_for_good() -> None:
+    """``--accept-loss`` counted them as lost, although the next start might read the disk again."""
     assert ENTRY_AWAY.reason is UnknownReason.IO_ERROR and ENTRY_AWAY.reason not in _SAY_THAT_THEY_LOST_IT
     one = Failing()
     one.fail()
@@ -176,8 +176,8 @@ def test_what_lies_in_a_directory_that_failed_is_not_said_to_be_lost_for_good() 
     assert not [record for record in ledger.control_records() if isinstance(record, EntriesLost)]
 
 
-def test_the_last_entry_of_a_ledger_whose_tail_is_gone_is_found_in_steps() -> None:
-    """One step looked at all rows: 61 ms at a million of them."""
+def test_last_entry_id_of_a_ledger_without_its_tail_is_computed_in_steps() -> None:
+    """A single step scanned all rows: 61 ms at a million rows."""
     one = Failing()
     rows = one.holdings.index.of(9)
     for entry_id in range(1, 3 * _ROWS_LOOKED_AT):
@@ -207,8 +207,8 @@ def with_many_rows(one: Failing, ledger_id: int) -> LedgerRows:
     return rows
 
 
-def test_who_is_told_what_lacks_is_told_again_of_what_leaves_later_and_no_step_walks_over_a_ledger() -> None:
-    """To tell what lacks of 256 ledgers, one step looked at all rows of each."""
+def test_lacking_entries_are_listed_as_rows_leave_without_a_walk_over_the_ledger() -> None:
+    """To list what 256 ledgers lack, a single step scanned all their rows."""
     one = Failing()
     rows = with_many_rows(one, 9)
     one.fail()
@@ -221,8 +221,8 @@ def test_who_is_told_what_lacks_is_told_again_of_what_leaves_later_and_no_step_w
     assert told[9][-1] == (10, 3 * _ROWS_LOOKED_AT - 1)
 
 
-def test_a_sync_of_a_long_ledger_in_a_directory_that_failed_is_refused_in_steps() -> None:
-    """One step looked at all rows of the ledger."""
+def test_sync_of_a_long_ledger_in_a_failed_directory_is_refused_in_steps() -> None:
+    """A single step scanned all rows of the ledger."""
     one = Failing()
     rows = with_many_rows(one, 5)
     statuses: list[int] = []
@@ -239,7 +239,7 @@ def test_a_sync_of_a_long_ledger_in_a_directory_that_failed_is_refused_in_steps(
     assert statuses == [Status.IO_ERROR] and len(rows) == 0 and len(one.holdings.index.get(11) or ()) > 0
 
 
-def test_a_sync_waits_for_the_rows_of_a_second_directory_that_failed_meanwhile() -> None:
+def test_sync_waits_for_the_rows_of_a_second_failed_directory() -> None:
     one = Failing()
     with_many_rows(one, 8)
     one.fail()
@@ -256,11 +256,11 @@ def test_a_sync_waits_for_the_rows_of_a_second_directory_that_failed_meanwhile()
 
 
 @pytest.mark.parametrize("turns_before", range(1, 12, 2))
-def test_a_checkpoint_during_which_a_directory_fails_does_not_replace_that_directorys(
+def test_checkpoint_keeps_the_old_checkpoint_of_a_directory_failing_during_it(
     turns_before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It held none of the rows that had left the index meanwhile: a start that could read the directory again answered "no such
-    entry" for what lies there."""
+    """A new checkpoint lacked the rows that had left the index meanwhile: after a start that could read the directory again, the
+    bookie answered "no such entry" for its entries."""
     monkeypatch.setattr(checkpointing, "_WEIGHT_A_STEP", 100)
     one = Failing()
     storage = one.run.storage
@@ -290,7 +290,7 @@ def test_a_checkpoint_during_which_a_directory_fails_does_not_replace_that_direc
         assert [entry.entry_id for entry in entries] == list(range(10, 20)), following
 
 
-def test_a_request_that_waits_for_its_steps_does_not_wait_for_a_work_that_has_the_index() -> None:
+def test_request_steps_do_not_wait_for_maintenance_holding_the_index() -> None:
     """A sync of a long ledger waited behind the walk over the whole index after a directory had failed."""
     one = Failing()
     left: list[bool] = []
@@ -314,10 +314,10 @@ def test_a_request_that_waits_for_its_steps_does_not_wait_for_a_work_that_has_th
 # -- many losses
 
 
-def test_many_losses_of_one_ledger_are_taken_in_steps_that_each_look_at_their_rows_once(
+def test_many_losses_of_a_ledger_are_merged_in_steps_scanning_rows_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each one looked at all rows of its ledger, so 10,000 of them took minutes."""
+    """Each loss scanned all rows of its ledger, so 10,000 losses took minutes."""
     one = Failing()
     rows = one.holdings.index.of(8)
     count = 2 * _ROWS_A_STEP
@@ -334,7 +334,7 @@ def test_many_losses_of_one_ledger_are_taken_in_steps_that_each_look_at_their_ro
     assert len(rows) == count // 2 and len(one.holdings.lacking(8)) == count // 2
 
 
-def test_what_is_back_is_noted_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restored_entries_are_noted_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     one = Failing()
     calls: list[int] = []
     back = BookieLedger.entries_back
@@ -351,8 +351,8 @@ def test_what_is_back_is_noted_in_steps(monkeypatch: pytest.MonkeyPatch) -> None
     assert one.holdings.lacking(8) == () and max(calls) <= 2 * _ROWS_A_STEP and len(calls) <= 4
 
 
-def test_what_is_held_and_not_durable_or_lies_in_a_directory_that_failed_is_not_back() -> None:
-    """A bookie that took it for back would say after a power cut that it never had the entry."""
+def test_lost_entry_is_restored_only_by_a_durable_copy_in_a_working_directory() -> None:
+    """Otherwise the bookie would say after a power cut that it never had the entry."""
     one = Failing()
     one.holdings.control.replay([EntriesLost(4, 10, 10), EntriesLost(5, 0, 9)])
 
@@ -367,10 +367,10 @@ def test_what_is_held_and_not_durable_or_lies_in_a_directory_that_failed_is_not_
     assert lacking(4) == []
 
 
-# -- who is told
+# -- answers
 
 
-def test_a_huge_group_is_told_in_turns_and_in_its_order() -> None:
+def test_huge_group_is_answered_in_turns_and_in_order() -> None:
     one = Failing()
     turns: deque[Callable[[], None]] = deque()
     results, (directory, other) = one.run.storage._results, one.run.storage.live
@@ -391,7 +391,7 @@ def test_a_huge_group_is_told_in_turns_and_in_its_order() -> None:
     assert told[-1] == Status.OK
 
 
-def test_one_who_can_not_be_told_does_not_keep_the_others_waiting() -> None:
+def test_callback_exception_skips_only_the_rest_of_its_turn() -> None:
     one = Failing()
     turns: deque[Callable[[], None]] = deque()
     results, directory = one.run.storage._results, one.run.storage.live[0]
@@ -408,7 +408,7 @@ def test_one_who_can_not_be_told_does_not_keep_the_others_waiting() -> None:
     assert len(told) == _TOLD_A_TURN + 1, "those of its own turn apart"
 
 
-def test_long_polls_that_are_due_together_are_told_in_turns() -> None:
+def test_long_polls_reached_together_are_answered_in_turns() -> None:
     polls, turns, told = LongPolls(), deque(), []
     polls.start(turns.append)
     numbers = [polls.add(5, 3, lambda number=number: told.append(number)) for number in range(2 * _POLLS_A_TURN + 7)]
@@ -422,9 +422,9 @@ def test_long_polls_that_are_due_together_are_told_in_turns() -> None:
     assert holdings_module.RANGES_ROWS_MAX <= _ROWS_LOOKED_AT
 
 
-def test_a_huge_group_that_found_no_room_leaves_the_index_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All rows left the index in one step, and until they have, the directory takes nothing: a wait for one of them would end
-    well."""
+def test_huge_group_without_room_leaves_the_index_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All rows left the index in a single step. Until they have left, the directory must refuse adds: a duplicate that waits for
+    such a row would be acknowledged."""
     disk = MemoryFileSystem("/disk0")
     files = FaultyFileSystem(disk)
     run = Stepped(config("/disk0"), files)
@@ -453,10 +453,10 @@ def test_a_huge_group_that_found_no_room_leaves_the_index_in_turns(monkeypatch: 
 
 
 @pytest.mark.parametrize("last", [2, 3])
-def test_a_copy_that_is_refused_behind_one_that_found_no_room_is_not_told_as_durable(last: int) -> None:
-    """The same entry came twice: first before the loop knew that there is no room, then before it knew what else was refused. The
-    second one waited behind the seal, which went well, and was told OK. Its entry was nowhere. So it was if the second one had
-    another entry with it, and the disk had room again by then."""
+def test_duplicate_of_an_add_without_room_is_not_acknowledged_as_durable(last: int) -> None:
+    """An entry came twice: before the loop knew of the lack of room, and before it knew that the first copy was refused. The
+    duplicate waited behind the seal, which succeeded, and got OK, but its entry was nowhere. The same happened if the duplicate
+    had another entry with it and the disk had room again by then."""
     files = FaultyFileSystem(MemoryFileSystem("/disk0"))
     run = Stepped(config("/disk0"), files)
     run.add(5, 0)
@@ -481,8 +481,8 @@ def test_a_copy_that_is_refused_behind_one_that_found_no_room_is_not_told_as_dur
     assert again == [Status.READ_ONLY] and held == [None]
 
 
-def test_a_directory_whose_log_could_not_be_sealed_either_is_writable_at_the_first_look() -> None:
-    """The look's own seal was refused, as it named no failure: the directory was full again until the next look."""
+def test_directory_with_a_failed_seal_is_writable_after_the_first_check() -> None:
+    """The check's own seal was refused, as it named no failure: the directory stayed full until the next check."""
     files = FaultyFileSystem(MemoryFileSystem("/disk0"))
     run = Stepped(config("/disk0"), files)
     (directory,) = run.storage.live
@@ -502,8 +502,8 @@ def test_a_directory_whose_log_could_not_be_sealed_either_is_writable_at_the_fir
         assert answer == [Status.OK]
 
 
-def test_long_polls_whose_time_is_up_together_end_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each had a timer, and all of these ran in one turn of the loop."""
+def test_long_polls_with_the_same_deadline_end_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each poll had a timer, and all timers ran in a single turn of the loop."""
 
     async def run() -> None:
         loop, ended = asyncio.get_running_loop(), []
@@ -534,15 +534,15 @@ def test_long_polls_whose_time_is_up_together_end_in_turns(monkeypatch: pytest.M
     asyncio.run(run())
 
 
-def test_a_lost_batch_of_a_long_ledger_is_found_without_a_look_at_all_of_its_rows(
+def test_lost_batch_of_a_long_ledger_is_located_without_scanning_all_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """About 10 ms of the loop each time, in a ledger of a million rows."""
+    """The scan took about 10 ms of the loop in a ledger of a million rows."""
     run = Stepped(config("/disk"), MemoryFileSystem("/disk"))
     holdings = run.storage.holdings
     for entry_id in (11, 14, 15):
         run.add(5, entry_id)
-    # Its entries lie around those that were there before: 10, 12 to 13, 16 to 19.
+    # The index has only the new entries of this batch: 10, 12 to 13, 16 to 19.
     run.add(5, 10, 19)
     for entry_id in range(20, 90):
         run.add(5, entry_id)
@@ -565,8 +565,8 @@ def test_a_lost_batch_of_a_long_ledger_is_found_without_a_look_at_all_of_its_row
     assert [entry.entry_id for entry in run.read(5, 14, 15)[0]] == [14, 15]
 
 
-def test_a_started_storage_tells_long_polls_in_turns_of_its_loop():
-    """Ten thousand readers of one ledger kept the loop from all others."""
+def test_started_storage_answers_long_polls_in_turns_of_its_loop():
+    """Ten thousand readers of a ledger blocked the loop for all other clients."""
     told, turns = [], []
     with without_threads():
         run = Stepped(config("/disk"), MemoryFileSystem("/disk"))

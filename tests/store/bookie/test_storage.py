@@ -23,7 +23,7 @@ def storage(tmp_path):
     pumped.storage.close()
 
 
-def test_entries_come_back(storage):
+def test_added_entries_are_read_back(storage):
     assert storage.add(5, 0, 9) is Status.OK
     assert storage.add(5, 10) is Status.OK
     entries, refusal = storage.read(5, 3, 10)
@@ -32,21 +32,21 @@ def test_entries_come_back(storage):
     assert refusal is None
 
 
-def test_what_is_absent_is_negative(storage):
+def test_read_of_an_absent_entry_or_ledger_is_negative(storage):
     storage.add(5, 0)
     assert storage.read(5, 0, 1)[1] == NO_SUCH_ENTRY
     assert storage.read(5, 1, 1) == ([], NO_SUCH_ENTRY)
     assert storage.read(6, 0, 0) == ([], NO_SUCH_LEDGER)
 
 
-def test_a_sparse_read_skips_what_is_not_there(storage):
+def test_sparse_read_skips_missing_entries(storage):
     for entry_id in (0, 2, 5):
         storage.add(5, entry_id)
     assert [entry.entry_id for entry in storage.read(5, 0, 9, sparse=True)[0]] == [0, 2, 5]
     assert [entry.entry_id for entry in storage.read(5, 0, 9)[0]] == [0]
 
 
-def test_an_add_into_a_gap_is_found_in_its_place(storage):
+def test_entry_added_into_a_gap_is_read_in_order(storage):
     for entry_id in (0, 1, 9, 4):
         assert storage.add(5, entry_id) is Status.OK
     assert [entry.entry_id for entry in storage.read(5, 0, 9, sparse=True)[0]] == [0, 1, 4, 9]
@@ -54,21 +54,21 @@ def test_an_add_into_a_gap_is_found_in_its_place(storage):
     assert payloads(storage.read(5, 0, 4)[0]) == [b"%08d:payload" % entry_id for entry_id in range(5)]
 
 
-def test_an_admitted_add_can_be_read_before_it_is_synced(storage):
+def test_admitted_add_is_readable_before_its_sync(storage):
     statuses = storage.submit(add_frame(5, 0, 2))
     assert statuses == []
     assert [entry.entry_id for entry in storage.read(5, 0, 2)[0]] == [0, 1, 2]
     storage.wait(lambda: bool(statuses))
 
 
-def test_a_read_ends_at_its_limit_but_sends_at_least_one(storage):
+def test_read_ends_at_its_limit_but_returns_at_least_a_batch(storage):
     for entry_id in range(5):
         storage.add(5, entry_id)
     plan = storage.storage.plan_read(5, 1, 4, 1, sparse=False)
     assert ([piece.first for piece in plan.pieces], plan.end, plan.refusal) == ([1], 1, None)
 
 
-def test_what_waits_is_synced_together(tmp_path):
+def test_waiting_adds_are_synced_together(tmp_path):
     files = FaultyFileSystem(RealFileSystem())
     storage = Pumped(config(tmp_path), files)
     storage.add(5, 0)
@@ -82,7 +82,7 @@ def test_what_waits_is_synced_together(tmp_path):
     storage.storage.close()
 
 
-def test_the_note_is_written_before_the_acks(tmp_path):
+def test_note_of_the_log_is_synced_after_its_entries_before_the_acknowledgement(tmp_path):
     files = FaultyFileSystem(RealFileSystem())
     storage = Pumped(config(tmp_path), files)
     storage.add(5, 0)
@@ -96,7 +96,7 @@ def test_the_note_is_written_before_the_acks(tmp_path):
 # -- duplicates
 
 
-def test_a_duplicate_is_acked_and_not_written_again(storage):
+def test_duplicate_is_acknowledged_and_not_written_again(storage):
     storage.add(5, 0, 9)
     size = storage.storage.status().log_bytes
     assert storage.add(5, 0, 9) is Status.OK
@@ -104,9 +104,8 @@ def test_a_duplicate_is_acked_and_not_written_again(storage):
     assert storage.storage.status().log_bytes == size
 
 
-def test_a_duplicate_may_be_longer_than_one_answer_to_a_read(storage):
-    """It was answered I/O error, for ever: a ledger whose last batch was that long and lay in pieces at its bookies could not be
-    recovered."""
+def test_duplicate_longer_than_a_read_answer_is_compared_whole(storage):
+    """The answer was I/O error for ever: a ledger whose bookies held such a long last batch in pieces could not be recovered."""
     piece = b"x" * (1 << 20)
     for first in range(6):
         assert storage.add(5, first, payload=piece) is Status.OK
@@ -114,7 +113,7 @@ def test_a_duplicate_may_be_longer_than_one_answer_to_a_read(storage):
     assert storage.add(5, 0, 5, payload=piece[:-1] + b"y") is Status.CONFLICT
 
 
-def test_a_duplicate_of_what_is_not_synced_waits_for_it(storage):
+def test_duplicate_waits_for_the_sync_of_the_first_copy(storage):
     first = storage.submit(add_frame(5, 0, 9))
     second = storage.submit(add_frame(5, 4, 5))
     assert second == []
@@ -122,14 +121,14 @@ def test_a_duplicate_of_what_is_not_synced_waits_for_it(storage):
     assert first == second == [Status.OK]
 
 
-def test_other_content_is_a_conflict_and_leaves_no_trace(storage):
+def test_add_with_other_content_is_a_conflict_and_changes_nothing(storage):
     storage.add(5, 0, 9)
     assert storage.add(5, 8, 12, payload=b"another", last_add_confirmed=7) is Status.CONFLICT
     assert storage.ids(5) == list(range(10))
     assert storage.storage.ledger(5).last_add_confirmed == -1
 
 
-def test_a_batch_that_is_known_in_part_adds_the_rest(storage):
+def test_batch_held_in_part_adds_the_rest(storage):
     storage.add(5, 2, 3)
     storage.add(5, 6, 7)
     assert storage.add(5, 0, 9) is Status.OK
@@ -138,7 +137,7 @@ def test_a_batch_that_is_known_in_part_adds_the_rest(storage):
     assert payloads(entries) == [b"%08d:payload" % i for i in range(10)]
 
 
-def test_the_digest_and_lac_of_a_row_make_no_conflict(storage):
+def test_duplicate_with_another_lac_is_no_conflict(storage):
     storage.add(5, 0, 1)
     assert storage.add(5, 0, 1, last_add_confirmed=0) is Status.OK
     assert storage.storage.ledger(5).last_add_confirmed == 0
@@ -155,11 +154,11 @@ def test_a_fenced_ledger_refuses_its_writer_and_takes_recovery(storage):
     assert storage.ids(5) == [0, 1]
 
 
-def test_4462_the_fence_of_a_ledger_without_entries_holds(tmp_path):
+def test_4462_fence_of_a_ledger_without_entries_survives_a_restart(tmp_path):
     storage = Pumped(config(tmp_path))
     assert storage.fence(5) is Status.OK
     assert storage.add(5, 0) is Status.FENCED
-    again = Pumped(config(tmp_path))  # the first one was never closed
+    again = Pumped(config(tmp_path))  # the first storage is still open
     assert again.add(5, 0) is Status.FENCED
     assert again.read(5, 0, 0)[1] == NO_SUCH_ENTRY
     again.storage.close()
@@ -173,7 +172,7 @@ def test_a_wrong_password_does_not_fence(storage):
     assert storage.add(5, 1) is Status.OK
 
 
-def test_a_fence_is_answered_after_its_sync_to_all_who_ask(tmp_path):
+def test_fence_requests_are_answered_together_after_the_sync(tmp_path):
     files = FaultyFileSystem(RealFileSystem())
     storage = Pumped(config(tmp_path), files)
     answers = []
@@ -182,13 +181,13 @@ def test_a_fence_is_answered_after_its_sync_to_all_who_ask(tmp_path):
     assert answers == []
     storage.wait(lambda: len(answers) == 2)
     assert answers == [Status.OK, Status.OK]
-    # The note, which is synced about once a second, may follow.
+    # The sync of the note, about once a second, may follow.
     synced = [path for call, path in files.calls if call == "sync" and not path.endswith(".synced")]
     assert synced[-1].endswith("control.log")
     storage.storage.close()
 
 
-def test_an_explicit_lac_survives_and_is_watched(tmp_path):
+def test_explicit_lac_survives_a_restart_and_wakes_long_polls(tmp_path):
     storage = Pumped(config(tmp_path))
     storage.add(5, 0, 3)
     reached = []
@@ -204,7 +203,7 @@ def test_an_explicit_lac_survives_and_is_watched(tmp_path):
     again.storage.close()
 
 
-def test_ranges_tell_every_row_in_portions(storage):
+def test_ranges_list_every_row_in_portions(storage):
     for entry_id in range(5):
         storage.add(5, entry_id)
     storage.add(8, 0, 9)
@@ -222,7 +221,7 @@ def test_ranges_tell_every_row_in_portions(storage):
 # -- failing disks
 
 
-def test_a_failed_sync_retires_the_directory_for_good(tmp_path):
+def test_failed_sync_retires_the_directory_for_good(tmp_path):
     files = FaultyFileSystem(RealFileSystem())
     storage = Pumped(config(tmp_path), files)
     storage.add(5, 0, 4)
@@ -240,7 +239,7 @@ def test_a_failed_sync_retires_the_directory_for_good(tmp_path):
     storage.storage.close()
 
 
-def test_a_fence_that_was_not_made_durable_is_never_acked(tmp_path):
+def test_fence_without_a_successful_sync_is_never_acknowledged(tmp_path):
     files = FaultyFileSystem(RealFileSystem())
     storage = Pumped(config(tmp_path), files)
     storage.add(5, 0)
@@ -251,8 +250,8 @@ def test_a_fence_that_was_not_made_durable_is_never_acked(tmp_path):
     storage.storage.close()
 
 
-def test_a_boot_does_not_put_off_the_collection_of_what_was_there_before(tmp_path):
-    """A boot set the counts of Python's collector to 0: a process that opened one bookie after the other kept all of them."""
+def test_boot_keeps_the_counts_of_the_garbage_collector(tmp_path):
+    """A boot set the counts of Python's collector to 0: a process that opened many bookies in turn kept all of them in memory."""
     thresholds = gc.get_threshold()
     try:
         gc.set_threshold(1_000_000)
@@ -264,7 +263,7 @@ def test_a_boot_does_not_put_off_the_collection_of_what_was_there_before(tmp_pat
         gc.set_threshold(*thresholds)
 
 
-def test_other_directories_take_over(tmp_path):
+def test_adds_of_a_failed_directory_go_to_another_directory(tmp_path):
     files = FaultyFileSystem(RealFileSystem())
     storage = Pumped(config(tmp_path / "a", tmp_path / "b"), files)
     assert storage.add(4, 0) is storage.add(5, 0) is Status.OK
@@ -283,7 +282,7 @@ def test_other_directories_take_over(tmp_path):
     storage.storage.close()
 
 
-def test_an_entry_that_cannot_be_read_is_no_absent_entry(storage, tmp_path):
+def test_unreadable_entry_is_not_absent(storage, tmp_path):
     storage.add(5, 0)
     storage.add(5, 1)
     [log] = (tmp_path / "logs").glob("*.arrows")
@@ -295,7 +294,7 @@ def test_an_entry_that_cannot_be_read_is_no_absent_entry(storage, tmp_path):
     assert refusal == "bad frame"
 
 
-def test_the_log_that_was_not_read_for_longest_is_closed_when_too_many_are_open(monkeypatch):
+def test_least_recently_read_log_is_closed_when_too_many_are_open(monkeypatch):
     monkeypatch.setattr(reads, "_OPEN_FILES_MAX", 2)
     logs = LogFiles(lambda number: f"log {number}")
     for number in (1, 2, 1, 3):

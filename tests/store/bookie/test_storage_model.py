@@ -1,4 +1,4 @@
-"""Storage against a plain dict: any sequence of adds, fences, LACs, checkpoints, clean stops and crashes."""
+"""Storage compared with a plain dict over any sequence of adds, fences, LACs, checkpoints, clean stops and crashes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EXAMPLES = 50
 
 
 class StorageModel(RuleBasedStateMachine):
-    """``held`` is the model: what a read has to give, whole and nothing else."""
+    """``held`` is the model: exactly the entries that a read must return."""
 
     settings: BookieConfig
 
@@ -43,7 +43,7 @@ class StorageModel(RuleBasedStateMachine):
             self.create(which, 1 + which)
 
     def create(self, which: int, ledger_id: int) -> None:
-        """A ledger of which something is known from the start: of others a bookie would ask the metadata, in a thread."""
+        """Make a ledger with an entry: for an unknown ledger the bookie would ask the metadata, in a thread."""
         self.ledgers[which] = ledger_id
         self.held[ledger_id] = {20: entries(ledger_id, 20, 20)[0]}
         self.run.add(ledger_id, 20, flags=int(Flag.RECOVERY))
@@ -111,7 +111,7 @@ class StorageModel(RuleBasedStateMachine):
 
     @rule(loss=st.one_of(st.sampled_from(LOSSES), st.integers(0, 99).map(drawn)))
     def crash(self, loss) -> None:
-        """What was not synced may be gone; what is there from now on stays."""
+        """Unsynced entries may be gone; entries present after the crash stay."""
         self.disk = self.disk.crashed(loss)
         self.run = Stepped(self.settings, self.disk, self.run.promises)
         check_promises(self.run, self.run.promises)
@@ -135,7 +135,7 @@ class StorageModel(RuleBasedStateMachine):
 
 
 @pytest.mark.timeout(300)
-def test_storage_is_a_dict_that_survives_crashes():
+def test_storage_answers_as_a_dict_through_stops_and_crashes():
     with without_threads():
         run_state_machine_as_test(
             StorageModel,

@@ -1,4 +1,4 @@
-"""Connections before HELLO: what they cost, how long they last, who goes when there are too many, and which ids are refused."""
+"""Connections before HELLO (strangers): memory, deadlines, displacement when there are too many, and refused ids."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def tls_options(tmp_path_factory):
 
 @pytest.mark.parametrize("tls", [False, True])
 @pytest.mark.parametrize("said", ["nothing", "half", "whole"])
-def test_a_stranger_has_its_seconds_and_no_more(tmp_path, monkeypatch, tls_options, tls, said):
+def test_stranger_is_ended_at_its_deadline(tmp_path, monkeypatch, tls_options, tls, said):
     monkeypatch.setattr(porch, "STRANGER_SECONDS", 0.2)
     first = hello_of_tls() if tls else control_frame(Header(Kind.HELLO, 1, value=PROTOCOL_VERSION - 1))
     said = {"nothing": b"", "half": first[:50], "whole": first}[said]
@@ -85,7 +85,7 @@ def test_a_stranger_has_its_seconds_and_no_more(tmp_path, monkeypatch, tls_optio
         assert not server.connections
 
 
-def test_a_client_that_is_greeted_in_time_may_be_silent(tmp_path, monkeypatch):
+def test_greeted_client_outlives_the_deadline_of_strangers(tmp_path, monkeypatch):
     monkeypatch.setattr(porch, "STRANGER_SECONDS", 4.0)
     with serving(config(tmp_path)) as (_, address):
         client = Client(address)
@@ -96,8 +96,8 @@ def test_a_client_that_is_greeted_in_time_may_be_silent(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("said", [b"", BOMB[:7], BOMB, HELLO[:-1], b"\xff\xff\xff\xff\x40\x02\x00\x00"])
-def test_a_stranger_costs_less_than_16_kib(tmp_path, monkeypatch, said):
-    """Each took 64 KiB, and 16 MiB when it announced them with 8 bytes."""
+def test_stranger_takes_less_than_16_kib_of_memory(tmp_path, monkeypatch, said):
+    """Each stranger took 64 KiB, and 16 MiB if its 8 bytes announced a frame of that size."""
     monkeypatch.setattr(porch, "STRANGER_SECONDS", SECONDS_MAX)
     monkeypatch.setattr(admission, "_STRANGERS_MAX", 1000)
     monkeypatch.setattr(Admission, "connections_max", lambda self: 1 << 20)
@@ -109,7 +109,7 @@ def test_a_stranger_costs_less_than_16_kib(tmp_path, monkeypatch, said):
 
 
 @pytest.mark.parametrize("said", ["half", "whole"])
-def test_tls_shakes_hands_with_few_at_a_time(tmp_path, monkeypatch, tls_options, said):
+def test_tls_handshakes_are_limited_to_32_at_a_time(tmp_path, monkeypatch, tls_options, said):
     """The state of each handshake takes some 50 KiB."""
     monkeypatch.setattr(porch, "STRANGER_SECONDS", SECONDS_MAX)
     monkeypatch.setattr(admission, "_STRANGERS_MAX", 1000)
@@ -128,7 +128,7 @@ def test_tls_shakes_hands_with_few_at_a_time(tmp_path, monkeypatch, tls_options,
             client.close()
 
 
-def test_what_a_client_announces_takes_no_memory_before_it_comes(tmp_path):
+def test_frame_announced_by_a_client_takes_no_memory_before_its_bytes_arrive(tmp_path):
     with serving(config(tmp_path)) as (_, address), ExitStack() as stack:
         clients = [Client(address) for _ in range(20)]
         before = resident_bytes()
@@ -142,7 +142,7 @@ def test_what_a_client_announces_takes_no_memory_before_it_comes(tmp_path):
         assert resident_bytes() - before < 8 << 20
 
 
-def test_a_receiver_that_is_told_of_a_long_frame_takes_pages_as_they_come():
+def test_receiver_of_an_announced_long_frame_takes_memory_only_for_received_bytes():
     receiver = FrameReceiver()
     before = resident_bytes()
     receivers = [FrameReceiver() for _ in range(10)]
@@ -153,7 +153,7 @@ def test_a_receiver_that_is_told_of_a_long_frame_takes_pages_as_they_come():
     assert resident_bytes() - before < 1 << 20
 
 
-# -- what is said before HELLO
+# -- bytes before HELLO
 
 
 GARBAGE = {
@@ -165,7 +165,7 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("said", GARBAGE.values(), ids=GARBAGE)
-def test_garbage_ends_at_once_with_a_word(tmp_path, said):
+def test_garbage_gets_a_refusal_and_ends_its_connection_at_once(tmp_path, said):
     with serving(config(tmp_path)) as (server, address), strangers(address, 1, said) as [stranger]:
         receiver = FrameReceiver()
         count = stranger.recv_into(receiver.buffer())
@@ -179,7 +179,7 @@ def test_garbage_ends_a_tls_connection_at_once(tmp_path, tls_options):
         assert ended(stranger) and not server._admission.strangers
 
 
-def test_before_hello_frames_are_short_and_few(tmp_path):
+def test_frames_before_hello_are_limited_in_size_and_number(tmp_path):
     with serving(config(tmp_path)) as (_, address):
         client = Client(address, greet=False)
         assert client.call(Header(Kind.STATUS, 0)).header.status == Status.BAD_REQUEST
@@ -197,7 +197,7 @@ def test_before_hello_frames_are_short_and_few(tmp_path):
         long.close()
 
 
-def test_a_greeting_that_comes_in_pieces_is_one(tmp_path):
+def test_hello_in_pieces_is_accepted(tmp_path):
     with serving(config(tmp_path)) as (_, address):
         client = Client(address, greet=False)
         client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -207,10 +207,10 @@ def test_a_greeting_that_comes_in_pieces_is_one(tmp_path):
         client.close()
 
 
-# -- who goes
+# -- displacement
 
 
-def test_many_strangers_push_out_each_other_and_no_client(tmp_path, monkeypatch):
+def test_many_strangers_displace_each_other_and_no_client(tmp_path, monkeypatch):
     monkeypatch.setattr(Admission, "connections_max", lambda self: 40)
     with serving(config(tmp_path)) as (server, address):
         client = Client(address)
@@ -224,7 +224,7 @@ def test_many_strangers_push_out_each_other_and_no_client(tmp_path, monkeypatch)
         client.close()
 
 
-def test_clients_of_one_address_do_not_take_the_places_of_each_other(tmp_path, monkeypatch):
+def test_newcomer_never_displaces_a_client_of_its_own_address(tmp_path, monkeypatch):
     monkeypatch.setattr(Admission, "connections_max", lambda self: 20)
     with serving(config(tmp_path)) as (_, address):
         clients = [Client(address) for _ in range(20)]
@@ -235,7 +235,7 @@ def test_clients_of_one_address_do_not_take_the_places_of_each_other(tmp_path, m
             client.close()
 
 
-def test_an_address_with_far_more_connections_gives_its_silent_one_to_another(tmp_path, monkeypatch):
+def test_newcomer_displaces_the_silent_connection_of_an_address_with_far_more(tmp_path, monkeypatch):
     monkeypatch.setattr(Admission, "connections_max", lambda self: 20)
     with serving(config(tmp_path, host="127.0.0.1")) as (_, address):
         clients = [Client(address) for _ in range(20)]
@@ -251,13 +251,13 @@ def test_an_address_with_far_more_connections_gives_its_silent_one_to_another(tm
             client.close()
 
 
-def test_an_ipv6_host_is_its_network():
+def test_origin_of_an_ipv6_address_is_its_network():
     assert origin_of("2001:db8::1") == origin_of("2001:db8::ffff:1") != origin_of("2001:db8:0:1::1")
     assert origin_of("::ffff:10.0.0.1") == origin_of("10.0.0.1") != origin_of("10.0.0.2")
     assert origin_of("fe80::1%eth0") == "fe80::/64"
 
 
-def test_of_the_address_with_the_most_connections():
+def test_most_of_one_origin_returns_the_connections_of_the_commonest_address():
     class One:
         def __init__(self, origin):
             self.origin = origin
@@ -267,14 +267,14 @@ def test_of_the_address_with_the_most_connections():
     assert most_of_one_origin([]) == []
 
 
-def test_a_stranger_that_ends_by_itself_is_forgotten(tmp_path):
+def test_stranger_that_disconnects_is_forgotten(tmp_path):
     with serving(config(tmp_path)) as (server, address):
         with strangers(address, 5, HELLO[:20]):
             await_that(lambda: len(server._admission.strangers) == 5)
         await_that(lambda: not server._admission.strangers)
 
 
-def test_a_stop_ends_strangers(tmp_path):
+def test_stop_ends_strangers_and_every_thread(tmp_path):
     before = set(threading.enumerate())
     with ExitStack() as stack:
         with serving(config(tmp_path)) as (_, address):
@@ -287,7 +287,7 @@ def test_a_stop_ends_strangers(tmp_path):
 
 
 @pytest.mark.parametrize("ledger_id", [-(1 << 63), -5, -2, LEDGER_ID_MAX + 1, 1 << 62, (1 << 63) - 1])
-def test_an_id_that_no_ledger_can_have_is_refused_in_every_request(tmp_path, ledger_id):
+def test_every_request_with_an_impossible_ledger_id_is_refused(tmp_path, ledger_id):
     with serving(config(tmp_path)) as (server, address):
         client = Client(address)
         for kind in Kind:
@@ -301,15 +301,15 @@ def test_an_id_that_no_ledger_can_have_is_refused_in_every_request(tmp_path, led
 
 
 @pytest.mark.parametrize("kind", [Kind.READ, Kind.READ_LAC, Kind.WRITE_LAC, Kind.SYNC, Kind.RANGES, Kind.LIMBO])
-def test_a_request_about_a_ledger_names_one(tmp_path, kind):
+def test_ledger_request_without_a_ledger_id_is_refused(tmp_path, kind):
     with serving(config(tmp_path)) as (_, address):
         client = Client(address)
         assert client.call(Header(kind, 0, -1, 0, 0, 0)).header.status == Status.BAD_REQUEST
         client.close()
 
 
-def test_refusals_do_not_fill_the_log(tmp_path, caplog, monkeypatch):
-    """Each request that a greeted client had refused was a line."""
+def test_100_refusals_make_a_single_log_line(tmp_path, caplog, monkeypatch):
+    """Each refused request of a greeted client made a line."""
     monkeypatch.setattr(refusals, "TOLD_SECONDS", 3600.0)
     caplog.set_level(logging.WARNING, "bookspark.store.bookie.serving")
     with serving(config(tmp_path)) as (_, address):
@@ -321,7 +321,7 @@ def test_refusals_do_not_fill_the_log(tmp_path, caplog, monkeypatch):
     assert line.startswith("1 requests or connections were refused; the last of ")
 
 
-def test_what_was_refused_and_not_told_is_counted(monkeypatch, caplog):
+def test_log_line_counts_the_refusals_since_the_last_line(monkeypatch, caplog):
     now, refused = [0.0], refusals.Refusals()
     monkeypatch.setattr(refusals.time, "monotonic", lambda: now[0])
     for second in range(8):

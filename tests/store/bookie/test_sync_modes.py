@@ -1,4 +1,4 @@
-"""Adds that are acked before their sync: of VD ledgers (BP-14), and of a bookie without a journal (BP-46)."""
+"""Adds acknowledged before their sync: of volatile ledgers (VD, BP-14) and of a bookie without a journal (BP-46)."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from tests.store.bookie.kit import (
 
 ALL = Assignment(0)
 LATER = {"background_sync_interval_ms": 3_600_000, "background_sync_bytes": 1 << 40}
-"""No sync but those that somebody asks for."""
+"""Syncs run only on request."""
 
 
 class ParkedFiles(RealFileSystem):
-    """Every sync of an entry log waits while ``parked``."""
+    """Every sync of an entry log waits until ``go_on`` is set."""
 
     def __init__(self) -> None:
         self.go_on = threading.Event()
@@ -59,7 +59,7 @@ class ParkedFiles(RealFileSystem):
         return file
 
     def await_sync(self) -> None:
-        """A sync has begun."""
+        """Wait until a sync has begun."""
         assert self.waiting.acquire(timeout=SECONDS_MAX)
 
 
@@ -112,7 +112,7 @@ def storage(tmp_path):
     pumped.storage.close()
 
 
-def test_an_ack_tells_nothing_of_a_sync_and_sync_does(storage):
+def test_only_a_sync_request_advances_last_add_synced(storage):
     assert add_volatile(storage, 5, 0, 9) is Status.OK
     assert cursor(storage, 5) == -1
     assert sync(storage, 5) is Status.OK
@@ -121,7 +121,7 @@ def test_an_ack_tells_nothing_of_a_sync_and_sync_does(storage):
     assert cursor(storage, 5) == 9
 
 
-def test_a_volatile_ack_comes_while_the_disk_syncs(tmp_path):
+def test_volatile_add_is_acknowledged_while_the_disk_syncs(tmp_path):
     files = ParkedFiles()
     storage = Pumped(config(tmp_path, **LATER), files)
     assert add_volatile(storage, 5, 0) is Status.OK
@@ -154,7 +154,7 @@ def test_a_sync_that_began_before_an_add_never_covers_it(tmp_path):
     storage.storage.close()
 
 
-def test_a_power_cut_takes_exactly_what_the_cursor_did_not_cover(storage, tmp_path):
+def test_power_cut_loses_exactly_the_entries_above_last_add_synced(storage, tmp_path):
     add_volatile(storage, 5, 0, 9)
     sync(storage, 5)
     add_volatile(storage, 5, 10, 19)
@@ -167,7 +167,7 @@ def test_a_power_cut_takes_exactly_what_the_cursor_did_not_cover(storage, tmp_pa
     again.storage.close()
 
 
-def test_a_killed_process_loses_no_acked_entry(storage, tmp_path):
+def test_killed_process_loses_no_acknowledged_entry(storage, tmp_path):
     add_volatile(storage, 5, 0, 9)
     crash_image(tmp_path / "live", tmp_path / "killed")  # the page cache outlives a process
     again = Pumped(config(tmp_path / "killed", **LATER))
@@ -175,7 +175,7 @@ def test_a_killed_process_loses_no_acked_entry(storage, tmp_path):
     again.storage.close()
 
 
-def test_the_cursor_stops_at_a_gap_and_jumps_it_when_it_is_filled(storage):
+def test_last_add_synced_stops_at_a_gap_and_passes_the_filled_gap(storage):
     add_volatile(storage, 5, 0)
     add_volatile(storage, 5, 2, 3)
     assert sync(storage, 5) is Status.OK
@@ -185,7 +185,7 @@ def test_the_cursor_stops_at_a_gap_and_jumps_it_when_it_is_filled(storage):
     assert cursor(storage, 5) == 3
 
 
-def test_a_striped_ledger_steps_over_what_others_hold(storage):
+def test_last_add_synced_of_a_striped_ledger_skips_entries_of_other_bookies(storage):
     mine = assignment(0, 3, 2, 1)  # holds ids 0, 1, 3, 4, 6, …
     for first in (0, 1, 3, 4):
         add_volatile(storage, 5, first, mine=mine)
@@ -194,14 +194,14 @@ def test_a_striped_ledger_steps_over_what_others_hold(storage):
     assert cursor(storage, 5, ALL) == -1, "that is not the assignment it is kept for"
 
 
-def test_a_lac_that_was_heard_moves_no_cursor(storage):
+def test_lac_of_an_add_does_not_advance_last_add_synced(storage):
     add_volatile(storage, 5, 3, last_add_confirmed=2)
     sync(storage, 5)
     assert cursor(storage, 5) == -1
     assert storage.storage.ledger(5).last_add_confirmed == 2
 
 
-def test_a_duplicate_counts_once_the_kept_copy_is_synced(storage):
+def test_duplicate_counts_as_synced_once_the_kept_copy_is(storage):
     add_volatile(storage, 5, 0, 3)
     elsewhere = Assignment(0, 3, 2, 0)
     assert add_volatile(storage, 5, 0, 3, mine=elsewhere) is Status.OK
@@ -210,9 +210,9 @@ def test_a_duplicate_counts_once_the_kept_copy_is_synced(storage):
     assert cursor(storage, 5, elsewhere) == 4
 
 
-def test_a_request_of_an_earlier_stay_that_comes_late_takes_nothing_from_the_cursor(storage):
-    """Each change of the place began the cursor anew, without what had been synced by then: it waited for that for ever, and the
-    writer asked for a sync again and again."""
+def test_late_request_of_an_earlier_assignment_does_not_reset_last_add_synced(storage):
+    """Each change of the bookie's assignment began the cursor anew, without the entries synced by then: it never advanced, and
+    the writer requested syncs again and again."""
     earlier, present = Assignment(0, 3, 2, 0), Assignment(0, 3, 2, 2)
     for entry_id in (1, 2):
         add_volatile(storage, 5, entry_id, mine=present)
@@ -224,7 +224,7 @@ def test_a_request_of_an_earlier_stay_that_comes_late_takes_nothing_from_the_cur
     assert cursor(storage, 5, earlier) == -1, "that is not the assignment it is kept for"
 
 
-def test_sync_is_refused_from_the_fence_on_even_if_it_began_before(tmp_path):
+def test_sync_begun_before_a_fence_is_refused_after_it(tmp_path):
     files = ParkedFiles()
     storage = Pumped(config(tmp_path, **LATER), files)
     add_volatile(storage, 5, 0)
@@ -252,7 +252,7 @@ def test_sync_with_a_wrong_password_is_refused(storage):
     "options",
     [{"background_sync_interval_ms": 20}, {"background_sync_bytes": 2000, "background_sync_interval_ms": 10**6}],
 )
-def test_what_is_acked_first_is_synced_soon_by_itself(tmp_path, options):
+def test_volatile_adds_are_synced_soon_in_the_background(tmp_path, options):
     files = ParkedFiles()
     storage = Pumped(config(tmp_path, **options), files)
     for entry_id in range(10):
@@ -261,7 +261,7 @@ def test_what_is_acked_first_is_synced_soon_by_itself(tmp_path, options):
     storage.storage.close()
 
 
-def test_unsynced_bytes_are_in_flight_until_they_are_synced(storage):
+def test_volatile_bytes_are_in_flight_until_their_sync(storage):
     frames = [volatile_frame(5, i) for i in range(10)]
     statuses = [storage.submit(frame) for frame in frames]
     storage.wait(lambda: all(statuses))
@@ -270,7 +270,7 @@ def test_unsynced_bytes_are_in_flight_until_they_are_synced(storage):
     assert storage.storage.bytes_in_flight == 0
 
 
-def test_a_persistent_add_beside_volatile_ones_is_synced_before_its_ack(storage, tmp_path):
+def test_persistent_add_beside_volatile_adds_is_synced_before_its_acknowledgement(storage, tmp_path):
     add_volatile(storage, 5, 0)
     assert storage.add(6, 0) is Status.OK
     dead = Pumped(config(died(tmp_path / "live", tmp_path / "dead")))
@@ -278,7 +278,7 @@ def test_a_persistent_add_beside_volatile_ones_is_synced_before_its_ack(storage,
     assert cursor(storage, 5) == 0, "the sync covered the volatile one as well"
 
 
-def test_a_log_is_left_only_when_it_is_synced(tmp_path):
+def test_full_log_is_synced_before_the_next_log_begins(tmp_path):
     storage = Pumped(config(tmp_path / "live", entry_log_bytes_max=3000, **LATER))
     for entry_id in range(40):
         add_volatile(storage, 5, entry_id, payload=b"x" * 200)
@@ -318,7 +318,7 @@ def relaxed(tmp_path):
     pumped.storage.close()
 
 
-def test_an_add_is_acked_before_its_sync_and_the_directory_marked(relaxed, tmp_path):
+def test_add_without_a_journal_is_acknowledged_before_its_sync_and_marks_the_directory(relaxed, tmp_path):
     assert not marked(tmp_path / "live")
     assert relaxed.add(5, 0, 4) is Status.OK
     assert marked(tmp_path / "live")
@@ -327,7 +327,7 @@ def test_an_add_is_acked_before_its_sync_and_the_directory_marked(relaxed, tmp_p
     assert dead.storage.lossy_boots.unclean == [str(tmp_path / "dead")]
 
 
-def test_the_marker_is_durable_before_the_first_ack(tmp_path, monkeypatch):
+def test_unclean_marker_is_durable_before_the_first_acknowledgement(tmp_path, monkeypatch):
     order = []
 
     def noted(*arguments):
@@ -343,7 +343,7 @@ def test_the_marker_is_durable_before_the_first_ack(tmp_path, monkeypatch):
     storage.storage.close()
 
 
-def test_what_recovery_writes_is_synced_before_its_ack(relaxed, tmp_path):
+def test_recovery_add_is_synced_before_its_acknowledgement(relaxed, tmp_path):
     relaxed.fence(5)
     assert relaxed.add(5, 0, 4, flags=int(Flag.RECOVERY)) is Status.OK
     assert not marked(tmp_path / "live")
@@ -352,21 +352,21 @@ def test_what_recovery_writes_is_synced_before_its_ack(relaxed, tmp_path):
     assert dead.add(5, 9) is Status.FENCED
 
 
-def test_a_recovery_duplicate_waits_for_the_sync_of_the_kept_copy(relaxed, tmp_path):
+def test_recovery_duplicate_waits_for_the_sync_of_the_kept_copy(relaxed, tmp_path):
     relaxed.add(5, 0, 4)
     assert relaxed.add(5, 2, 3, flags=int(Flag.RECOVERY)) is Status.OK
     dead = Pumped(config(died(tmp_path / "live", tmp_path / "dead")))
     assert dead.ids(5) == list(range(5))
 
 
-def test_a_recovery_add_that_is_held_in_part_waits_for_the_kept_part(relaxed, tmp_path):
+def test_recovery_add_held_in_part_waits_for_the_sync_of_the_kept_part(relaxed, tmp_path):
     relaxed.add(5, 0, 4)
     assert relaxed.add(5, 3, 7, flags=int(Flag.RECOVERY)) is Status.OK
     dead = Pumped(config(died(tmp_path / "live", tmp_path / "dead")))
     assert dead.ids(5) == list(range(8))
 
 
-def test_a_writers_duplicate_waits_for_no_sync_either(relaxed, tmp_path):
+def test_duplicate_of_the_writer_waits_for_no_sync(relaxed, tmp_path):
     statuses = relaxed.submit(add_frame(5, 0)), relaxed.submit(add_frame(5, 0))
     relaxed.wait(lambda: all(statuses))
     assert statuses == ([Status.OK], [Status.OK]) and marked(tmp_path / "live")
@@ -391,7 +391,7 @@ def test_a_clean_stop_leaves_no_marker_and_loses_nothing(tmp_path):
     assert again.ids(5) == list(range(10)) and again.storage.lossy_boots.unclean == []
 
 
-def test_an_idle_directory_that_is_synced_is_marked_clean(tmp_path, monkeypatch):
+def test_idle_synced_directory_loses_its_unclean_marker(tmp_path, monkeypatch):
     monkeypatch.setattr("bookspark.store.bookie.commit.group_writer._IDLE_SECONDS", 0.05)
     cleared = threading.Event()
     clear = UncleanMarker.clear
@@ -405,7 +405,7 @@ def test_an_idle_directory_that_is_synced_is_marked_clean(tmp_path, monkeypatch)
     storage.storage.close()
 
 
-def test_a_marker_that_a_boot_found_outlives_a_clean_stop(relaxed, tmp_path):
+def test_unclean_marker_from_before_the_boot_survives_a_clean_stop(relaxed, tmp_path):
     relaxed.add(5, 0)
     dead = died(tmp_path / "live", tmp_path / "dead")
     again = Pumped(config(dead, journal_write_data=False))
@@ -414,7 +414,7 @@ def test_a_marker_that_a_boot_found_outlives_a_clean_stop(relaxed, tmp_path):
     assert marked(dead), "it is for phase one of the lossy boot to take away"
 
 
-def test_the_marker_stays_when_the_disk_failed(relaxed, tmp_path, monkeypatch):
+def test_unclean_marker_stays_if_the_last_sync_fails(relaxed, tmp_path, monkeypatch):
     relaxed.add(5, 0)
 
     def fail(*arguments):
@@ -426,7 +426,7 @@ def test_the_marker_stays_when_the_disk_failed(relaxed, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("boot_id", "unclean"), [("one", False), ("two", True), ("", True)])
-def test_a_trusted_boot_id_tells_a_dead_process_from_a_dead_host(tmp_path, boot_id, unclean):
+def test_trusted_boot_id_distinguishes_a_killed_process_from_a_host_crash(tmp_path, boot_id, unclean):
     storage = Pumped(config(tmp_path / "live", journal_write_data=False, **LATER), boot_id="one")
     storage.add(5, 0)
     crash_image(tmp_path / "live", tmp_path / "killed")
@@ -451,7 +451,7 @@ def test_a_boot_id_is_not_trusted_after_a_failed_sync(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("frame", [add_frame, volatile_frame])
-def test_a_full_disk_loses_nothing_that_was_acked_before_its_sync(tmp_path, frame):
+def test_full_disk_loses_no_entry_acknowledged_before_its_sync(tmp_path, frame):
     files = FaultyFileSystem(RealFileSystem(), "write */logs/*.arrows 4.. no-space")
     storage = Pumped(config(tmp_path / "live", journal_write_data=False, **LATER), files)
     for entry_id in range(2):
@@ -460,7 +460,7 @@ def test_a_full_disk_loses_nothing_that_was_acked_before_its_sync(tmp_path, fram
         assert statuses == [Status.OK]
     first = storage.submit(frame(5, 2))
     while storage.unheard == 0:
-        pass  # the disk's thread is done with it, and the loop does not know yet
+        pass  # until the disk's thread is done; the loop does not know yet
     second = storage.submit(frame(5, 3))
     storage.wait(lambda: bool(first and second))
     assert first == second == [Status.READ_ONLY]
@@ -478,7 +478,7 @@ def test_a_full_disk_loses_nothing_that_was_acked_before_its_sync(tmp_path, fram
 # -- on the wire
 
 
-def test_every_answer_to_the_writer_of_a_vd_ledger_tells_last_add_synced(tmp_path):
+def test_every_answer_to_the_writer_of_a_vd_ledger_has_last_add_synced(tmp_path):
     with serving(config(tmp_path, **LATER)) as (_, address):
         client = Client(address)
         client.send(volatile_frame(5, 0, 9))
@@ -500,7 +500,7 @@ def test_every_answer_to_the_writer_of_a_vd_ledger_tells_last_add_synced(tmp_pat
         client.close()
 
 
-def test_an_explicit_lac_brings_the_lafr(tmp_path):
+def test_explicit_lac_carries_the_lafr(tmp_path):
     with serving(config(tmp_path)) as (_, address):
         client = Client(address)
         client.add(5, 0, 9)

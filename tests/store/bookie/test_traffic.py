@@ -1,4 +1,4 @@
-"""What a bookie counts for its metrics: each add once, when it is done, whoever wrote it."""
+"""Counters for a bookie's metrics: each add counts once, when it is done."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.store.metadata.kit import ledger
 
 @pytest.fixture
 def stepped():
-    """Makes a storage of which the test writes the groups."""
+    """Makes a storage whose groups the test commits itself."""
     with without_threads():
         yield lambda files=None, **options: Stepped(config("/disk", **options), files or MemoryFileSystem())
 
@@ -47,7 +47,7 @@ def test_adds_groups_and_syncs_are_counted_once(stepped):
     run.storage.close()
 
 
-def test_what_is_acknowledged_before_its_sync_is_counted_once_beside_what_is_not(stepped):
+def test_adds_acknowledged_before_and_after_their_sync_are_each_counted_once(stepped):
     run = stepped(journal_write_data=False)
     run.add(5, 0)
     run.add(6, 0, flags=Flag.RECOVERY)
@@ -58,7 +58,7 @@ def test_what_is_acknowledged_before_its_sync_is_counted_once_beside_what_is_not
     run.storage.close()
 
 
-def test_a_sync_in_the_background_is_a_sync(stepped):
+def test_background_sync_counts_as_a_sync(stepped):
     run = stepped(journal_write_data=False, background_sync_bytes=1)
     run.add(5, 0)
     run.commit()
@@ -66,7 +66,7 @@ def test_a_sync_in_the_background_is_a_sync(stepped):
     run.storage.close()
 
 
-def test_adds_that_failed_took_no_time(stepped):
+def test_failed_adds_are_not_timed(stepped):
     files = FaultyFileSystem(MemoryFileSystem())
     run = stepped(files)
     files.add("write *.arrows 1 no-space")
@@ -77,7 +77,7 @@ def test_adds_that_failed_took_no_time(stepped):
     run.storage.close()
 
 
-def test_the_time_of_an_add_begins_with_its_turn_and_ends_when_it_is_told(stepped, monkeypatch):
+def test_add_is_timed_from_its_turn_of_the_loop_to_its_answer(stepped, monkeypatch):
     clock = [100.0]
     monkeypatch.setattr(commit_thread, "monotonic", lambda: clock[0])
     run = stepped()
@@ -90,7 +90,7 @@ def test_the_time_of_an_add_begins_with_its_turn_and_ends_when_it_is_told(steppe
     run.storage.close()
 
 
-def test_the_adds_of_one_turn_of_the_loop_are_timed_from_the_first_of_them(tmp_path, monkeypatch):
+def test_adds_of_a_turn_of_the_loop_are_timed_from_their_first(tmp_path, monkeypatch):
     clock, ends = [100.0], []
     monkeypatch.setattr(commit_thread, "monotonic", lambda: clock[0])
     run = Pumped(config(tmp_path), RealFileSystem(), soon=ends.append)
@@ -104,7 +104,7 @@ def test_the_adds_of_one_turn_of_the_loop_are_timed_from_the_first_of_them(tmp_p
     run.storage.close()
 
 
-def test_a_fence_counts_once_however_often_it_is_asked_for(stepped):
+def test_repeated_fence_requests_count_as_a_single_fence(stepped):
     run = stepped()
     for _ in range(2):
         run.storage.fence(5, KEY, lambda status: None)
@@ -113,7 +113,7 @@ def test_a_fence_counts_once_however_often_it_is_asked_for(stepped):
     run.storage.close()
 
 
-def test_garbage_and_what_became_of_it(tmp_path):
+def test_garbage_collected_rewritten_and_removed_bytes_are_counted(tmp_path):
     run = Pumped(config(tmp_path / "live"), RealFileSystem())
     for ledger_id in (5, 6, 7):
         run.add(ledger_id, 0, 9)

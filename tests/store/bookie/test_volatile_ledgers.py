@@ -1,4 +1,4 @@
-"""The cursors of ledgers of volatile durability (VD): how many are kept, and that a dropped one comes back as it was."""
+"""Cursors of ledgers with volatile durability (VD): their number is bounded, and a dropped cursor comes back unchanged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MINE = Assignment(0)
 
 
 class Disk:
-    """An index, and up to which location it is synced."""
+    """An index, and the location up to which it is synced."""
 
     def __init__(self) -> None:
         self.index = Index()
@@ -44,7 +44,7 @@ class Disk:
 
 
 def rest(disk: Disk) -> int:
-    """Returns how many steps it took."""
+    """Returns the number of steps."""
     return 1 + len(list(disk.cursors.rest()))
 
 
@@ -54,14 +54,14 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     return Disk()
 
 
-def test_of_finished_vd_ledgers_a_bounded_number_of_cursors_is_kept(disk: Disk) -> None:
+def test_cursors_of_finished_vd_ledgers_are_bounded(disk: Disk) -> None:
     for ledger_id in range(100):
         disk.add(ledger_id, 0, 9)
         assert disk.sync(ledger_id) == 9
     assert len(disk.cursors) == 10
 
 
-def test_a_finished_vd_ledger_keeps_nothing_once_two_checkpoints_are_made(disk: Disk) -> None:
+def test_cursor_of_a_finished_vd_ledger_is_dropped_after_two_checkpoints(disk: Disk) -> None:
     disk.add(5, 0, 9)
     disk.sync(5)
     disk.add(6, 0, 9)
@@ -74,7 +74,7 @@ def test_a_finished_vd_ledger_keeps_nothing_once_two_checkpoints_are_made(disk: 
     assert len(disk.cursors) == 0, "synced by itself, and nobody asked"
 
 
-def test_a_cursor_that_was_dropped_goes_on_where_it_was(disk: Disk) -> None:
+def test_dropped_cursor_continues_at_its_last_value(disk: Disk) -> None:
     disk.add(5, 0, 9)
     disk.add(5, 20, 29)
     disk.sync(5)
@@ -89,7 +89,7 @@ def test_a_cursor_that_was_dropped_goes_on_where_it_was(disk: Disk) -> None:
     assert disk.sync(5) == 29
 
 
-def test_a_cursor_in_use_is_not_dropped(disk: Disk) -> None:
+def test_cursor_in_use_is_not_dropped(disk: Disk) -> None:
     disk.add(5, 0, 9)
     disk.sync(5)
     for first in range(10, 60, 10):
@@ -103,7 +103,7 @@ def test_a_cursor_in_use_is_not_dropped(disk: Disk) -> None:
     assert disk.cursors.last_add_synced(5, MINE) == 59
 
 
-def test_a_dropped_cursor_of_a_fenced_ledger_tells_nothing(disk: Disk) -> None:
+def test_dropped_cursor_of_a_fenced_ledger_has_no_value(disk: Disk) -> None:
     disk.add(5, 0, 9)
     disk.sync(5)
     disk.fenced.add(5)
@@ -111,7 +111,7 @@ def test_a_dropped_cursor_of_a_fenced_ledger_tells_nothing(disk: Disk) -> None:
     assert disk.cursors.last_add_synced(5, MINE) == NO_ENTRY and len(disk.cursors) == 0
 
 
-def test_many_rows_are_not_looked_at_again_for_each_add(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cursor_with_many_rows_is_dropped_only_by_a_checkpoint(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(volatile_ledgers, "_ROWS_MAX", 3)
     for first in range(5):
         disk.add(5, first, first)
@@ -125,8 +125,10 @@ def test_many_rows_are_not_looked_at_again_for_each_add(disk: Disk, monkeypatch:
     assert len(disk.cursors) == 0, "in the end it goes too"
 
 
-def test_a_long_ledger_is_begun_in_steps_and_a_sync_waits_for_them(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first request after a boot looked at all rows of its ledger in one step of the loop."""
+def test_cursor_of_a_long_ledger_begins_in_steps_and_a_sync_waits_for_them(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first request after a boot scanned all rows of its ledger in a single step of the loop."""
     monkeypatch.setattr(volatile_ledgers, "_ROWS_MAX", 4)
     for first in range(15):
         disk.index.of(5).insert(first, first, location(1, first), 1)
@@ -142,7 +144,7 @@ def test_a_long_ledger_is_begun_in_steps_and_a_sync_waits_for_them(disk: Disk, m
     assert disk.turns == [steps]
 
 
-def test_who_waits_for_a_ledger_that_is_fenced_or_assigned_anew_meanwhile_is_called(
+def test_waiter_is_called_if_its_ledger_is_fenced_or_assigned_anew_meanwhile(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(volatile_ledgers, "_ROWS_MAX", 4)
@@ -160,9 +162,7 @@ def test_who_waits_for_a_ledger_that_is_fenced_or_assigned_anew_meanwhile_is_cal
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_a_ledger_that_is_begun_in_steps_ends_as_one_that_is_begun_at_once(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cursor_begun_in_steps_ends_as_a_cursor_begun_at_once(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(seed)
     disk, other = Disk(), Disk()
     rows = [(entry_id, entry_id + 1) for entry_id in rng.sample(range(0, 120, 2), 55)]
@@ -188,9 +188,7 @@ def test_a_ledger_that_is_begun_in_steps_ends_as_one_that_is_begun_at_once(
     assert disk.sync(5) == other.sync(5)
 
 
-def test_a_duplicate_counts_as_its_kept_copy_though_that_is_not_looked_at_yet(
-    disk: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_duplicate_counts_as_its_kept_copy_before_that_is_scanned(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(volatile_ledgers, "_ROWS_MAX", 4)
     for first in range(15):
         disk.index.of(5).insert(first, first, location(9 if first == 12 else 1, first), 1)
@@ -203,9 +201,7 @@ def test_a_duplicate_counts_as_its_kept_copy_though_that_is_not_looked_at_yet(
     assert disk.cursors.last_add_synced(5, MINE) == 11
 
 
-def test_what_is_gone_is_not_synced_though_its_rows_are_there_still(
-    disk: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_of_a_failed_directory_do_not_count_as_synced(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(volatile_ledgers, "_ROWS_MAX", 4)
     for first in range(15):
         disk.index.of(5).insert(first, first, location(1 if first % 7 else 2, first), 1)
@@ -219,7 +215,7 @@ def test_what_is_gone_is_not_synced_though_its_rows_are_there_still(
     assert disk.cursors.last_add_synced(5, MINE) == 6
 
 
-def test_many_cursors_are_looked_at_in_steps(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_cursors_are_checked_in_steps(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(volatile_ledgers, "_LEDGERS_A_STEP", 10)
     for ledger_id in range(35):
         disk.add(ledger_id, 0, 9)

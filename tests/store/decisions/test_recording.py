@@ -1,4 +1,4 @@
-"""What a process records of its decisions, and what it never does because of that."""
+"""Recording of a process's decisions: its content, its bounds, and no effect on the decisions."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ METADATA = LedgerMetadata(7, 3, 3, 2, (Fragment(0, ("b1", "b2", "b3")),), master
 
 
 def append(writer, entry_id):
-    """One entry, which two of three bookies acknowledge."""
+    """Append an entry, which two of three bookies acknowledge."""
     writer.step(Append(1, 10))
     assert writer.step(AddAnswered("b1", entry_id, entry_id, Positive())) == []
     return writer.step(AddAnswered("b2", entry_id, entry_id, Positive()))
 
 
 def raw_records(folder):
-    """All bytes of the records, unpacked."""
+    """The chunks of all records, uncompressed."""
     for paths in records_in(folder).values():
         for path in paths:
             yield from (chunk.records for chunk in Segment(path, version()).chunks())
 
 
 def counts_of(folder):
-    """What the one process of the folder has."""
+    """Counts of the folder's only process."""
     (counts,) = replayed(folder)
     return counts
 
 
-def test_switched_off_a_machine_is_the_plain_one():
+def test_machines_are_plain_objects_without_recording():
     assert not recording()
     ledger = BookieLedger(7)
     assert type(made(LacRead, METADATA)) is LacRead
@@ -53,7 +53,7 @@ def test_switched_off_a_machine_is_the_plain_one():
     assert type(ledger) is BookieLedger
 
 
-def test_a_recorded_machine_answers_and_raises_as_a_plain_one(record):
+def test_recorded_machine_answers_and_raises_as_a_plain_machine(record):
     writer = made(LedgerWriter, METADATA, 0)
     assert isinstance(writer, LedgerWriter)
     assert append(writer, 0) == [Confirm(0)]
@@ -72,7 +72,7 @@ def test_a_recorded_machine_answers_and_raises_as_a_plain_one(record):
     assert counts.by_kind == {"LedgerWriter": 5, "BookieLedger": 4}
 
 
-def test_a_record_has_no_payload_no_key_and_no_password(record):
+def test_record_contains_no_payload_and_no_key(record):
     read = made(RangeRead, METADATA, 0, 0)
     (asked,) = read.start()
     read.step(ReadAnswered(asked.bookie, 0, 0, Positive(), [b"the payload of entry 0"], 10))
@@ -87,7 +87,7 @@ def test_a_record_has_no_payload_no_key_and_no_password(record):
     assert counts_of(record).differences == []
 
 
-def test_pure_functions_are_recorded_too(record):
+def test_calls_of_pure_functions_are_recorded(record):
     ledger = watched(BookieLedger(7))
     decided(answer_absent, ledger, 5, storage_damaged=False)
     decided(answer_absent, None, 5, storage_damaged=True)
@@ -97,7 +97,7 @@ def test_pure_functions_are_recorded_too(record):
     assert counts.differences == []
 
 
-def test_a_torn_end_is_told_wherever_it_is_torn(record):
+def test_replay_reports_a_torn_end_at_any_place(record):
     writer = made(LedgerWriter, METADATA, 0)
     for entry_id in range(20):
         append(writer, entry_id)
@@ -112,7 +112,7 @@ def test_a_torn_end_is_told_wherever_it_is_torn(record):
         assert counts.decisions in (0, 60)
 
 
-def test_a_changed_byte_ends_what_is_read(record):
+def test_replay_stops_at_a_changed_byte(record):
     append(made(LedgerWriter, METADATA, 0), 0)
     end_recording()
     (path,) = record.iterdir()
@@ -123,8 +123,8 @@ def test_a_changed_byte_ends_what_is_read(record):
     assert (counts.decisions, counts.clean, counts.torn > 0) == (0, False, True)
 
 
-def test_a_process_keeps_a_bounded_number_of_segments(tmp_path, monkeypatch):
-    # It would begin segments in between.
+def test_process_keeps_a_bounded_number_of_segments(tmp_path, monkeypatch):
+    # The draining thread would begin segments in between.
     monkeypatch.setattr(recorders, "_DRAIN_SECONDS", 3600)
     recorder = this.recorder = Recorder(str(tmp_path), "test", segment_bytes=1, segments_max=3)
     try:
@@ -139,13 +139,13 @@ def test_a_process_keeps_a_bounded_number_of_segments(tmp_path, monkeypatch):
         end_recording()
     assert len(list(tmp_path.iterdir())) == 3
     counts = counts_of(tmp_path)
-    # What was made before what is kept can't be replayed, and is not taken for equal.
+    # Machines made before the kept segments can't be replayed, and don't count as equal.
     assert counts.lost > 0
     assert counts.by_kind == {"LedgerWriter": 6}
     assert counts.differences == []
 
 
-def test_a_disk_that_takes_nothing_ends_the_record_and_not_the_process(record, monkeypatch, caplog):
+def test_full_disk_ends_the_record_and_not_the_process(record, monkeypatch, caplog):
     writer, recorder = made(LedgerWriter, METADATA, 0), this.recorder
     recorder._drain()
 
@@ -165,7 +165,7 @@ def test_a_disk_that_takes_nothing_ends_the_record_and_not_the_process(record, m
     assert "No space left on device" in caplog.text
 
 
-def test_a_step_that_finds_the_queue_full_writes_itself(record, monkeypatch):
+def test_step_with_a_full_queue_writes_the_queue_itself(record, monkeypatch):
     monkeypatch.setattr(recorders, "_PENDING_MAX", 10)
     writer = made(LedgerWriter, METADATA, 0)
     for entry_id in range(50):
@@ -173,7 +173,7 @@ def test_a_step_that_finds_the_queue_full_writes_itself(record, monkeypatch):
         assert len(this.recorder._pending) <= 11
 
 
-def test_a_forked_process_writes_nothing_into_its_parents_record(record):
+def test_forked_process_writes_nothing_into_the_record_of_its_parent(record):
     writer = made(LedgerWriter, METADATA, 0)
     append(writer, 0)
     child = os.fork()
@@ -188,21 +188,21 @@ def test_a_forked_process_writes_nothing_into_its_parents_record(record):
     assert (counts.decisions, counts.differences, counts.clean) == (6, [], True)
 
 
-def test_a_process_has_one_record(record, tmp_path):
+def test_process_has_a_single_record(record, tmp_path):
     assert record_into(str(record), "client") is this.recorder
     assert record_into("", "client") is this.recorder
     with pytest.raises(ConfigurationError, match="records its decisions into"):
         record_into(str(tmp_path / "other"), "client")
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+def test_error_names_the_setting_of_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ConfigurationError, match="record_decisions"):
         record_into(str(tmp_path / "file"), "client")
     assert not recording()
 
 
-def test_a_record_of_another_version_is_refused(record, monkeypatch):
+def test_record_of_another_version_is_refused(record, monkeypatch):
     append(made(LedgerWriter, METADATA, 0), 0)
     end_recording()
     (path,) = record.iterdir()
@@ -210,14 +210,14 @@ def test_a_record_of_another_version_is_refused(record, monkeypatch):
         Segment(path, "0.0.1")
 
 
-def test_a_record_can_name_no_function_outside_the_protocol(record):
+def test_record_naming_a_function_outside_the_protocol_is_refused(record):
     this.recorder.put([-1, "os:getpid", [], {}, None, None, []])
     end_recording()
     with pytest.raises(ConfigurationError, match="no function of the protocol"):
         counts_of(record)
 
 
-def test_a_record_can_name_no_class_outside_the_protocol(record):
+def test_record_naming_a_class_outside_the_protocol_is_refused(record):
     this.recorder.put([0, 1, "subprocess:Popen", ["true"], {}])
     end_recording()
     with pytest.raises(ConfigurationError, match="no class of this version's protocol"):

@@ -1,7 +1,7 @@
-"""What a fuzzer feeds to the decoders of the wire: any bytes, and frames whose checksums fit so that they get past those.
+"""Input of a fuzzer for the decoders of the wire: any bytes, and frames with right checksums, which reach the inner decoders.
 
-``decode(data)`` is the target: it returns how far the bytes got, and raises only if a decoder does what it may not. The first
-byte of ``data`` says what is made of the rest.
+``decode(data)`` is the target: it returns the depth that the bytes reached, and raises only on a defect of a decoder. The first
+byte of ``data`` selects the kind of frame built from the rest.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ROOM_BYTES_MAX = FRAME_BYTES_MAX + (64 << 10)
 
 
 def decode(data: bytes) -> int:
-    """0: refused as a frame; 1: a frame; 2: one whose body makes sense too."""
+    """0: refused as a frame; 1: a frame; 2: a frame with a valid body."""
     what, rest = data[:1], data[1:]
     if what < b"\x40":
         wire = rest
@@ -38,7 +38,7 @@ def decode(data: bytes) -> int:
 
 
 def receive(wire: bytes, pieces_of: int) -> list[Frame]:
-    """All frames of ``wire``. The receiver's memory stays bounded, whatever sizes the bytes announce."""
+    """All frames of ``wire``. The receiver's memory stays bounded for any announced sizes."""
     receiver, frames, at = FrameReceiver(), [], 0
     while at < len(wire):
         room = receiver.buffer()
@@ -51,7 +51,7 @@ def receive(wire: bytes, pieces_of: int) -> list[Frame]:
 
 
 def understood(frame: Frame) -> bool:
-    """Look at everything in a frame; False if it is refused."""
+    """Decode all parts of a frame; False if a decoder refuses it."""
     frame.header.response()
     try:
         if frame.batch is not None:
@@ -71,13 +71,13 @@ def understood(frame: Frame) -> bool:
 
 
 def control(data: bytes) -> bytes:
-    """A control frame with the header's bytes and the body as given, and checksums that fit."""
+    """A control frame with the given header bytes and body, and right checksums."""
     header, body = data[:HEADER_BYTES].ljust(HEADER_BYTES, b"\0"), data[HEADER_BYTES:]
     return b"BSPK" + len(body).to_bytes(4, "little") + sealed(header, body) + body
 
 
 def batch(data: bytes) -> bytes:
-    """A batch frame as it should be, of entries with pieces of ``data`` as payloads."""
+    """A valid batch frame of entries with pieces of ``data`` as payloads."""
     count = 1 + (data[0] % 20 if data else 0)
     payloads = [data[1 + i :: count] for i in range(count)]
     entries = [Entry(7, 3 + i, 2, i, payload, payload[:4]) for i, payload in enumerate(payloads)]
@@ -85,7 +85,7 @@ def batch(data: bytes) -> bytes:
 
 
 def damaged_batch(data: bytes) -> bytes:
-    """One with some bytes changed as ``data`` says, and checksums that fit again."""
+    """A batch frame with bits flipped according to ``data``, and right checksums."""
     frame = bytearray(batch(data[: max(1, len(data) // 2)]))
     changes = array("H", data[len(data) // 2 :][: (len(data) // 4) * 2])
     for change in changes[:8]:
@@ -96,7 +96,7 @@ def damaged_batch(data: bytes) -> bytes:
 
 
 def sealed(header: bytes, body: bytes) -> bytes:
-    """The header with version and checksums put right."""
+    """The header with the right version and checksums."""
     fixed = bytearray(header)
     fixed[0:2] = PROTOCOL_VERSION.to_bytes(2, "little")
     fixed[92:96] = crc32c(body).to_bytes(4, "little")

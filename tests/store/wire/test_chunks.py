@@ -1,11 +1,11 @@
-"""Memory that is used again once no view of it is left."""
+"""The pool of receive chunks reuses memory that no view refers to."""
 
 from __future__ import annotations
 
 from bookspark.store.wire.chunks import ChunkPool
 
 
-def test_a_chunk_is_used_again_once_no_view_of_it_is_left_and_no_sooner():
+def test_chunk_is_reused_only_when_no_view_of_it_is_left():
     pool = ChunkPool()
     chunk = pool.take()
     view = memoryview(chunk)[:10]

@@ -1,4 +1,4 @@
-"""Digests cover every column of a row, and depend on the password where they should."""
+"""Digests cover every column of a row, and macs depend on the password."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def signed(digest_type, password=b"secret"):
 
 
 @pytest.mark.parametrize("digest_type", DigestType)
-def test_a_written_entry_checks(digest_type):
+def test_written_entry_passes_its_check(digest_type):
     entry = signed(digest_type)
     assert len(entry.digest) == SIZES[digest_type]
     check(entry, digester(digest_type, b"secret"))
@@ -45,23 +45,23 @@ def test_a_written_entry_checks(digest_type):
 @pytest.mark.parametrize(
     "change", [{"ledger_id": 8}, {"entry_id": 4}, {"last_add_confirmed": 2}, {"length": 41}, {"payload": b"Payload"}]
 )
-def test_each_column_is_covered(digest_type, change):
+def test_digest_covers_each_column(digest_type, change):
     with pytest.raises(DigestMismatchError, match="ledger"):
         check(signed(digest_type)._replace(**change), digester(digest_type, b"secret"))
 
 
 @pytest.mark.parametrize("digest_type", [DigestType.HMAC, DigestType.HMAC_SHA1])
-def test_a_mac_needs_the_password(digest_type):
+def test_mac_of_another_password_fails_the_check(digest_type):
     with pytest.raises(DigestMismatchError):
         check(signed(digest_type), digester(digest_type, b"guess"))
 
 
-def test_crc32c_is_the_one_of_the_standard():
-    """RFC 3720: 32 bytes of zeros give 0x8A9136AA."""
+def test_crc32c_matches_the_value_of_rfc_3720():
+    """32 bytes of zeros give 0x8A9136AA."""
     assert digester(DigestType.CRC32C, b"")(0, 0, 0, 0, b"") == 0x8A9136AA.to_bytes(4, "little")
 
 
-def test_the_master_key_tells_passwords_apart_and_not_the_password():
+def test_master_key_differs_by_password_and_does_not_contain_it():
     assert master_key(b"a") != master_key(b"b")
     assert len(master_key(b"")) == 16
     assert b"secret" not in master_key(b"secret")
@@ -77,7 +77,7 @@ def batch_of(entries):
 @pytest.mark.parametrize("digest_type", DigestType)
 @pytest.mark.parametrize("count", [1, 5, 64, 200])
 @pytest.mark.parametrize("size", [0, 100, 5000])
-def test_the_digests_of_a_column_are_those_of_its_rows(digest_type, count, size):
+def test_digests_of_a_column_equal_the_digests_of_its_rows(digest_type, count, size):
     digest = digester(digest_type, b"secret")
     rows = [(7, 250 + i, i // 3 - 1, (i + 1) * size, bytes([i]) * size) for i in range(count)]
     *columns, payloads = zip(*rows, strict=True)
@@ -88,7 +88,7 @@ def test_the_digests_of_a_column_are_those_of_its_rows(digest_type, count, size)
 
 @pytest.mark.parametrize("digest_type", DigestType)
 @pytest.mark.parametrize("count", [1, 5])
-def test_a_batch_as_it_was_written_has_no_mismatch(digest_type, count):
+def test_unchanged_batch_has_no_mismatch(digest_type, count):
     digest = digester(digest_type, b"secret")
     assert first_mismatch(batch_of([Entry(*row, digest(*row)) for row in ROWS[:count]]), digest) is None
 
@@ -96,17 +96,17 @@ def test_a_batch_as_it_was_written_has_no_mismatch(digest_type, count):
 @pytest.mark.parametrize("digest_type", REAL)
 @pytest.mark.parametrize("count", [1, 5])
 @pytest.mark.parametrize("change", [{"payload": b"other"}, {"length": 99}, {"last_add_confirmed": 9}, {"digest": b""}])
-def test_the_first_mismatch_of_a_batch_is_found_wherever_it_is(digest_type, count, change):
+def test_first_mismatch_returns_the_first_bad_entry_at_any_place(digest_type, count, change):
     digest = digester(digest_type, b"secret")
     for bad in range(count):
         entries = [Entry(*row, digest(*row)) for row in ROWS[:count]]
-        for row in range(bad, count):  # the last one too, so that it is the first that counts
+        for row in range(bad, count):  # also all later entries, so that the order of the search counts
             entries[row] = entries[row]._replace(**change)
         assert first_mismatch(batch_of(entries), digest) == bad
 
 
-def test_digests_that_fit_only_one_after_the_other_do_not_match():
-    """The concatenated digests are right, but not where they are divided."""
+def test_digests_right_only_in_concatenation_do_not_match():
+    """The concatenated digests are right, but divided at a wrong place."""
     digest = digester(DigestType.CRC32C, b"")
     first, second = (Entry(*row, digest(*row)) for row in ROWS[:2])
     shifted = [first._replace(digest=first.digest + second.digest[:1]), second._replace(digest=second.digest[1:])]
@@ -125,7 +125,7 @@ def rows_of_one_size(count, size):
 @pytest.mark.parametrize("digest_type", [DigestType.CRC32C, DigestType.CRC32])
 @pytest.mark.parametrize("size", [32, 36, 37, 40, 100, 1000, 4096, 4100])
 @pytest.mark.parametrize("count", [2, 15, 16, 17, 40])
-def test_many_entries_of_one_size_are_checked_together(digest_type, count, size):
+def test_entries_of_equal_size_are_checked_together_and_any_change_is_detected(digest_type, count, size):
     digest = digester(digest_type, b"")
     good = [Entry(*row, digest(*row)) for row in rows_of_one_size(count, size)]
     assert digest.all_match(batch_of(good))
@@ -137,7 +137,7 @@ def test_many_entries_of_one_size_are_checked_together(digest_type, count, size)
             assert first_mismatch(batch_of(bad), digest) == 250 + at
 
 
-def test_each_bit_of_a_batch_that_is_checked_by_one_sum_counts():
+def test_single_sum_of_a_batch_covers_each_bit():
     digest = digester(DigestType.CRC32C, b"")
     good = encode_entries(
         Header(Kind.ADD, 1, 7, 250, 265), [Entry(*row, digest(*row)) for row in rows_of_one_size(16, 36)]
@@ -160,7 +160,7 @@ def test_each_bit_of_a_batch_that_is_checked_by_one_sum_counts():
             assert not digest.all_match(EntryBatch(bad)), bit
 
 
-def test_a_check_leaves_nothing_behind_for_the_next_one():
+def test_check_of_a_batch_does_not_affect_the_next_check():
     """Batches of one shape, and of others in between, are checked in the same memory."""
     digest = digester(DigestType.CRC32C, b"")
     for count, size in [(40, 100), (40, 100), (20, 200), (40, 100), (41, 100), (40, 104), (40, 100)]:
@@ -172,7 +172,7 @@ def test_a_check_leaves_nothing_behind_for_the_next_one():
 
 @pytest.mark.parametrize("distance", [1, 2, 15])
 @pytest.mark.parametrize("columns", [("payload",), ("payload", "digest"), ("digest",), ("length", "payload", "digest")])
-def test_entries_that_changed_their_contents_do_not_cancel_each_other_in_the_sum(distance, columns):
+def test_entries_with_exchanged_contents_do_not_cancel_out_in_the_sum(distance, columns):
     digest = digester(DigestType.CRC32C, b"")
     entries = [Entry(*row, digest(*row)) for row in rows_of_one_size(16, 40)]
     one, other = entries[0], entries[distance]
@@ -182,7 +182,7 @@ def test_entries_that_changed_their_contents_do_not_cancel_each_other_in_the_sum
 
 
 @given(st.integers(16, 80), st.integers(9, 60), st.data())
-def test_one_sum_says_what_the_entries_say_one_by_one(count, quarter, data):
+def test_single_sum_of_a_batch_agrees_with_the_digest_of_each_entry(count, quarter, data):
     digest = digester(DigestType.CRC32C, b"")
     entries = [Entry(*row, digest(*row)) for row in rows_of_one_size(count, 4 * quarter)]
     for at in data.draw(st.lists(st.integers(0, count - 1), max_size=4)):

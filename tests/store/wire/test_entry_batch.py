@@ -1,4 +1,4 @@
-"""Entry batches: the same bytes as pyarrow's, and nothing accepted that ``encode`` would not make."""
+"""Entry batches have the same bytes as pyarrow's, and a receiver accepts only batches that an encoder would make."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def checked(frame):
 
 
 @given(rows)
-def test_a_frame_is_byte_for_byte_what_pyarrow_writes(rows):
+def test_frame_is_byte_for_byte_a_message_of_pyarrow(rows):
     entries = entries_of(rows)
     frame = frame_of(entries)
     schema = arrow_schema()
@@ -51,14 +51,14 @@ def test_a_frame_is_byte_for_byte_what_pyarrow_writes(rows):
 
 
 @given(st.binary(max_size=70), st.binary(max_size=33))
-def test_a_batch_of_one_is_the_same_bytes_from_its_own_encoder(payload, digest):
+def test_encoder_of_a_single_entry_makes_the_same_bytes(payload, digest):
     entries = entries_of([(payload, digest)])
     header = Header(Kind.ADD, 99, 7, 3, 3, 1)
     assert encode_one(header, len(payload), payload, digest) == encode_entries(header, entries)
 
 
 @given(rows)
-def test_entries_come_back_as_they_went(rows):
+def test_entries_survive_their_encoding(rows):
     entries = entries_of(rows)
     batch = checked(frame_of(entries))
     assert list(batch.entries()) == entries
@@ -68,7 +68,7 @@ def test_entries_come_back_as_they_went(rows):
 
 
 @given(rows, st.data())
-def test_a_slice_holds_the_verbatim_rows(rows, data):
+def test_slice_holds_the_unchanged_rows(rows, data):
     entries = entries_of(rows)
     start = data.draw(st.integers(0, len(entries) - 1))
     stop = data.draw(st.integers(start, len(entries) - 1))
@@ -78,7 +78,7 @@ def test_a_slice_holds_the_verbatim_rows(rows, data):
 
 
 @given(rows)
-def test_another_header_leaves_the_body_as_it_is(rows):
+def test_replaced_header_leaves_the_body_unchanged(rows):
     frame = frame_of(entries_of(rows))
     answer = Header(Kind.READ, 1234, 7, 3, 2 + len(rows), 8, last_add_synced=4, incarnation=2**63 + 1)
     head, body = with_header(frame, answer)
@@ -87,7 +87,7 @@ def test_another_header_leaves_the_body_as_it_is(rows):
     assert list(EntryBatch.checked(parsed.batch, parsed.header, parsed.body_crc).entries()) == entries_of(rows)
 
 
-def test_every_single_flipped_bit_of_a_frame_is_found():
+def test_every_flipped_bit_of_a_frame_is_detected():
     frame = frame_of(entries_of([(b"one", b"abcd"), (b"", b"efgh"), (b"three", b"ijkl")]))
     assert len(list(checked(frame).entries())) == 3
     for position in range(len(frame)):
@@ -108,7 +108,7 @@ def test_every_single_flipped_bit_of_a_frame_is_found():
         lambda entries: [*entries, entries[1]._replace(entry_id=5)],
     ],
 )
-def test_rows_that_are_not_what_the_header_says_are_refused(change):
+def test_rows_contradicting_the_header_are_refused(change):
     entries = entries_of([(b"one", b"abcd"), (b"two", b"efgh")])
     header = Header(Kind.ADD, 1, 7, 3, 4)
     with pytest.raises(WireError):
@@ -116,7 +116,7 @@ def test_rows_that_are_not_what_the_header_says_are_refused(change):
 
 
 @given(st.binary(max_size=900))
-def test_no_bytes_make_the_checks_fail_in_another_way(noise):
+def test_damaged_batch_raises_only_a_wire_error(noise):
     frame = bytearray(frame_of(entries_of([(b"one", b"abcd")] * 3)))
     frame[PREFIX_BYTES : PREFIX_BYTES + len(noise)] = noise
     parsed = parse_frame(memoryview(frame_of(entries_of([(b"one", b"abcd")] * 3))))

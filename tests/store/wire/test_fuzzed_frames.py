@@ -1,5 +1,5 @@
-"""Fuzzed frames: nothing that comes over the wire does more than be refused. ``scripts/soak fuzz-frames`` goes on for long,
-guided by coverage."""
+"""Decoders of the wire refuse fuzzed bytes without other effects; ``scripts/soak fuzz-frames`` does it for long, guided by
+coverage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _fuzz(data):
     target(float(reached))
 
 
-def test_no_bytes_do_more_than_be_refused_or_understood():
+def test_decoders_refuse_or_decode_any_fuzzed_bytes():
     _reached.clear()
     _fuzz()
     assert _reached[0] and _reached[1] and _reached[2], f"the fuzzer gets everywhere: {_reached}"
@@ -32,7 +32,7 @@ def test_no_bytes_do_more_than_be_refused_or_understood():
 
 @settings(max_examples=100, phases=[Phase.generate, Phase.shrink])
 @given(st.binary(min_size=1, max_size=500))
-def test_no_few_bytes_cost_much_memory(data):
+def test_short_fuzzed_bytes_take_bounded_memory(data):
     tracemalloc.start()
     try:
         decode(data)

@@ -1,4 +1,4 @@
-"""Short batches joined: the same rows, in as few batches as the bounds allow."""
+"""Joined short batches have the same rows, in as few batches as the bounds allow."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _batches(groups: list[list[tuple[bytes, bytes]]], first: int = 0) -> list[En
 
 
 @given(_groups)
-def test_the_joined_batch_is_the_one_that_its_rows_make(groups: list[list[tuple[bytes, bytes]]]) -> None:
+def test_joined_batch_equals_a_batch_of_the_same_rows(groups: list[list[tuple[bytes, bytes]]]) -> None:
     batches = _batches(groups, 3)
     header = Header(Kind.READ, 9, 7, 3, batches[-1].last_entry_id)
     rows = [entry for batch in batches for entry in batch.entries()]
@@ -50,7 +50,7 @@ def test_long_batches_and_gaps_end_a_run() -> None:
     assert _spans([]) == []
 
 
-def test_a_run_has_a_bound() -> None:
+def test_run_of_joined_batches_is_bounded_in_bytes() -> None:
     batches = _batches([[(bytes(4000), b"")]] * 200)
     sizes = [sum(len(batch.frame) for batch in run) for run in runs(batches)]
     assert len(sizes) > 2 and max(sizes) <= JOINED_BYTES_MAX

@@ -1,4 +1,4 @@
-"""Frames of a log that are checked many at a time: the same are found as by looking at each."""
+"""Frames of a log checked many at a time give the same result as frames checked one by one."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ FRAMES = [
 ]
 
 
-def test_frames_of_all_sizes_and_ledgers_are_found_with_all_that_their_headers_say(never_one_by_one):
+def test_frames_of_all_sizes_and_ledgers_are_parsed_with_all_header_fields(never_one_by_one):
     content = b"".join(FRAMES)
     found = together(content)
     assert found == one_by_one(content) and len(found) == len(FRAMES)
@@ -68,12 +68,12 @@ def test_frames_of_all_sizes_and_ledgers_are_found_with_all_that_their_headers_s
     assert found[2].last_add_confirmed == 6 and found[2].master_key == KEY[4:] + KEY[:4]
 
 
-def test_more_frames_than_are_looked_at_together(never_one_by_one):
+def test_all_of_1100_frames_are_parsed_in_several_groups(never_one_by_one):
     content = b"".join(frame(5, number, b"%d" % number) for number in range(1100))
     assert [found.first_entry_id for found in together(content)] == list(range(1100))
 
 
-def test_runs_of_one_ledger_are_told_apart():
+def test_frames_are_grouped_into_runs_of_a_ledger():
     frames = parse_logged_frames(memoryview(b"".join(FRAMES)), POSITION)
     assert frames is not None
     runs = list(frames.by_ledger())
@@ -81,9 +81,9 @@ def test_runs_of_one_ledger_are_told_apart():
     assert [found for run in runs for found in run.each()] == list(frames.each())
 
 
-def test_a_scan_stops_before_a_frame_with_any_bit_turned():
-    """Each byte of it: the Arrow message, the header, the body. (But the message may count 2 bytes of payload and not 3,
-    because both take 8 with their padding; so may it of digests. Who reads entries looks at the columns.)"""
+def test_scan_stops_before_a_frame_with_a_flipped_bit():
+    """Each byte of the Arrow message, the header and the body. A wrong size of payload or digests in the message is accepted
+    while the padded size is the same (2 bytes or 3 both take 8); readers of entries check the columns."""
     before, bad, after = frame(3, 0, b"a", b"b"), frame(3, 2, b"ccc", confirmed=1), frame(3, 3, b"d")
     payload_bytes, digest_bytes = 424, 472
     for at in range(len(bad)):
@@ -95,7 +95,7 @@ def test_a_scan_stops_before_a_frame_with_any_bit_turned():
         assert len(found) == 1 or at in (payload_bytes, digest_bytes), f"byte {at}"
 
 
-def test_a_frame_that_is_cut_off_is_not_taken():
+def test_scan_ignores_a_frame_cut_off_at_the_end():
     content = b"".join(FRAMES)
     for size in range(len(content) - len(FRAMES[-1]), len(content)):
         assert together(content[:size]) == one_by_one(content)[:-1]
@@ -110,8 +110,8 @@ def test_a_frame_that_is_cut_off_is_not_taken():
         pytest.param(b"", (2, 1, 4), 64 + 16 + 16 + 16, id="more rows than the header says"),
     ],
 )
-def test_a_frame_whose_checksums_are_right_is_not_taken_if_what_it_says_is_not_possible(header, sizes, body):
-    """``header``: the bytes that its header begins with; ``sizes``: rows, payload and digests of its Arrow message."""
+def test_scan_stops_before_an_impossible_frame_with_right_checksums(header, sizes, body):
+    """``header``: first bytes of its header; ``sizes``: rows, payload and digests of its Arrow message."""
     content = bytes(body)
     packed = header + Header(Kind.ADD, 1, 3, 5, 5).encode(crc32c(content))[len(header) : HEADER_BYTES - 4]
     before, after = around_header(*sizes)

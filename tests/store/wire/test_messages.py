@@ -1,3 +1,5 @@
+"""Encoding and decoding of ranges and acknowledgements."""
+
 from __future__ import annotations
 
 from array import array

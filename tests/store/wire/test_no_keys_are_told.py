@@ -1,4 +1,4 @@
-"""No ``repr`` of what holds a ledger's master key tells it: log lines and errors are made of them."""
+"""The ``repr`` of objects with a ledger's master key, used in log lines and errors, does not show the key."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KEY = master_key(b"password")
     ],
     ids=lambda holder: type(holder).__name__,
 )
-def test_no_repr_tells_a_master_key(holder):
+def test_repr_of_a_master_key_holder_does_not_show_the_key(holder):
     told = f"{holder!r} {holder} {holder!s}"
     for form in (repr(KEY)[2:-1], KEY.hex(), str(list(KEY))):
         assert form not in told
