@@ -400,7 +400,7 @@ def test_ledger_that_may_lose_acknowledged_entries_logs_a_warning(cluster, caplo
 
 
 def test_append_from_the_clients_own_thread_is_refused_without_an_entry_id(cluster):
-    """The thread would wait for itself."""
+    """That thread would wait for itself."""
     cluster.start("b1", "b2", "b3")
     raised, unopened = [], cluster.client()
     with cluster.client().create_ledger() as ledger:

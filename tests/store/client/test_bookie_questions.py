@@ -91,7 +91,7 @@ def test_bookie_is_switched_to_the_ordered_mode(bookie, client, read_only):
     ("answer", "words"),
     [(Status.IO_ERROR, "I/O error$"), (Status.BAD_REQUEST, "it knows no such request"), (hang_up, "closed by")],
 )
-def test_refused_order_raises(bookie, client, answer, words):
+def test_failed_order_raises(bookie, client, answer, words):
     bookie.answers |= {Kind.SWITCH_READ_ONLY: answer, Kind.COLLECT: answer}
     for order in (lambda: client.switch_read_only("b1", True), lambda: client.collect_now("b1")):
         with pytest.raises(BookieError, match=words):

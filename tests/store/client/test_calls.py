@@ -40,7 +40,7 @@ class Heir(Owner):
         return -super().double(number, plus=plus)
 
 
-def test_async_twin_returns_the_calls_result_and_uses_a_subclass_override(calls):
+def test_async_version_returns_the_calls_result_and_uses_a_subclass_override(calls):
     assert Owner(calls).double_async(2, plus=1).result(60) == 5
     assert Heir(calls).double_async(2).result(60) == -4
     assert Owner.double_async.__name__ == "double_async"

@@ -230,7 +230,7 @@ def test_bookie_that_refuses_a_frame_gives_the_reason(bench, tmp_path):
 
 
 def test_both_ends_of_a_connection_have_keepalive_and_user_timeout(bench, tmp_path):
-    """Without them, a bookie keeps the connections of dead hosts forever."""
+    """Without keepalive, a bookie keeps the connections of dead hosts forever."""
     bench.open()
     with serving(config(tmp_path)) as (server, (_, port)):
         bench.register("bookie-test", port)

@@ -223,7 +223,7 @@ def came(bookie):
 
 
 def test_adds_held_back_for_a_bookie_are_dropped_when_released(bench, monkeypatch):
-    """They were dropped only when the bookie read again: for a bookie that stays behind, every add was kept."""
+    """Such adds were dropped only when the bookie read again: for a bookie that stays behind, every add was kept."""
     slow, *_ = [bench.bookie(bookie_id) for bookie_id in BOOKIES]
     monkeypatch.setattr(ledger_driver, "_MOMENT_SECONDS", 0.0)
     bench.open(bytes_in_flight_max=16 * MIB, bookie_stall_seconds=SECONDS)

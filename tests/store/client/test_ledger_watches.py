@@ -133,7 +133,7 @@ def test_failing_listener_does_not_stop_the_others(store, caplog):
 
 
 def test_interrupt_while_a_watch_is_set_leaves_the_ledger_unwatched(store, monkeypatch):
-    """The next listener took the ledger for watched, and heard of no change."""
+    """The next listener assumed that the ledger was watched, and heard of no change."""
     watches, first, second = LedgerWatches(store), Listener(), Listener()
 
     def interrupted(ledger_id, changed):

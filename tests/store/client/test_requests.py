@@ -167,7 +167,7 @@ class TestRecoveryAdd:
 
 @pytest.mark.parametrize("status", [Status.OK, Status.NO_SUCH_ENTRY])
 def test_answer_without_its_announced_entries_denies_no_entry(status):
-    """Chaos tests showed it: the bookie sent entries 0 to 4 and a status about the entry after them. When the entries did not
+    """Found by chaos tests: the bookie sent entries 0 to 4 and a status about the entry after them. When the entries did not
     arrive, the status was applied to entry 0: OK made ledger recovery fail, and NO_SUCH_ENTRY would have counted as a denial."""
     header = Header(Kind.READ, 1, 1, last_entry_id=4, status=status)
     event = read(Answer(header.response(), header))

@@ -121,7 +121,7 @@ def adv():
 
 
 def test_entries_behind_a_gap_take_room_and_never_block_the_missing_entry(adv):
-    """They did not count, so n such handles kept n times half of a ledger's limit."""
+    """Such entries did not count, so n such handles kept n times half of a ledger's limit."""
     room = adv._context.runtime.room
     room.bytes_max = 1000
     adv.append_at_async(2, b"x" * 700)
