@@ -1,4 +1,4 @@
-"""The faulty file system: rules as text, and what each fault does."""
+"""The faulty file system: rules as text, and the effect of each fault."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def outcome(call, *arguments):
     ("which", "failed"),
     [("2", [2]), ("2..", [2, 3, 4, 5]), ("2..3", [2, 3]), ("9", [])],
 )
-def test_a_rule_strikes_the_operations_that_it_counts(which, failed):
+def test_rule_fails_the_operations_it_counts(which, failed):
     files = faulty(f"sync */logs/* {which} io-error")
     one, other = files.open(A), files.open(B)
     outcomes = {number: outcome(other.sync) for number in range(1, 6) if outcome(one.sync) is None}
@@ -42,7 +42,7 @@ def test_a_rule_strikes_the_operations_that_it_counts(which, failed):
     assert len(outcomes) == 5, "the pattern spares the other file"
 
 
-def test_operations_of_names_fail_too():
+def test_operations_on_names_fail_by_rules_too():
     files = faulty(
         "rename */a 1 io-error",
         "unlink * 1 no-space",
@@ -65,7 +65,7 @@ def test_operations_of_names_fail_too():
     assert files.list("/disk") == ["a", "logs"], "each was struck once"
 
 
-def test_a_short_write_is_finished_by_who_expects_them():
+def test_write_all_completes_short_writes():
     files = faulty("write * 1 short:3", "write * 2 short:1")
     file = files.open(A)
     assert file.write([b"ab", b"cdef"], 0) == 3
@@ -74,7 +74,7 @@ def test_a_short_write_is_finished_by_who_expects_them():
     assert [call.kind for call in files.calls].count("write") == 3
 
 
-def test_a_bit_is_flipped_in_what_is_read_or_written():
+def test_flip_rule_flips_a_bit_of_a_read_or_write():
     files = faulty("read * 2.. flip:4.0", "read_cached * 1.. flip:4.1", "write */b 1 flip:101.7")
     file = files.open(A)
     write_all(file, [b"00000000"], 0)
@@ -88,7 +88,7 @@ def test_a_bit_is_flipped_in_what_is_read_or_written():
     assert other.read(3, 100) == b"\1\x81\1"
 
 
-def test_a_slow_operation_takes_its_time_and_works():
+def test_slow_operation_sleeps_and_succeeds():
     slept = []
     files = faulty("sync * 2 slow:2.5", sleep=slept.append)
     file = files.open(A)
@@ -98,7 +98,7 @@ def test_a_slow_operation_takes_its_time_and_works():
     assert slept == [2.5]
 
 
-def test_an_operation_is_held_until_it_is_released():
+def test_held_operation_waits_for_its_release():
     files = faulty("sync * 1.. hold")
     through = threading.Event()
     for _ in range(2):
@@ -112,7 +112,7 @@ def test_an_operation_is_held_until_it_is_released():
         assert through.is_set()
 
 
-def test_rules_can_come_and_go():
+def test_rules_can_be_added_and_cleared():
     files = faulty()
     file = files.open(A)
     files.add("sync * 1.. io-error")
@@ -121,7 +121,7 @@ def test_rules_can_come_and_go():
     assert outcome(file.sync) is None
 
 
-def test_everything_is_told_before_it_happens():
+def test_hook_sees_each_operation_before_it_happens():
     seen = []
     files = faulty(before=lambda operation: seen.append(operation))
     files.open(A).sync()
@@ -140,16 +140,16 @@ def test_everything_is_told_before_it_happens():
         ("sync * 1 io-error:3", "io-error:3 is no fault"),
     ],
 )
-def test_a_rule_that_is_none_is_refused_by_name(text, complaint):
+def test_invalid_rule_is_refused_with_the_reason(text, complaint):
     with pytest.raises(ValueError, match=complaint):
         Rule.parse(text)
 
 
-def test_a_path_with_spaces_is_quoted():
+def test_pattern_with_spaces_can_be_quoted():
     assert Rule.parse("write '*/without a/*' 3..5 short:7") == Rule("write", "*/without a/*", 3, 5, "short", "7")
 
 
-def test_a_disk_that_loses_misdirects_or_fails_to_write_back_is_found_out_later():
+def test_lost_misdirected_and_unwritten_data_shows_only_after_eviction():
     files = faulty(
         "write */a 2 lost", "write */a 3 misdirected:-2", "sync */a 2 write-back:1", "write */b 1 write-back:1"
     )
@@ -167,7 +167,7 @@ def test_a_disk_that_loses_misdirects_or_fails_to_write_back_is_found_out_later(
     assert [outcome(other.sync), outcome(other.sync)] == [errno.EIO, None]
 
 
-def test_a_directory_whose_sync_fails_has_lost_names_for_good():
+def test_failed_directory_sync_loses_names_forever():
     files = faulty("sync_directory * 1.. write-back:3")
     for number in range(20):
         files.open(f"/disk/{number}", create=True)
@@ -178,7 +178,7 @@ def test_a_directory_whose_sync_fails_has_lost_names_for_good():
     assert 0 < lost < 20
 
 
-def test_a_fault_of_the_disk_needs_the_memory_below(tmp_path):
+def test_disk_faults_need_a_memory_file_system(tmp_path):
     (tmp_path / "a").touch()
     files = FaultyFileSystem(RealFileSystem(), "* * 1.. write-back:1")
     with pytest.raises(TypeError, match="needs a MemoryFileSystem"):

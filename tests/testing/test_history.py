@@ -1,4 +1,4 @@
-"""The checker of histories: it lets a good one pass, and finds each way in which one can be bad."""
+"""The checker of histories: it accepts good histories and detects each kind of violation."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def rules(*events):
         [appended(0, A), absent(0, 1), failed(0), closed(-1, 0)],
         [appended(0, A), failed(0), closed(0, 1), read(0, A)],
         [appended(0, A), failed(0), closed(-1, 0), lac(-1)],
-        [appended(0, A), read(0, A), acked(0), absent(0, 1)],  # asked before it was acknowledged
+        [appended(0, A), read(0, A), acked(0), absent(0, 1)],  # the read began before the acknowledgement
         [*TWO_ACKED, lac(1, "one"), lac(0, "another")],
         [appended(0, A), appended(1, B), failed(1), acked(0), closed_by_writer(0, 1)],
         [Event(EventKind.FAULT, "nemesis", note="kill all"), closed(-1, 0)],
     ],
 )
-def test_a_good_history_passes(events):
+def test_good_history_has_no_violation(events):
     assert rules(*events) == []
 
 
@@ -104,11 +104,11 @@ def test_a_good_history_passes(events):
         ),
     ],
 )
-def test_each_way_to_be_bad_is_found(events, rule):
+def test_each_kind_of_violation_is_detected(events, rule):
     assert rules(*events) == [rule]
 
 
-def test_an_excerpt_tells_about_the_entry_the_end_and_the_faults_however_long_the_clients_go_on():
+def test_excerpt_of_a_long_history_shows_the_entry_the_end_and_the_faults():
     history = History()
     history.record(appended(0, A))
     history.record(Event(EventKind.FAULT, "nemesis", note="kill bookie-1"))

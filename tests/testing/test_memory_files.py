@@ -1,4 +1,4 @@
-"""The file system in memory: the same as the real one while it runs, and what a power cut leaves of it."""
+"""The file system in memory: like the real one while it runs, and its contents after a power cut."""
 
 from __future__ import annotations
 
@@ -41,27 +41,27 @@ def put(files, path, content, *, sync=False):
     return file
 
 
-def test_what_was_synced_with_its_name_stays_whatever_the_loss(files):
+def test_synced_file_with_a_synced_name_survives_every_power_cut(files):
     put(files, A, b"synced", sync=True)
     files.sync_directory("/disk")
     for loss in (*LOSSES, *map(drawn, range(50))):
         assert files.crashed(loss).files() == {A: b"synced"}
 
 
-def test_a_synced_file_whose_name_is_not_durable_may_be_lost(files):
+def test_synced_file_with_an_unsynced_name_can_be_lost(files):
     put(files, A, b"synced", sync=True)
     assert files.crashed(nothing_kept).files() == files.crashed(contents_kept).files() == {}
     assert files.crashed(names_kept).files() == {A: b"synced"}
 
 
-def test_a_name_may_be_kept_without_its_content(files):
+def test_name_can_be_kept_without_its_content(files):
     put(files, A, b"content")
     assert files.crashed(names_kept).files() == {A: b""}
     assert files.crashed(lengths_kept).files() == {A: bytes(7)}
     assert files.crashed(everything_kept).files() == {A: b"content"}
 
 
-def test_writes_are_torn_by_sectors_in_any_order(files):
+def test_writes_are_torn_into_sectors_in_any_order(files):
     file = put(files, A, b"", sync=True)
     files.sync_directory("/disk")
     write_all(file, [b"ab", b"cdefghij"], 1)
@@ -72,7 +72,7 @@ def test_writes_are_torn_by_sectors_in_any_order(files):
     assert {b"", b"\0abc", bytes(4) + b"defg", b"\0abcdefghij"} <= seen
 
 
-def test_a_rename_replaces_at_once_or_not_at_all(files):
+def test_rename_replaces_a_file_atomically(files):
     replace_file(files, A, [b"old"])
     put(files, A + ".new", b"new", sync=True)
     files.rename(A + ".new", A)
@@ -80,7 +80,7 @@ def test_a_rename_replaces_at_once_or_not_at_all(files):
     assert seen == {((A, b"old"),), ((A, b"new"),), ((A, b"old"), (A + ".new", b"new"))}
 
 
-def test_an_unlink_may_be_undone(files):
+def test_unsynced_unlink_can_be_undone_by_a_power_cut(files):
     put(files, A, b"content", sync=True)
     files.sync_directory("/disk")
     files.unlink(A)
@@ -90,7 +90,7 @@ def test_an_unlink_may_be_undone(files):
     assert files.crashed(nothing_kept).files() == {}
 
 
-def test_asking_for_a_crash_changes_nothing(files):
+def test_simulated_crash_does_not_change_the_running_file_system(files):
     file = put(files, A, b"content")
     files.crashed(nothing_kept)
     assert read_all(file) == b"content"
@@ -99,7 +99,7 @@ def test_asking_for_a_crash_changes_nothing(files):
     assert read_all(file) == b"content"
 
 
-def test_a_directory_that_is_not_durable_is_lost_with_all_that_is_in_it(files):
+def test_unsynced_directory_is_lost_with_its_contents(files):
     files.make_directory("/disk/b/c")
     put(files, "/disk/b/c/d", b"deep", sync=True)
     files.sync_directory("/disk/b/c")
@@ -107,7 +107,7 @@ def test_a_directory_that_is_not_durable_is_lost_with_all_that_is_in_it(files):
     assert files.crashed(names_kept).files() == {"/disk/b/c/d": b"deep"}
 
 
-def test_a_full_disk_takes_what_there_is_room_for_then_nothing(files):
+def test_full_disk_writes_as_much_as_fits_then_raises(files):
     files.capacity_bytes = 10
     file = put(files, A, b"12345678")
     assert files.free_bytes("/disk") == 2
@@ -122,7 +122,7 @@ def test_a_full_disk_takes_what_there_is_room_for_then_nothing(files):
     assert files.free_bytes("/disk") == 7
 
 
-def test_reserved_space_counts_until_it_is_given_back(files):
+def test_preallocated_space_counts_until_truncated(files):
     files.capacity_bytes = 100
     file = put(files, A, b"12345")
     file.preallocate(80)
@@ -141,7 +141,7 @@ OPERATIONS = st.one_of(
 
 
 def run(files, root, operation):
-    """What an operation answers, as far as both file systems have to agree on it."""
+    """Result of an operation, as far as both file systems must agree."""
     kind, name, *rest = operation
     path = f"{root}/{name}"
     try:
@@ -162,7 +162,7 @@ def run(files, root, operation):
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(OPERATIONS, max_size=12))
-def test_it_does_what_the_real_one_does(tmp_path_factory, operations):
+def test_memory_file_system_behaves_like_the_real_one(tmp_path_factory, operations):
     root = str(tmp_path_factory.mktemp("real"))
     real, memory = RealFileSystem(), MemoryFileSystem(root)
     for operation in operations:
@@ -174,7 +174,7 @@ def test_it_does_what_the_real_one_does(tmp_path_factory, operations):
         assert memory.exists(path)
 
 
-def test_the_fates_of_a_seed_are_always_the_same(files):
+def test_power_cut_with_the_same_seed_has_the_same_result(files):
     file = put(files, A, b"", sync=True)
     files.sync_directory("/disk")
     write_all(file, [os.urandom(64)], 0)
@@ -185,7 +185,7 @@ def test_the_fates_of_a_seed_are_always_the_same(files):
     assert set(Fate) == {Fate.KEPT, Fate.LOST, Fate.ZEROED}
 
 
-# -- disks that fail and lie
+# -- failing and lying disks
 
 
 def synced(files, path, content):
@@ -198,7 +198,7 @@ def on_the_disk(files):
     return files.crashed(nothing_kept).files()
 
 
-def test_after_a_write_back_that_failed_a_later_sync_succeeds_without_the_data(files):
+def test_sync_after_a_failed_write_back_succeeds_without_the_data(files):
     file = synced(files, A, b"old-old-")
     file.write([b"new-new-"], 0)
     file.fail_write_back(last_kept)
@@ -212,7 +212,7 @@ def test_after_a_write_back_that_failed_a_later_sync_succeeds_without_the_data(f
     assert on_the_disk(files) == {A: b"new-new-"}, "what is written again is on its way again"
 
 
-def test_of_two_files_that_were_open_each_is_told_of_a_failed_write_back_and_a_later_one_is_not(files):
+def test_failed_write_back_is_reported_once_to_each_file_open_then(files):
     one, other = synced(files, A, b""), files.open(A)
     one.write([b"data"], 0)
     one.fail_write_back(nothing_kept)
@@ -226,7 +226,7 @@ def test_of_two_files_that_were_open_each_is_told_of_a_failed_write_back_and_a_l
         files.open(A).sync()
 
 
-def test_a_page_cache_that_is_emptied_shows_the_disk_and_what_is_not_synced(files):
+def test_evicted_page_cache_shows_the_disk_and_unsynced_writes(files):
     file = synced(files, A, b"old-")
     file.write([b"new-"], 0)
     file.fail_write_back(nothing_kept)
@@ -235,7 +235,7 @@ def test_a_page_cache_that_is_emptied_shows_the_disk_and_what_is_not_synced(file
     assert files.files() == {A: b"old-more"}
 
 
-def test_a_write_that_the_disk_loses_or_puts_elsewhere_shows_after_a_crash(files):
+def test_lost_or_misdirected_write_shows_after_a_crash(files):
     file = synced(files, A, b"0123456789")
     assert file.write_elsewhere([b"ab"], 2, None) == file.write_elsewhere([b"cd"], 10, None) == 2
     assert file.write_elsewhere([b"ef"], 4, 7) == file.write_elsewhere([b"gh"], 0, -1) == 2
@@ -244,7 +244,7 @@ def test_a_write_that_the_disk_loses_or_puts_elsewhere_shows_after_a_crash(files
     assert on_the_disk(files) == {A: b"h123456ef9\0\0"}
 
 
-def test_names_that_a_failed_sync_of_the_directory_loses_are_not_brought_by_a_later_one(files):
+def test_names_lost_by_a_failed_directory_sync_stay_lost(files):
     put(files, A, b"content", sync=True)
     files.fail_directory_write_back("/disk", nothing_kept)
     files.sync_directory("/disk")
@@ -254,7 +254,7 @@ def test_names_that_a_failed_sync_of_the_directory_loses_are_not_brought_by_a_la
     assert on_the_disk(files) == {A + "2": b"content"}
 
 
-def test_a_file_vanishes_and_a_bit_flips_whether_there_is_a_crash_or_not(files):
+def test_lost_file_and_flipped_bit_show_with_and_without_a_crash(files):
     synced(files, A, b"\0\0")
     files.flip(A, 1, 7)
     assert files.files() == on_the_disk(files) == {A: b"\0\x80"}

@@ -1,8 +1,7 @@
-"""What a fuzzer feeds to the door for BookKeeper's clients: requests of both versions, damaged ones, and bytes that are none.
+"""Fuzzing of the BookKeeper port: valid requests of both versions, damaged requests and random bytes.
 
-``DoorTarget.take(data)`` raises only if something did what it may not: it tripped (an error in the log, an exception), sent bytes
-that are no answer, left a request without an answer or gave it two, or returned an entry that nobody added in these bytes. The
-first byte of ``data`` says what is made of the rest.
+``DoorTarget.take(data)`` raises if the bookie logs an error or raises, sends bytes that are no answer, leaves a request without
+an answer or answers it twice, or returns an entry that no input added. The first byte of ``data`` chooses how the rest is used.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ _POLL_MS = (-1, 0, 1, 300_000)
 
 
 def digest_type(ledger_id: int) -> DigestType:
-    """The digest of each ledger that there is; one has a digest of ours, one is not there, and one can't be asked for."""
+    """Digest type of each ledger: one has a digest of ours, one lookup fails, and all other ledgers do not exist."""
     if ledger_id == len(_DIGESTS):
         raise MetadataStoreError("not now")
     if not 0 <= ledger_id < len(_DIGESTS):
@@ -56,12 +55,12 @@ def digest_type(ledger_id: int) -> DigestType:
 
 
 def _number(byte: int) -> int:
-    """A small id, or one at a bound."""
+    """A small id, or an id at a bound."""
     return _LONG[byte - 250] if byte >= 250 else byte % 24
 
 
 def _framed_request(piece: bytes) -> bytes:
-    """One frame, mostly a request that makes sense."""
+    """One frame, in most cases a valid request."""
     what, ledger, entry, flags, lac, size, key_byte, number, *_ = piece.ljust(_PIECE_BYTES, b"\0")
     ledger_id, entry_id, confirmed = _number(ledger), _number(entry), _number(lac)
     key = KEY if key_byte < 0xC0 else bytes([key_byte]) * (20 if key_byte < 0xF0 else key_byte & 31)
@@ -118,7 +117,7 @@ def _framed_request(piece: bytes) -> bytes:
 
 
 def stream(data: bytes) -> bytes:
-    """The bytes of a connection that are made of ``data``."""
+    """Bytes of one connection, derived from ``data``."""
     what, rest = data[0] if data else 0, data[1:]
     if what >= _RAW:
         return rest
@@ -140,7 +139,7 @@ class _Answer(NamedTuple):
 
 
 class DoorTarget:
-    """The door of a bookie in this process, on the loop that it is made on."""
+    """The BookKeeper port of a bookie in this process, on the event loop of its constructor's caller."""
 
     def __init__(self, server: BookieServer, certificate: str = "") -> None:
         self._server = server
@@ -150,18 +149,18 @@ class DoorTarget:
             server._bookie, self._digest_types, OrderedDict(), KeptBatches(), lambda: 1 << 40
         )
         self._added: dict[tuple[int, int], set[bytes]] = {}
-        """The bodies of all adds, whatever became of them."""
+        """Bodies of all adds, accepted or not."""
         self.reached: dict[str, int] = {}
         self._errors = Errors()
         logging.getLogger("bookspark").addHandler(self._errors)
 
     def close(self) -> None:
-        """Watch the log no more."""
+        """Stop watching the log."""
         self._digest_types.close()
         logging.getLogger("bookspark").removeHandler(self._errors)
 
     async def take(self, data: bytes) -> None:
-        """One input."""
+        """Send one input and judge the answers."""
         said, transport = stream(data), Transport()
         with suppress(WireError):
             assert 4 <= first_message_size(said) <= 10
@@ -200,7 +199,7 @@ class DoorTarget:
             raise AssertionError(self._errors.told.pop())
 
     def _asked(self, said: bytes) -> list[Asked]:
-        """The requests in these bytes, up to the first that is none. What they add is noted."""
+        """Requests in these bytes, up to the first invalid frame. Their entries are noted."""
         found, at = [], 0
         while len(said) - at >= 4:
             size = int.from_bytes(said[at : at + 4], "big")
@@ -222,7 +221,7 @@ class DoorTarget:
         for number, found in enumerate(one.bodies):
             ledger_id, entry_id = struct.unpack_from(">qq", found)
             assert ledger_id == one.ledger_id
-            # A read of −1 is answered with the last entry; a batch has those that follow.
+            # A read of −1 returns the last entry; a batch returns consecutive entries.
             assert one.entry_id < 0 or entry_id == one.entry_id + number
             assert found in self._added[ledger_id, entry_id], "an entry that nobody added"
 
@@ -231,7 +230,7 @@ class DoorTarget:
 
 
 def _answers(sent: bytes) -> list[_Answer]:
-    """What was sent, which has to be whole answers."""
+    """Parse the sent bytes; they must be whole answers."""
     found, at = [], 0
     while at < len(sent):
         (size,) = struct.unpack_from(">I", sent, at)
@@ -271,7 +270,7 @@ def _answer_3(frame: bytes) -> _Answer:
 
 
 def seeds() -> list[bytes]:
-    """Inputs that get far, for a fuzzer to begin with: each kind of request behind some adds, whole and flipped."""
+    """First inputs of the fuzzer: each kind of request after some adds, intact and with a flipped bit."""
     adds = b"".join(
         bytes([what, ledger, entry, 0, _NO_LAC, 3, 0, entry, 0, 0])
         for ledger in range(4)

@@ -1,7 +1,7 @@
-"""A JVM with BookKeeper's own client, for tests: ``java/Judge.java`` does what each line says, ``java/Recovery.java`` does it
-with BookKeeper's autorecovery and tools, and ``java/ManyShells.java`` with its shell.
+"""A JVM with BookKeeper's own client for tests; it executes one command per input line.
 
-Its jars come from Maven Central, as those of ``bench compare``.
+``java/Judge.java`` drives the client, ``java/Recovery.java`` autorecovery and its tools, ``java/ManyShells.java`` the shell. The
+jars come from Maven Central, like those of ``bench compare``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ANSWER_SECONDS = 300.0
 
 
 class Judge:
-    """A JVM with BookKeeper's client. ``ask`` returns what it says; an error of BookKeeper's is a RuntimeError with its name."""
+    """A JVM with BookKeeper's client. ``ask`` returns its answer, or raises RuntimeError with the name of BookKeeper's error."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
@@ -49,13 +49,13 @@ class Judge:
 
 
 def class_path(program: str = "") -> str:
-    """BookKeeper's jars, and ``program`` of tests/servers/bookkeeper/java, compiled."""
+    """Class path of BookKeeper's jars and of ``program`` in tests/servers/bookkeeper/java, compiled."""
     place = cache_folder() / "judge"
     jars = fetched(POM, place / "jars")
     if not program:
         return f"{jars}/*"
     source = _JAVA / f"{program}.java"
-    # Compiled once: javac takes longer than many a test here.
+    # Compiled once: javac takes longer than many tests here.
     classes = place / f"{program}-{sha256(source.read_bytes() + POM.read_bytes()).hexdigest()[:16]}"
     if not classes.exists():
         with tempfile.TemporaryDirectory(dir=place) as made:
@@ -71,8 +71,8 @@ def class_path(program: str = "") -> str:
 def judging(
     uri: str, told: Path, *tls: Path, program: str = "Judge", options: Sequence[str] = (), folder: Path | None = None
 ) -> Iterator[Judge]:
-    """A judge of the cluster at ``uri``; ``told`` gets its log, ``tls`` is the folder of its certificate. Its JVM has ``options``
-    and works in ``folder``."""
+    """A judge of the cluster at ``uri``. Its log goes to the file ``told``; ``tls`` is the folder of its certificate. Its JVM has
+    ``options`` and the working directory ``folder``."""
     classes = class_path(program)
     with ExitStack() as stack:
         said = stack.enter_context(told.open("wb"))

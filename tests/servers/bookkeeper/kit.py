@@ -1,4 +1,4 @@
-"""A client of BookKeeper's protocol for tests: requests as bytes, and a socket that awaits the answers."""
+"""A client of BookKeeper's protocol for tests: it encodes requests and reads answers from a socket."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def add_2(key: bytes, body: bytes, flags: int = 0) -> bytes:
 
 
 def read_2(ledger_id: int, entry_id: int, key: bytes = b"") -> bytes:
-    """A read of version 2; with a key it fences."""
+    """A read of version 2; with a key, a fencing read."""
     return framed(struct.pack(">BBHqq", 2, 2, 1 if key else 0, ledger_id, entry_id) + key)
 
 
@@ -54,13 +54,13 @@ def body(
     length: int | None = None,
     digest_type: DigestType = DigestType.BOOKKEEPER_CRC32C,
 ) -> bytes:
-    """An entry's body, as a client of BookKeeper makes it."""
+    """An entry's body, encoded as by BookKeeper's client."""
     row = (ledger_id, entry_id, confirmed, len(payload) * (entry_id + 1) if length is None else length)
     return struct.pack(">qqqq", *row) + digester(digest_type, PASSWORD)(*row, payload) + payload
 
 
 class Caller:
-    """One connection to the door."""
+    """One connection to the BookKeeper port."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.socket = socket.create_connection(address, SECONDS_MAX)
@@ -69,7 +69,7 @@ class Caller:
         self.socket.sendall(b"".join(requests))
 
     def frame(self) -> bytes:
-        """The next answer, without its size."""
+        """The next answer, without its length prefix."""
         (size,) = struct.unpack(">I", self._exactly(4))
         return self._exactly(size)
 
@@ -83,7 +83,7 @@ class Caller:
         return {answer.header.txnId: answer.status for answer in answers}
 
     def answer_2(self) -> tuple[int, int, int, bytes]:
-        """The next answer of version 2: code, ledger, entry and what follows."""
+        """The next answer of version 2: code, ledger id, entry id and the rest."""
         told = self.frame()
         _, code, ledger_id, entry_id = struct.unpack_from(">IIqq", told)
         return code, ledger_id, entry_id, told[24:]
@@ -101,7 +101,7 @@ class Caller:
 def open_door(
     settings: BookieConfig, digest_type: Callable[[int], DigestType] = lambda ledger_id: DigestType.BOOKKEEPER_CRC32C
 ) -> Iterator[tuple[Any, Callable[[], Caller], tuple[str, int]]]:
-    """A bookie with both doors: its server, what makes a connection to the second one, and the address of the first one."""
+    """A bookie with both ports: its server, a function that connects to the BookKeeper port, and the address of its own port."""
     callers: list[Caller] = []
     with serving(settings) as (server, address):
         door = BookKeeperDoor(settings, server, digest_type)

@@ -1,8 +1,8 @@
 """Random rounds: BookKeeper's client and ours write, recover and read each other's ledgers while bookies are killed.
 
-Law: what was acknowledged is read by both, whoever wrote it, whoever closed the ledger, and whoever was killed meanwhile; and a
-writer whose ledger was recovered adds nothing more. A round is drawn from its number and the seed alone. No more bookies are
-killed than the ledger's quorums can do without; what has one copy is read when its bookie is back.
+Law: both clients read every acknowledged entry, whichever client wrote it or closed the ledger and whichever bookie died; and a
+writer adds nothing after its ledger was recovered. The seed and the number determine a round. No more bookies are killed than
+the ledger's quorums tolerate; entries with a single copy are read after their bookie has restarted.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ _APPEND_SECONDS = 60.0
 
 
 def payload(entry_id: int, size: int) -> bytes:
-    """The bytes that ``Judge.java`` adds as this entry."""
+    """Payload of this entry, as ``Judge.java`` makes it."""
     repeated = bytes((entry_id * 31 + i * 7) & 255 for i in range(256))
     return (repeated * (size // 256 + 1))[:size]
 
 
 def told(payloads: list[bytes]) -> str:
-    """As the judge tells what it read."""
+    """The judge's answer to a read of these payloads: count and SHA-1."""
     return f"{len(payloads)} {hashlib.sha1(b''.join(payloads)).hexdigest()}"
 
 
 def ends_at_an_ensemble_change(bookkeeper: BookKeeper, ledger_id: int, count: int) -> bool:
-    """Whether the last fragment begins behind all ``count`` entries. BookKeeper's recovery tells no length then
+    """Does the last fragment begin after all ``count`` entries? BookKeeper's recovery then returns no length
     (docs/compatibility.md)."""
     return bookkeeper.get_ledger_metadata(ledger_id).last_fragment.first_entry_id == count
 
 
 class Step(NamedTuple):
-    """Entries that are written in one way."""
+    """Entries written in the same way."""
 
     how: str
     """``one by one``, ``pipelined`` or ``in a batch`` (of ours; BookKeeper's client pipelines)."""
@@ -60,7 +60,7 @@ class Step(NamedTuple):
 
 
 class Round(NamedTuple):
-    """What is done in one round."""
+    """Parameters of one round."""
 
     number: int
     version: str
@@ -70,14 +70,14 @@ class Round(NamedTuple):
     java_writes: bool
     java_recovers: bool
     flags: str
-    """``-``, ``deferred`` or ``advanced``, of BookKeeper's handle."""
+    """Flags of BookKeeper's handle: ``-``, ``deferred`` or ``advanced``."""
     steps: tuple[Step, ...]
     victim: int | None
     kill_in_step: int | None
-    """The step in which the victim is killed; None: after the last one."""
+    """Step in which the victim is killed; None: after the last step."""
     kill_after_ms: float
     closes: bool
-    """The writer closes its ledger, so that nobody recovers it."""
+    """Does the writer close its ledger, so that no recovery is needed?"""
 
     def __str__(self) -> str:
         writer, recoverer = (("Java" if java else "Python") for java in (self.java_writes, self.java_recovers))
@@ -92,7 +92,7 @@ class Round(NamedTuple):
 
 
 def drawn(seed: int, number: int) -> Round:
-    """The round of this number."""
+    """Draw the round of this number."""
     choose = random.Random(f"{seed} {number}")
     dies = choose.random() < 0.4
     ensemble = choose.randint(1, BOOKIES - 2 if dies else BOOKIES - 1)
@@ -115,7 +115,7 @@ def drawn(seed: int, number: int) -> Round:
         flags,
         tuple(steps),
         choose.randrange(BOOKIES) if dies else None,
-        # What was not synced may be lost with its bookie.
+        # Unsynced entries may be lost with their bookie.
         choose.randrange(len(steps)) if dies and flags != "deferred" and choose.random() < 0.6 else None,
         choose.uniform(0, _KILL_AFTER_MS),
         choose.random() < 0.25,
@@ -131,7 +131,7 @@ class Rounds:
         self._bookies: list[LocalBookie] = cluster.bookies
 
     def play(self, one: Round) -> None:
-        """Raises AssertionError, or what a client raised, if something is not as it has to be."""
+        """Play a round. Raises AssertionError, or a client's exception, if the law is broken."""
         victim = None if one.victim is None else self._bookies[one.victim]
         try:
             self._play(one, victim)
@@ -169,7 +169,7 @@ class Rounds:
     def _writer(
         self, one: Round
     ) -> tuple[int, Callable[[Step, int], list[bytes]], Callable[[], object], Callable[[], None]]:
-        """The new ledger's id, what writes a step from an entry id on, what closes it, and what adds too late."""
+        """The new ledger's id and three functions: write a step from an entry id on, close, and append too late."""
         return self._java_writer(one) if one.java_writes else self._python_writer(one)
 
     def _java_writer(
@@ -239,14 +239,14 @@ class Rounds:
         assert opened == f"{last} {told_length}"
         assert ask("read", "r", 0, last) == told(expected)
         if one.version == "v2" and length < 1 << 20:
-            # BookKeeper's client reads in batches with version 2 only. A bookie may answer with fewer entries, but one at least.
+            # BookKeeper's client reads in batches with version 2 only. A bookie may return fewer entries, but at least one.
             read = ask("readbatch", "r", 0, len(expected))
             count = int(read.partition(" ")[0])
             assert count >= 1
             assert read == told(expected[:count])
 
     def _ask_until_found(self, *words: object) -> str:
-        """BookKeeper's client has to hear first where the bookie with the only copy is now; it does not try again by itself."""
+        """Repeat a command until BookKeeper's client knows the new address of the bookie with the only copy: it never retries."""
         answers: list[str] = []
 
         def answered() -> bool:

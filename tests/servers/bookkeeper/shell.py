@@ -1,5 +1,6 @@
-"""BookKeeper's shell (the main class of ``bin/bookkeeper shell``) for tests. One JVM runs all commands of a cluster, each as the
-main method gets it from an operator: a JVM for each took most of the time.
+"""BookKeeper's shell (the main class of ``bin/bookkeeper shell``) for tests.
+
+One JVM runs all commands of a cluster, each through the main method: a JVM for each command took most of the time.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _LOGGING = Path(__file__).parent / "java/shell-log4j2.xml"
 
 
 class Said(NamedTuple):
-    """How a command ended, and what it printed."""
+    """Exit status and output of a command."""
 
     status: int
     lines: list[str]
@@ -25,7 +26,7 @@ class Said(NamedTuple):
         return "\n".join([*self.lines, f"=> {self.status}"])
 
     def says(self, words: str) -> bool:
-        """Are these words in one of the lines?"""
+        """Does a line contain these words?"""
         return any(words in line for line in self.lines)
 
 
@@ -36,13 +37,13 @@ class Shell:
         self._uri, self._folder, self._judge = uri, folder, judge
 
     def run(self, *words: object, answer: str = "", **settings: object) -> Said:
-        """Run a command. ``answer`` is what the operator types, ``settings`` are added to the configuration."""
+        """Run a command. ``answer`` is the operator's input; ``settings`` are added to the configuration."""
         told = {
             "metadataServiceUri": self._uri,
             "allowLoopback": "true",
             "journalDirectory": self._folder / "journal",
             "ledgerDirectories": self._folder / "ledgers",
-            # Its default is 5 s, which is little on a machine under load.
+            # The default of 5 s is too short on a loaded machine.
             "addEntryTimeoutSec": 60,
             "readEntryTimeoutSec": 60,
         }
@@ -55,8 +56,8 @@ class Shell:
 
 @contextmanager
 def shell_of(uri: str, folder: Path) -> Iterator[Shell]:
-    """The shell of the cluster at ``uri``. ``folder`` gets its configuration and what a Java bookie would store; the shell never
-    sees a bookie's directories."""
+    """The shell of the cluster at ``uri``. ``folder`` holds its configuration and the directories of a Java bookie; the shell
+    never sees our bookies' directories."""
     folder.mkdir(parents=True, exist_ok=True)
     options = (f"-Dlog4j2.configurationFile={_LOGGING}", "-Djava.security.manager=allow")
     with judging(uri, folder / "stderr", program="ManyShells", options=options, folder=folder) as judge:

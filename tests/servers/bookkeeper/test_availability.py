@@ -1,4 +1,4 @@
-"""The list of a ledger's entries: BookKeeper's reader finds exactly the ids that are held."""
+"""The list of a ledger's entries at a bookie, in BookKeeper's format."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.store.bookie.kit import config
 
 
 def groups_of(told: bytes) -> dict[int, tuple[int, int, int, int]]:
-    """As BookKeeper's reader keeps them, by their first ids."""
+    """Groups by their first entry id, as BookKeeper's reader keeps them."""
     version, count = struct.unpack_from(">ii", told)
     assert version == 0 and len(told) == 64 + 24 * count
     found = [struct.unpack_from(">qqii", told, 64 + 24 * i) for i in range(count)]
@@ -26,7 +26,7 @@ def groups_of(told: bytes) -> dict[int, tuple[int, int, int, int]]:
 
 
 def is_available(groups: dict[int, tuple[int, int, int, int]], entry_id: int) -> bool:
-    """As ``AvailabilityOfEntriesOfLedger.isEntryAvailable`` answers."""
+    """Same answer as ``AvailabilityOfEntriesOfLedger.isEntryAvailable``."""
     start = max((first for first in groups if first <= entry_id), default=None)
     if start is None:
         return False
@@ -39,7 +39,7 @@ def is_available(groups: dict[int, tuple[int, int, int, int]], entry_id: int) ->
 @given(st.sets(st.integers(0, 120)))
 @example({entry for entry in range(120) if entry % 5 in (1, 2, 3)})
 @example({0, 2, 4, 7, 10, 13, 14})
-def test_exactly_what_is_held_is_available(held: set[int]) -> None:
+def test_exactly_the_held_entries_are_available(held: set[int]) -> None:
     groups = groups_of(list_of_entries(with_ranges((), ((one, one) for one in held))))
     assert {one for one in range(-2, 130) if is_available(groups, one)} == held
 
@@ -48,7 +48,7 @@ def test_a_striped_ledger_takes_one_group() -> None:
     assert groups_of(list_of_entries((i, i + 2) for i in range(7, 50_000, 5))) == {7: (7, 49_997, 3, 5)}
 
 
-def test_runs_and_distances_that_a_group_has_no_numbers_for_take_several() -> None:
+def test_runs_and_gaps_beyond_the_range_of_a_group_take_several_groups() -> None:
     long = 1 << 32
     groups = groups_of(list_of_entries([(3, 3 + long), (1 << 40, 1 << 40), (1 << 41, (1 << 41) + 1)]))
     for held, missing in ((3, 2), (3 + (1 << 31), 4 + long), (3 + long, (1 << 40) - 1), ((1 << 41) + 1, (1 << 41) + 2)):
@@ -69,7 +69,7 @@ def add(txn: int, ledger_id: int, entry_id: int) -> bytes:
     )
 
 
-def test_the_bookie_tells_what_it_holds_of_a_ledger(tmp_path) -> None:
+def test_bookie_lists_its_entries_of_a_ledger(tmp_path) -> None:
     held = (0, 1, 2, 5, 6, 9)
     with open_door(config(tmp_path)) as (_, call, _):
         caller = call()
@@ -84,7 +84,7 @@ def test_the_bookie_tells_what_it_holds_of_a_ledger(tmp_path) -> None:
         assert caller.answer().status == ENOLEDGER
 
 
-def test_what_turned_out_unreadable_is_not_in_the_list(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_entry_is_not_in_the_list(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     with open_door(config(tmp_path)) as (server, call, _):
         caller = call()
         for entry in range(3):

@@ -1,4 +1,4 @@
-"""A cluster that is laid out for BookKeeper's clients: LAYOUT, ledger ids, records and registrations, with real processes."""
+"""A cluster for BookKeeper's clients: LAYOUT, ledger ids, records and registrations, with real processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.servers.bookkeeper.test_digest_types import record
 LAYOUT = b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1"
 
 
-def test_init_lays_a_cluster_out_for_bookkeepers_clients(chroot: str) -> None:
+def test_init_creates_a_cluster_for_bookkeepers_clients(chroot: str) -> None:
     command = [sys.executable, "-m", "bookspark", "init", "--bookkeeper", "--zookeeper", chroot]
     subprocess.run(command, check=True, capture_output=True, timeout=SECONDS_MAX)
     with contextlib.closing(ZooKeeperStore(chroot)) as store:
@@ -37,7 +37,7 @@ def test_ledger_ids_are_drawn_as_bookkeepers_clients_draw_them(chroot: str) -> N
     with contextlib.closing(ZooKeeperStore(chroot, begin=LedgerManager.BOOKKEEPER)) as store:
         assert store.last_ledger_id() == -1
         assert [store.new_ledger_id() for _ in range(3)] == [0, 1, 2]
-        # One of theirs, which has not deleted its node yet.
+        # A node of BookKeeper's client, not yet deleted.
         theirs = store.client.create(f"{store.layout.idgen}/ID-", b"", ephemeral=True, sequence=True)
         assert theirs.endswith("/ID-0000000003")
         assert store.last_ledger_id() == 3
@@ -46,13 +46,14 @@ def test_ledger_ids_are_drawn_as_bookkeepers_clients_draw_them(chroot: str) -> N
         assert store.highest_ledger_id() == 4
 
 
-def test_init_for_bookkeepers_clients_says_that_a_cluster_stays_as_it_was_begun(chroot: str) -> None:
+def test_init_for_bookkeepers_clients_is_refused_in_an_existing_cluster(chroot: str) -> None:
     begin_cluster(chroot)
     with pytest.raises(MetadataStoreError, match=r"ledger manager hierarchical.*stays as it is"):
         begin_cluster(chroot, LedgerManager.BOOKKEEPER)
 
 
-def test_ledger_ids_have_31_bits_there_because_their_clients_have_other_paths_beyond(chroot: str) -> None:
+def test_ledger_ids_beyond_31_bits_are_refused_in_a_bookkeeper_cluster(chroot: str) -> None:
+    """BookKeeper's clients use other paths for longer ids."""
     with contextlib.closing(ZooKeeperStore(chroot, begin=LedgerManager.BOOKKEEPER)) as store:
         for make in (store.note_given_id, lambda one: store.create_ledger(record(one))):
             make(BOOKKEEPERS_LEDGER_ID_MAX)
@@ -60,7 +61,7 @@ def test_ledger_ids_have_31_bits_there_because_their_clients_have_other_paths_be
                 make(BOOKKEEPERS_LEDGER_ID_MAX + 1)
 
 
-def test_a_bookie_with_both_ports_serves_one_ledger_through_both(chroot: str, tmp_path: Path) -> None:
+def test_a_bookie_serves_the_same_ledger_through_both_ports(chroot: str, tmp_path: Path) -> None:
     begin_cluster(chroot, LedgerManager.BOOKKEEPER)
     with LocalCluster(1, tmp_path, chroot, bookkeeper_port=-1) as cluster, cluster.bookkeeper() as bookkeeper:
         [(bookie_id, registration)] = bookkeeper.metadata.bookies().items()

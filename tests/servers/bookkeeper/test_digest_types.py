@@ -1,4 +1,4 @@
-"""What the second door learns from a ledger's record, and what it notes there."""
+"""Digest types of ledgers at the BookKeeper port, read from the ledgers' records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def record(ledger_id: int) -> LedgerMetadata:
     return LedgerMetadata(ledger_id, 1, 1, 1, (Fragment(0, ("a",)),), digest_type=OF_8_BYTES, master_key=key)
 
 
-def test_an_id_that_was_given_to_a_ledger_of_theirs_is_noted_before_its_first_add() -> None:
+def test_given_ledger_id_is_noted_before_the_first_add() -> None:
     store = MemoryStore()
     drawn = store.new_ledger_id()
     for ledger_id in (drawn, 500, 400):
@@ -34,8 +34,8 @@ def test_an_id_that_was_given_to_a_ledger_of_theirs_is_noted_before_its_first_ad
     assert read(400) is OF_8_BYTES and store.highest_ledger_id() == 500
 
 
-def test_the_digest_type_of_a_ledger_that_is_held_no_more_is_asked_for_again() -> None:
-    """The id of a deleted ledger may be given to one with digests of another length."""
+def test_digest_type_of_a_ledger_no_longer_held_is_read_again() -> None:
+    """The id of a deleted ledger may be reused for a ledger whose digests have another length."""
     posted: Queue[Callable[[], None]] = Queue()
     types, told = iter((OF_20_BYTES, OF_8_BYTES)), []
     with contextlib.closing(DigestTypes(lambda ledger_id: next(types), posted.put)) as known:
@@ -46,7 +46,7 @@ def test_the_digest_type_of_a_ledger_that_is_held_no_more_is_asked_for_again() -
     assert told == [OF_20_BYTES, OF_20_BYTES, OF_8_BYTES, OF_8_BYTES]
 
 
-def test_an_add_never_overtakes_one_that_waits_for_the_digest_type() -> None:
+def test_an_add_never_overtakes_an_add_that_waits_for_the_digest_type() -> None:
     posted: Queue[Callable[[], None]] = Queue()
     order: list[int] = []
     with contextlib.closing(DigestTypes(lambda ledger_id: OF_8_BYTES, posted.put)) as known:
@@ -59,7 +59,7 @@ def test_an_add_never_overtakes_one_that_waits_for_the_digest_type() -> None:
     assert order == [0, 1, 2, 3]
 
 
-def test_adds_without_a_body_that_wait_are_bounded_too() -> None:
+def test_waiting_adds_without_a_body_are_bounded_too() -> None:
     go_on, told = threading.Event(), []
     limit = digest_types._WAITING_BYTES_MAX // digest_types._ADD_BYTES
 
@@ -74,9 +74,9 @@ def test_adds_without_a_body_that_wait_are_bounded_too() -> None:
         go_on.set()
 
 
-def test_a_bookie_that_stops_sends_waiting_adds_to_other_bookies_and_is_not_shunned_for_it() -> None:
-    """BookKeeper's ``TestBookieHealthCheck`` found that its client put a bookie into quarantine for half an hour, because an add
-    that waited when the bookie was stopped was answered TOO_MANY_REQUESTS."""
+def test_stopping_bookie_answers_read_only_to_waiting_adds() -> None:
+    """BookKeeper's ``TestBookieHealthCheck`` showed that its client quarantined a bookie for half an hour, because a bookie that
+    was stopped answered TOO_MANY_REQUESTS to a waiting add."""
     go_on, told = threading.Event(), []
 
     def slow(ledger_id: int) -> DigestType:

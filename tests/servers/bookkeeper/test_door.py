@@ -1,4 +1,4 @@
-"""The second door: what BookKeeper's clients ask is what the bookie holds, byte for byte, with the same decisions."""
+"""The BookKeeper port: BookKeeper's clients get the bookie's entries byte for byte, under the same decisions as our clients."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def read(txn, ledger_id, entry_id, **options):
 
 
 @pytest.mark.parametrize("digest_type", BOOKKEEPERS)
-def test_a_body_is_a_row_and_the_row_is_the_body(digest_type):
+def test_body_decodes_to_an_entry_and_encodes_back_to_the_same_bytes(digest_type):
     made = body(7, 3, b"some payload", 2, digest_type=digest_type)
     entry = entry_of(made, 7, 3, digest_type)
     assert entry[:5] == (7, 3, 2, 48, b"some payload")
@@ -53,7 +53,7 @@ def test_a_body_is_a_row_and_the_row_is_the_body(digest_type):
 
 
 @pytest.mark.parametrize("digest_type", BOOKKEEPERS)
-def test_a_body_that_is_not_that_entry_is_refused(digest_type):
+def test_body_of_another_entry_is_refused(digest_type):
     made = body(7, 3, b"payload", 2, digest_type=digest_type)
     for bad, ids in ((made, (8, 3)), (made, (7, 4)), (made[:31], (7, 3)), (body(7, 3, b"x", 3), (7, 3))):
         with pytest.raises(WireError):
@@ -63,8 +63,9 @@ def test_a_body_that_is_not_that_entry_is_refused(digest_type):
             entry_of(made[:-1] + b"X", 7, 3, digest_type)
 
 
-def test_a_copy_that_bookkeepers_replication_makes_is_taken_with_the_lac_of_today(tmp_path):
-    """BookKeeper's ``BookieRecoveryTest`` found that it was refused: such a copy has the LAC of the whole ledger."""
+def test_a_copy_by_bookkeepers_replication_is_accepted_with_the_ledgers_latest_lac(tmp_path):
+    """BookKeeper's ``BookieRecoveryTest`` showed that the copy was refused: it carries the last-add-confirmed (LAC) of the whole
+    ledger, beyond its own entry id."""
     with open_door(config(tmp_path)) as (_, call, _):
         caller = call()
         copies = [body(7, i, b"payload", 9) for i in range(3)]
@@ -75,12 +76,12 @@ def test_a_copy_that_bookkeepers_replication_makes_is_taken_with_the_lac_of_toda
         if found.header.txnId == 5:
             found, refused = refused, found
         assert (found.read.body, found.read.maxLac) == (copies[1], 9)
-        # A writer can't have confirmed what it has not sent.
+        # A writer can't have confirmed entries that it has not sent.
         assert refused.status == EUA
 
 
-def test_keys_are_bookkeepers():
-    # SHA-1("ledger" ‖ "secret"), by another program.
+def test_master_keys_equal_bookkeepers():
+    # SHA-1("ledger" ‖ "secret"), computed by another program.
     assert KEY.hex() == subprocess.run(
         ["sha1sum"], input=b"ledgersecret", capture_output=True, check=True
     ).stdout[:40].decode()  # fmt: skip
@@ -99,7 +100,7 @@ def ours(address):
 
 
 @pytest.mark.parametrize("digest_type", BOOKKEEPERS)
-def test_what_a_client_adds_is_read_byte_for_byte_and_is_an_ordinary_batch(tmp_path, digest_type):
+def test_entries_of_bookkeepers_client_are_read_back_by_both_clients(tmp_path, digest_type):
     two, three = (
         [body(ledger_id, i, bytes([i]) * (10 + i), i - 1, digest_type=digest_type) for i in range(5)]
         for ledger_id in (2, 3)
@@ -124,7 +125,7 @@ def test_what_a_client_adds_is_read_byte_for_byte_and_is_an_ordinary_batch(tmp_p
                 assert all(entry.digest == digester(digest_type, PASSWORD)(*entry[:5]) for entry in found)
 
 
-def test_adds_that_come_together_are_one_batch(tmp_path):
+def test_adds_that_arrive_together_share_entry_batches(tmp_path):
     with open_door(config(tmp_path)) as (server, call, _):
         caller = call()
         caller.send(add(0, 7, 0))
@@ -135,7 +136,7 @@ def test_adds_that_come_together_are_one_batch(tmp_path):
         assert pieces[0].last == 0 and len(pieces) < 20
 
 
-def test_one_conflict_among_many_adds_refuses_only_itself(tmp_path):
+def test_conflicting_add_among_many_is_refused_alone(tmp_path):
     with open_door(config(tmp_path)) as (_, call, _):
         caller = call()
         caller.send(add(0, 7, 2, b"kept"))
@@ -147,7 +148,7 @@ def test_one_conflict_among_many_adds_refuses_only_itself(tmp_path):
         assert caller.answer().read.body.endswith(b"kept")
 
 
-def test_an_add_again_is_answered_ok(tmp_path):
+def test_repeated_add_is_answered_ok(tmp_path):
     with open_door(config(tmp_path)) as (_, call, _):
         caller = call()
         for confirmed in (-1, 1):
@@ -182,7 +183,7 @@ def test_a_fence_without_the_right_key_does_nothing(tmp_path):
         assert caller.statuses(2) == {4: EUA, 5: EUA}
 
 
-def test_absence_is_told_as_bookkeeper_tells_it(tmp_path):
+def test_absent_entries_and_ledgers_are_answered_with_bookkeepers_codes(tmp_path):
     with open_door(config(tmp_path)) as (_, call, _):
         caller = call()
         caller.send(add(0, 7, 0))
@@ -196,8 +197,8 @@ def test_absence_is_told_as_bookkeeper_tells_it(tmp_path):
         assert caller.answer().status == ENOENTRY
 
 
-def test_a_bookie_in_limbo_denies_nothing(tmp_path):
-    """Answered as absent, an entry that a crash took would be closed away by a recovery."""
+def test_bookie_in_limbo_never_answers_that_an_entry_is_absent(tmp_path):
+    """If an entry lost in a crash were answered as absent, a recovery would close the ledger before it."""
     with open_door(config(tmp_path)) as (server, call, _):
         caller = call()
         caller.send(add(0, 7, 0))
@@ -210,7 +211,7 @@ def test_a_bookie_in_limbo_denies_nothing(tmp_path):
         assert [caller.answer_2()[0] for _ in range(2)] == [107, 107]
 
 
-def test_the_lac_by_entries_and_by_word(tmp_path):
+def test_lac_advances_by_entries_and_by_explicit_lac(tmp_path):
     with open_door(config(tmp_path)) as (server, call, _):
         caller = call()
         signed = struct.pack(">qq", 7, 1) + b"sum."
@@ -240,7 +241,7 @@ def test_an_older_explicit_lac_does_not_replace_a_newer_one(tmp_path):
         assert caller.answer().readLac.lacBody == struct.pack(">qq", 7, 300) + b"sum."
 
 
-def test_a_long_poll_waits_for_the_lac_and_brings_the_entry(tmp_path):
+def test_a_long_poll_waits_for_the_lac_and_returns_the_entry(tmp_path):
     with open_door(config(tmp_path)) as (_, call, _):
         caller, poll = call(), call()
         caller.send(add(0, 7, 0))
@@ -279,16 +280,16 @@ def test_a_batched_read_keeps_to_its_count_and_size(tmp_path):
         assert ask(0, 4, 1 << 20) == (0, bodies[:4])
         assert ask(0, 0, 1 << 20) == (0, bodies)
         assert ask(8, 100, 1 << 20) == (0, bodies[8:])
-        # The size is that of the whole answer.
+        # The size limits the whole answer.
         assert ask(0, 10, 36 + 3 * (len(bodies[0]) + 4)) == (0, bodies[:3])
         assert ask(0, 10, 3 * (len(bodies[0]) + 4)) == (0, bodies[:2])
         assert ask(0, 10, 1) == (0, bodies[:1])
         assert ask(20, 10, 1 << 20) == (2, [])
 
 
-def test_a_batched_read_of_small_entries_that_were_added_one_by_one_is_as_long_as_it_may_be(tmp_path):
-    """BookKeeper's ``BookKeeperTest.testBatchReadWithV2Protocol`` found that the size was compared with what the batches of such
-    entries take on the disk, which is ten times as much."""
+def test_batched_read_of_small_entries_returns_as_many_as_fit(tmp_path):
+    """BookKeeper's ``BookKeeperTest.testBatchReadWithV2Protocol`` showed that the size limit was compared with the size of the
+    entries' batches on disk, which is ten times as much if each entry was added alone."""
     with open_door(config(tmp_path)) as (_, call, _):
         caller = call()
         bodies = [body(7, i, b"foobar") for i in range(20)]
@@ -303,8 +304,8 @@ def test_a_batched_read_of_small_entries_that_were_added_one_by_one_is_as_long_a
 
 
 @pytest.mark.parametrize("digest_type", BOOKKEEPERS)
-def test_an_explicit_lac_outlives_the_bookie_where_its_digest_needs_no_password(tmp_path, digest_type):
-    """BookKeeper's ``ExplicitLacTest.testExplicitLACIsPersisted`` found that its readers did not get it back."""
+def test_explicit_lac_survives_a_restart_if_its_digest_needs_no_password(tmp_path, digest_type):
+    """BookKeeper's ``ExplicitLacTest.testExplicitLACIsPersisted`` showed that its readers did not get the LAC back."""
     asked = request(Operation.READ_LAC, 4, "readLac", ledgerId=7)
     named = struct.pack(">qq", 7, 1)
     sums = {
@@ -328,7 +329,7 @@ def test_an_explicit_lac_outlives_the_bookie_where_its_digest_needs_no_password(
             assert told.readLac.lacBody == (named + sums[digest_type] if digest_type in sums else b"")
 
 
-def test_deferred_adds_are_durable_once_they_are_forced(tmp_path):
+def test_deferred_adds_are_durable_after_a_force(tmp_path):
     options = config(tmp_path)
     with open_door(options) as (_, call, _):
         caller = call()
@@ -341,7 +342,7 @@ def test_deferred_adds_are_durable_once_they_are_forced(tmp_path):
     storage.close()
 
 
-def test_the_small_requests(tmp_path):
+def test_auth_bookie_info_start_tls_and_invalid_ids_are_answered(tmp_path):
     with open_door(config(tmp_path)) as (_, call, _):
         caller = call()
         caller.send(request(Operation.AUTH, 1, "auth", pluginName="x", payload=b"y"))
@@ -355,16 +356,16 @@ def test_the_small_requests(tmp_path):
         assert [caller.answer().status for _ in range(3)] == [EBADREQ] * 3
 
 
-def test_an_add_that_no_bookie_takes_is_refused_so_that_its_client_gives_up(tmp_path):
-    """BookKeeper's ``BookieWriteLedgerTest`` makes ledgers with ids that we don't have: its client heard EBADREQ, and changed the
-    ensemble a hundred times a second, without end."""
+def test_add_with_an_unsupported_ledger_id_is_refused_as_unauthorized(tmp_path):
+    """BookKeeper's ``BookieWriteLedgerTest`` creates ledgers with ids that we don't support. Its client got EBADREQ and changed
+    the ensemble a hundred times a second, forever; with EUA it gives up."""
     with open_door(config(tmp_path)) as (_, call, _):
         caller = call()
         caller.send(add(1, (1 << 31) - 1, 0))
         assert caller.answer().status == EUA
 
 
-def test_adds_wait_for_the_ledgers_digest_type_in_their_order(tmp_path):
+def test_adds_wait_for_the_ledgers_digest_type_in_order(tmp_path):
     asked, go_on = threading.Event(), threading.Event()
 
     def slow(ledger_id):
@@ -385,7 +386,7 @@ def test_adds_wait_for_the_ledgers_digest_type_in_their_order(tmp_path):
 @pytest.mark.parametrize(
     ("error", "status"), [(NoSuchLedgerError("gone"), ENOLEDGER), (MetadataStoreError("away"), EIO), (OSError(), EIO)]
 )
-def test_a_digest_type_that_is_not_known_refuses_the_add_and_is_asked_again(tmp_path, error, status):
+def test_unknown_digest_type_refuses_the_add_and_is_read_again(tmp_path, error, status):
     calls = []
 
     def failing(ledger_id):
@@ -403,14 +404,14 @@ def test_a_digest_type_that_is_not_known_refuses_the_add_and_is_asked_again(tmp_
         assert calls == [7, 7]
 
 
-def test_a_ledger_of_ours_takes_no_adds_of_theirs(tmp_path):
+def test_ledger_with_a_digest_of_ours_refuses_adds_of_bookkeepers_clients(tmp_path):
     with open_door(config(tmp_path), lambda ledger_id: DigestType.DUMMY) as (_, call, _):
         caller = call()
         caller.send(add(1, 7, 0, made={"digest_type": DigestType.BOOKKEEPER_DUMMY}))
         assert caller.answer().status == EUA
 
 
-def test_what_our_clients_add_is_read_there(tmp_path):
+def test_entries_of_our_client_are_read_through_the_bookkeeper_port(tmp_path):
     with open_door(config(tmp_path)) as (_, call, address):
         with ours(address) as client:
             client.add(7, 0, 4)
@@ -420,7 +421,7 @@ def test_what_our_clients_add_is_read_there(tmp_path):
         assert [caller.answer().read.body for _ in range(5)] == [body_of(entry) for entry in found]
 
 
-def test_damage_is_no_absence(tmp_path):
+def test_damaged_entry_is_answered_as_an_error_not_as_absent(tmp_path):
     options = config(tmp_path)
     with open_door(options) as (_, call, _):
         caller = call()
@@ -441,14 +442,14 @@ def test_damage_is_no_absence(tmp_path):
             assert caller.answer_2()[0] == 101
 
 
-def test_a_client_that_does_not_read_its_answers_costs_a_bounded_amount(tmp_path):
-    """A request of 24 bytes asks for a quarter of a megabyte: without the bound, thousands of them would fill the memory."""
+def test_unread_answers_of_a_client_take_bounded_memory(tmp_path):
+    """A request of 24 bytes asks for 256 KiB: without the bound, thousands of requests would fill the memory."""
     with open_door(config(tmp_path)) as (server, call, _):
         caller = call()
         caller.send(add_2(KEY, body(7, 0, bytes(256 << 10))))
         assert caller.answer_2()[0] == 0
         for _ in range(2):
-            # The log is open from then on, and the page cache has the entry: the loop reads it by itself.
+            # From now on the log is open and the entry in the page cache, so the event loop reads it without a disk thread.
             caller.send(read_2(7, 0))
             assert caller.answer_2()[0] == 0
         [connection] = server._admission.connections
@@ -462,7 +463,7 @@ def test_a_client_that_does_not_read_its_answers_costs_a_bounded_amount(tmp_path
 
         connection.send = counted
         caller.send(*(read_2(7, 0) for _ in range(100)))
-        # The other requests are held until the first answers are taken.
+        # The other requests are held until the client reads the first answers.
         await_that(lambda: connection._writing_paused)
         assert len(connection._held) > 60 and most < 4 << 20
         for _ in range(100):
@@ -471,7 +472,7 @@ def test_a_client_that_does_not_read_its_answers_costs_a_bounded_amount(tmp_path
 
 
 @pytest.mark.parametrize("failing", [Fetched([], Stop.FAILED), OSError("no memory")])
-def test_a_read_that_fails_is_no_absence(tmp_path, failing):
+def test_failed_read_is_answered_as_an_error_not_as_absent(tmp_path, failing):
     def fetch(*_, **__):
         if isinstance(failing, OSError):
             raise failing
@@ -488,10 +489,10 @@ def test_a_read_that_fails_is_no_absence(tmp_path, failing):
         assert caller.answer_2()[0] == 101
 
 
-# -- strangers
+# -- connections without a valid request
 
 
-def test_who_speaks_another_protocol_is_ended(tmp_path):
+def test_connection_with_another_protocol_is_closed(tmp_path):
     with open_door(config(tmp_path)) as (server, call, _):
         for said in (b"GET / HTTP/1.1\r\n\r\n", b"BSPK" + bytes(200), b"\0\0\0\0", b"\xff" * 20):
             caller = call()
@@ -501,7 +502,7 @@ def test_who_speaks_another_protocol_is_ended(tmp_path):
         await_that(lambda: not server._admission.strangers and not server._admission.connections)
 
 
-def test_a_stranger_has_its_seconds_and_no_more(tmp_path, monkeypatch):
+def test_connection_without_a_first_request_is_closed_after_a_time_limit(tmp_path, monkeypatch):
     monkeypatch.setattr(porch, "STRANGER_SECONDS", 0.2)
     with open_door(config(tmp_path)) as (_, call, _):
         for said in (b"", add(0, 7, 0)[:9]):
@@ -511,7 +512,7 @@ def test_a_stranger_has_its_seconds_and_no_more(tmp_path, monkeypatch):
                 caller.frame()
 
 
-def test_bytes_that_make_no_sense_later_end_the_connection(tmp_path):
+def test_invalid_bytes_after_a_valid_request_close_the_connection(tmp_path):
     with open_door(config(tmp_path)) as (server, call, _):
         caller = call()
         caller.send(add(0, 7, 0))
@@ -525,12 +526,12 @@ def test_bytes_that_make_no_sense_later_end_the_connection(tmp_path):
 # -- the port
 
 
-def test_a_bookie_that_asks_for_a_secret_has_no_such_port(tmp_path):
+def test_bookkeeper_port_with_a_shared_secret_is_refused(tmp_path):
     with pytest.raises(ConfigurationError, match="bookkeeper_port"):
         config(tmp_path, bookkeeper_port=3181, shared_secret_file="x")
 
 
-def test_without_the_port_nothing_of_it_is_imported():
+def test_bookie_without_the_bookkeeper_port_imports_none_of_its_modules():
     script = (
         "import sys, bookspark.servers.daemon.bookie_process; "
         "print([name for name in sys.modules if name.startswith(('bookspark.servers.bookkeeper', 'google.protobuf'))])"

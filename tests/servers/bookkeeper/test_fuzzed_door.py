@@ -1,5 +1,4 @@
-"""Fuzzed requests and bytes at the door for BookKeeper's clients: nothing trips, and no answer is wrong.
-``scripts/soak fuzz-door`` goes on for long, guided by coverage."""
+"""Fuzzed requests and bytes at the BookKeeper port; ``scripts/soak fuzz-door`` runs longer, guided by coverage."""
 
 from __future__ import annotations
 
@@ -19,9 +18,9 @@ def door():
     made.close()
 
 
-def test_nothing_that_a_client_of_bookkeeper_says_does_more_than_be_refused_or_answered(door):
+def test_fuzzed_input_at_the_bookkeeper_port_is_answered_or_refused(door):
     begun = seeds()
-    # What is drawn is another thing each time; these are there in any case.
+    # Drawn inputs differ in each run; the seeds are always tested.
     for seed in begun:
         door.take(seed)
 
@@ -37,7 +36,7 @@ def test_nothing_that_a_client_of_bookkeeper_says_does_more_than_be_refused_or_a
 
     fuzz()
     answered = {what.partition(":")[0] for what in door.reached}
-    # START_TLS is refused here, and a batched read is of version 2 alone.
+    # START_TLS is refused here, and batched reads exist in version 2 only.
     wanted = {f"3 {one.name}" for one in Operation if one is not Operation.BATCH_READ_ENTRY} | {
         "2 1",
         "2 2",

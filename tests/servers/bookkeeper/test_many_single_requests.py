@@ -1,4 +1,4 @@
-"""Clients of BookKeeper send each add and each read by itself: what is done for many of them together changes no answer."""
+"""BookKeeper's clients send each add and each read alone: handling many of them together changes no answer."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def on_loop(server: Any, work: Callable[[], Any]) -> Any:
 
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("status", [Status.OK, Status.FENCED, Status.CONFLICT, Status.TOO_MANY_REQUESTS])
-def test_adds_that_are_answered_together_get_the_answers_that_each_would_get(version: int, status: Status) -> None:
+def test_adds_answered_together_get_the_same_answers_as_alone(version: int, status: Status) -> None:
     adds = [
         Asked(version, Operation.ADD_ENTRY, txn, 7, entry)
         for txn, entry in ((0, 0), (300, 1), (1 << 40, 5_000_000_000))
@@ -50,7 +50,7 @@ def test_adds_that_are_answered_together_get_the_answers_that_each_would_get(ver
     assert answer_adds(adds, status) == b"".join(answer(asked, status) for asked in adds)
 
 
-def test_consecutive_adds_of_two_versions_are_each_answered_in_their_own(tmp_path: Path) -> None:
+def test_consecutive_adds_of_two_versions_are_answered_in_their_own_version(tmp_path: Path) -> None:
     with open_door(config(tmp_path)) as (_, call, _):
         caller = call()
         caller.send(add_3(5, 0), add_3(5, 1))
@@ -61,7 +61,7 @@ def test_consecutive_adds_of_two_versions_are_each_answered_in_their_own(tmp_pat
         assert caller.answer().header.txnId == 4
 
 
-def test_an_add_with_another_key_is_judged_by_its_own(tmp_path: Path) -> None:
+def test_add_with_a_wrong_key_among_others_is_refused_alone(tmp_path: Path) -> None:
     with open_door(config(tmp_path)) as (_, call, _):
         caller = call()
         caller.send(add_3(5, 0), add_3(5, 1, b"k" * 20), add_3(5, 1))
@@ -71,14 +71,14 @@ def test_an_add_with_another_key_is_judged_by_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("digest_type", [DigestType.BOOKKEEPER_CRC32, DigestType.BOOKKEEPER_DUMMY])
-def test_an_add_behind_one_of_another_ledger_has_that_ledgers_digest(tmp_path: Path, digest_type: DigestType) -> None:
+def test_adds_of_two_ledgers_sent_together_use_their_own_digest_types(tmp_path: Path, digest_type: DigestType) -> None:
     types = {5: DigestType.BOOKKEEPER_CRC32C, 6: digest_type}
     with open_door(config(tmp_path), types.__getitem__) as (_, call, _):
         caller = call()
         ids = ((5, 0), (5, 1), (6, 2), (6, 3))
         bodies = [body(ledger, entry, b"payload", digest_type=types[ledger]) for ledger, entry in ids]
         for _ in range(2):
-            # The second time, the types are known.
+            # In the second round the digest types are known.
             caller.send(*(add_2(KEY, made) for made in bodies))
             assert [caller.answer_2()[0] for _ in bodies] == [0] * 4
         for one, made in zip(ids, bodies, strict=True):
@@ -87,7 +87,7 @@ def test_an_add_behind_one_of_another_ledger_has_that_ledgers_digest(tmp_path: P
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_entries_of_a_batch_that_are_read_one_by_one_read_the_log_once(tmp_path: Path, version: int) -> None:
+def test_single_reads_of_a_batchs_entries_read_the_log_once(tmp_path: Path, version: int) -> None:
     bodies = [body(5, entry, b"payload %d" % entry) for entry in range(COUNT)]
     with open_door(config(tmp_path)) as (server, call, _):
         caller = call()
@@ -104,11 +104,11 @@ def test_entries_of_a_batch_that_are_read_one_by_one_read_the_log_once(tmp_path:
             found = caller.answer_2()[3] if version == 2 else caller.answer().read.body
             assert found == made
         batches = len({piece.where for piece in storage.plan_read(5, 0, COUNT - 1, 0, sparse=False).pieces})
-        # The page cache is asked first, a thread of the disk then.
+        # Each read tries the page cache first, then a disk thread.
         assert len(fetches) <= 2 * batches < COUNT / 2
 
 
-def test_an_entry_that_is_held_no_more_is_not_read_from_a_batch_that_was_kept(tmp_path: Path) -> None:
+def test_lost_entry_is_not_served_from_a_kept_batch(tmp_path: Path) -> None:
     with open_door(config(tmp_path)) as (server, call, _):
         caller = call()
         caller.send(b"".join(add_3(5, entry) for entry in range(COUNT)))
@@ -125,14 +125,14 @@ def test_an_entry_that_is_held_no_more_is_not_read_from_a_batch_that_was_kept(tm
         assert caller.answer().status == 501, "what was lost is no absence, and is not there"
 
 
-def test_kept_batches_are_bounded_and_the_latest_ones_stay() -> None:
+def test_kept_batches_are_bounded_and_the_latest_stay() -> None:
     kept = KeptBatches(bytes_max=20_000)
     frames = {}
     for ledger_id in range(30):
         rows = entries(ledger_id, 0, 9, b"x" * 100)
         frame = encode_entries(Header(Kind.ADD, 0, ledger_id, 0, 9), rows)
         frames[ledger_id] = Piece(ledger_id, 3, 9, ledger_id << 32, len(frame), None), rows
-        # It was read into memory that is used again.
+        # Frames are read into memory that is reused.
         lent = memoryview(bytearray(frame) + bytes(50_000))[: len(frame)]
         assert body_of(kept.keep(frames[ledger_id][0], lent)) == body_of(rows[3])
     found = [ledger_id for ledger_id, (piece, _) in frames.items() if kept.entry(piece) is not None]
@@ -145,7 +145,7 @@ def test_kept_batches_are_bounded_and_the_latest_ones_stay() -> None:
     assert kept.entry(piece._replace(ledger_id=5)) is None, "it is another ledger's"
 
 
-def test_one_entry_of_a_batch_is_the_one_that_all_have() -> None:
+def test_entry_decoded_alone_equals_the_entry_decoded_with_its_batch() -> None:
     for count in range(1, 12):
         rows = [
             row._replace(payload=b"p" * (at * 5 % 17), digest=b"d" * (at % 5))
@@ -155,8 +155,8 @@ def test_one_entry_of_a_batch_is_the_one_that_all_have() -> None:
         assert [batch.entry(entry_id) for entry_id in range(7, 7 + count)] == rows == list(batch.entries())
 
 
-def test_an_answer_to_a_batched_read_has_a_mebibyte(tmp_path: Path) -> None:
-    """A client sends the next batched read when it has this one: with a quarter of it, it waits four times as often."""
+def test_answer_to_a_batched_read_fills_a_mebibyte(tmp_path: Path) -> None:
+    """A client sends its next batched read after this answer: with 256 KiB it would wait four times as often."""
     with open_door(config(tmp_path)) as (_, call, _):
         caller, payload = call(), b"p" * (16 << 10)
         for entry in range(80):
@@ -164,7 +164,7 @@ def test_an_answer_to_a_batched_read_has_a_mebibyte(tmp_path: Path) -> None:
             assert caller.answer_2()[0] == 0
         found = []
         for _ in range(2):
-            # The first one opens the log, in a thread.
+            # The first read opens the log, in a thread.
             caller.send(framed(struct.pack(">BBHqqqiq", 2, 7, 0, 5, 0, 1, 80, 5 << 20)))
             code, _, _, told = caller.answer_2()
             assert code == 0

@@ -1,4 +1,4 @@
-"""Records in BookKeeper's own formats: they come back as they were, say no more than they can, and show no password."""
+"""Ledger records and registrations in BookKeeper's formats."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def ledgers(draw: st.DrawFn) -> LedgerMetadata:
 
 
 @given(ledgers())
-def test_a_record_comes_back_as_it_was(metadata: LedgerMetadata) -> None:
+def test_ledger_record_in_bookkeepers_format_decodes_to_the_same_metadata(metadata: LedgerMetadata) -> None:
     document = encode_ledger(metadata)
     assert document.startswith(b"BookieMetadataFormatVersion\t3\n")
     assert decode_ledger(7, document) == metadata
@@ -75,7 +75,7 @@ LOSS = AcceptedLoss("ann", 5, (), not_known=("a",))
     st.sampled_from(Replication),
     st.sampled_from([None, LOSS]),
 )
-def test_a_ledger_that_bookkeepers_clients_can_not_use_has_their_record_with_ours_in_it(
+def test_record_of_a_ledger_with_our_digest_embeds_our_record_in_bookkeepers(
     theirs: LedgerMetadata,
     kind: DigestType,
     ledger_type: LedgerType,
@@ -92,7 +92,7 @@ def test_a_ledger_that_bookkeepers_clients_can_not_use_has_their_record_with_our
     assert encode_ledger(ours).startswith(b"{"), "in other clusters it is JSON, as it was"
 
 
-def test_what_bookkeepers_clients_may_change_of_it_is_what_counts() -> None:
+def test_state_and_fragments_changed_by_bookkeepers_clients_override_our_record() -> None:
     made = LedgerMetadata(7, 1, 1, 1, (Fragment(0, ("a",)),), digest_type=DigestType.HMAC, master_key=b"key")
     document = encode_ledger(made, bookkeepers=True)
     theirs = _SCHEMA.parse("Ledger", document[len(_HEAD) + 2 :])
@@ -106,7 +106,7 @@ def test_what_bookkeepers_clients_may_change_of_it_is_what_counts() -> None:
     )
 
 
-def test_a_users_own_label_does_not_take_the_place_of_our_record() -> None:
+def test_custom_metadata_with_the_name_of_our_record_is_refused() -> None:
     made = LedgerMetadata(7, 1, 1, 1, (Fragment(0, ("a",)),), custom_metadata={OUR_RECORD: b"mine"})
     with pytest.raises(InvalidArgumentError):
         encode_ledger(made, bookkeepers=True)
@@ -117,7 +117,7 @@ def test_a_users_own_label_does_not_take_the_place_of_our_record() -> None:
         encode_ledger(theirs)
 
 
-def test_a_damaged_record_of_ours_shows_no_key() -> None:
+def test_error_about_our_damaged_record_shows_no_key() -> None:
     made = LedgerMetadata(7, 1, 1, 1, (Fragment(0, ("a",)),), digest_type=DigestType.CRC32, master_key=b"k" * 20)
     key = base64.b64encode(made.master_key)
     document = encode_ledger(made, bookkeepers=True)
@@ -126,7 +126,7 @@ def test_a_damaged_record_of_ours_shows_no_key() -> None:
     assert key in document and key.decode() not in str(told.value)
 
 
-def test_the_choices_that_bookkeepers_clients_can_not_keep_are_refused() -> None:
+def test_ledger_modes_unknown_to_bookkeepers_clients_are_refused_with_their_digests() -> None:
     for choices in ((LedgerType.VD_JOURNAL, Replication.BEST_EFFORT), (LedgerType.PD_JOURNAL, Replication.GUARANTEED)):
         with pytest.raises(ConfigurationError, match="BookKeeper"):
             check_digest(DigestType.BOOKKEEPER_HMAC, *choices)
@@ -139,7 +139,7 @@ def test_the_choices_that_bookkeepers_clients_can_not_keep_are_refused() -> None
             encode_ledger(made)
 
 
-def test_an_accepted_loss_is_kept_beside_what_bookkeepers_clients_read() -> None:
+def test_accepted_loss_is_kept_beside_the_fields_of_bookkeepers_clients() -> None:
     kind = DigestType.BOOKKEEPER_HMAC
     made = LedgerMetadata(
         7, 1, 1, 1, (Fragment(0, ("a",)),), LedgerState.CLOSED, last_entry_id=3, length=9, digest_type=kind,
@@ -152,7 +152,7 @@ def test_an_accepted_loss_is_kept_beside_what_bookkeepers_clients_read() -> None
 
 
 @pytest.mark.parametrize("cut", ["version", "size", "end", "state"])
-def test_a_damaged_record_is_refused_by_name_and_shows_no_password(cut: str) -> None:
+def test_error_about_a_damaged_record_names_its_ledger_and_shows_no_password(cut: str) -> None:
     kind = DigestType.BOOKKEEPER_HMAC
     key = master_key(b"pass-word", kind)
     made = LedgerMetadata(7, 1, 1, 1, (Fragment(0, ("a",)),), digest_type=kind, password=b"pass-word", master_key=key)
@@ -169,8 +169,8 @@ def test_a_damaged_record_is_refused_by_name_and_shows_no_password(cut: str) -> 
 
 
 @pytest.mark.parametrize("text", [b"bookie-1", b"team"])
-def test_a_text_that_is_no_text_is_refused_by_name(text: bytes) -> None:
-    """Its bytes came in its place, and whoever listed all ledgers met bookies that are no names."""
+def test_ledger_record_with_invalid_utf8_is_refused_with_its_name(text: bytes) -> None:
+    """The raw bytes used to be returned instead, so that a list of all ledgers had bookie ids that are no text."""
     fragments = (Fragment(0, ("bookie-1",)),)
     kind = DigestType.BOOKKEEPER_CRC32C
     made = LedgerMetadata(
@@ -182,14 +182,14 @@ def test_a_text_that_is_no_text_is_refused_by_name(text: bytes) -> None:
         decode_ledger(7, document.replace(text, b"\xff" * len(text)))
 
 
-def test_a_registration_with_a_text_that_is_no_text_is_refused_by_name() -> None:
+def test_registration_with_invalid_utf8_is_refused_with_its_name() -> None:
     document = service_info("127.0.0.1:3182", b'{"bookie_id":"b7"}')
     with pytest.raises(MetadataStoreError, match="b7"):
         decode_registration("b7", document.replace(b'"b7"', b'"\xff7"'))
 
 
 @given(st.binary())
-def test_whatever_else_is_refused_by_name(rest: bytes) -> None:
+def test_record_of_random_bytes_is_refused_with_its_name(rest: bytes) -> None:
     for decode, document in (
         (lambda d: decode_ledger(7, d), b"BookieMetadataFormatVersion\t3\n" + rest),
         (lambda d: decode_registration("b7", d), b"\x32" + rest),
@@ -203,8 +203,8 @@ def test_whatever_else_is_refused_by_name(rest: bytes) -> None:
     [{"ctime": -1}, {"ctime": 2**62}, {"lastEntryId": -2}, {"length": -1}, {"lastEntryId": None}],
     ids=str,
 )
-def test_what_no_ledger_can_have_is_refused(fields: dict[str, int | None]) -> None:
-    """A time that no clock shows ended the snapshot of all ledgers."""
+def test_ledger_record_with_impossible_numbers_is_refused(fields: dict[str, int | None]) -> None:
+    """An impossible creation time made the snapshot of all ledgers fail."""
     ledger = _SCHEMA.message("Ledger")(
         quorumSize=1, ackQuorumSize=1, ensembleSize=1, length=5, state=3, digestType=1, lastEntryId=2, ctime=7, cToken=1
     )
@@ -223,7 +223,7 @@ def _length(message: Any) -> bytes:
     return _varint(len(document)) + document
 
 
-def test_a_registration_is_as_it_was_without_the_port_and_readable_with_it() -> None:
+def test_registration_uses_bookkeepers_format_only_with_the_bookkeeper_port() -> None:
     without = BookieRegistration("b", "h:1", 5)
     assert b"bookkeeper" not in encode_registration(without) and not is_service_info(encode_registration(without))
     both = BookieRegistration("b", "h:1", 5, bookkeeper_address="10.0.0.7:3181")

@@ -1,4 +1,4 @@
-"""BookKeeper's wire protocol: requests as its clients send them, answers as they expect them, and what is refused."""
+"""BookKeeper's wire protocol: decoding of its clients' requests, encoding of answers."""
 
 from __future__ import annotations
 
@@ -46,27 +46,27 @@ THREE = request(Operation.ADD_ENTRY, 9, "add", ledgerId=7, entryId=3, masterKey=
 
 
 @pytest.mark.parametrize("step", [1, 3, 7, 1000])
-def test_requests_of_both_versions_are_told_apart_however_they_arrive(step: int) -> None:
+def test_requests_of_both_versions_are_decoded_in_pieces_of_any_size(step: int) -> None:
     two, three, read = received(add_2(KEY, BODY, flags=2) + THREE + read_2(7, 3), step)
     assert two == Asked(2, Operation.ADD_ENTRY, 0, 7, 3, int(Flag.RECOVERY), KEY, BODY)
     assert three == Asked(3, Operation.ADD_ENTRY, 9, 7, 3, int(Flag.RECOVERY | Flag.VOLATILE), KEY, BODY)
     assert read == Asked(2, Operation.READ_ENTRY, 0, 7, 3)
 
 
-def test_a_long_add_arrives_whole() -> None:
+def test_an_add_longer_than_a_piece_is_decoded_whole() -> None:
     body = BODY + bytes(3 << 20)
     [found] = received(add_2(KEY, body), 1 << 20)
     assert found.body == body
 
 
-def test_a_fencing_read_of_version_2_brings_the_key() -> None:
+def test_fencing_read_of_version_2_carries_the_master_key() -> None:
     [found] = received(read_2(7, -1, KEY), 100)
     assert (found.flags, found.entry_id, found.master_key) == (Flag.FENCE, -1, KEY)
     with pytest.raises(WireError, match="master key"):
         received(read_2(7, -1, KEY[:10]), 100)
 
 
-def test_a_batched_read() -> None:
+def test_batched_read_is_decoded_and_its_answer_encoded() -> None:
     [found] = received(framed(struct.pack(">BBHqqqiq", 2, 7, 0, 7, 3, 11, 50, 4096)), 100)
     assert found == Asked(2, Operation.BATCH_READ_ENTRY, 11, 7, 3, entries_max=50, size=4096)
     told = answer(found, Status.OK, [b"one", b"three"])
@@ -83,12 +83,12 @@ def test_a_batched_read() -> None:
         ({}, {}),
     ],
 )  # fmt: skip
-def test_reads_of_version_3(fields: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_reads_of_version_3_are_decoded(fields: dict[str, Any], expected: dict[str, Any]) -> None:
     [found] = received(request(Operation.READ_ENTRY, 5, "read", ledgerId=7, entryId=-1, **fields), 100)
     assert found == Asked(3, Operation.READ_ENTRY, 5, 7)._replace(**expected)
 
 
-def test_the_other_requests_of_version_3() -> None:
+def test_other_requests_of_version_3_are_decoded() -> None:
     written = request(Operation.WRITE_LAC, 1, "writeLac", ledgerId=7, lac=4, masterKey=KEY, body=b"signed")
     assert received(written, 100) == [Asked(3, Operation.WRITE_LAC, 1, 7, 4, 0, KEY, b"signed")]
     for operation, name in (
@@ -101,7 +101,7 @@ def test_the_other_requests_of_version_3() -> None:
     assert received(request(Operation.AUTH, 3, "auth", pluginName="sasl", payload=b""), 100)[0].body == b"sasl"
 
 
-def test_answers_of_version_2() -> None:
+def test_answers_of_version_2_have_bookkeepers_bytes_and_codes() -> None:
     asked = Asked(2, Operation.READ_ENTRY, 0, 7, 3)
     assert answer(asked, Status.OK, [b"body"]) == framed(struct.pack(">BBHIqq", 2, 2, 0, 0, 7, 3) + b"body")
     codes = {Status.NO_SUCH_LEDGER: 1, Status.NO_SUCH_ENTRY: 2, Status.FENCED: 104, Status.UNAUTHORIZED: 102}
@@ -110,8 +110,8 @@ def test_answers_of_version_2() -> None:
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_nothing_but_a_negative_is_answered_as_one(version: int) -> None:
-    """A client takes these codes for "this bookie never had it", and closes the ledger before the entry."""
+def test_only_absence_is_answered_with_the_codes_of_absence(version: int) -> None:
+    """To a client these codes mean that the bookie never had the entry: its recovery closes the ledger before it."""
     asked = Asked(version, Operation.READ_ENTRY, 4, 7, 3)
 
     def code(status: Status) -> int:
@@ -126,7 +126,7 @@ def test_nothing_but_a_negative_is_answered_as_one(version: int) -> None:
     assert code(Status.OK) == 0 and sum(code(status) == 0 for status in Status) == 1
 
 
-def test_answers_of_version_3_carry_the_transaction() -> None:
+def test_answers_of_version_3_carry_the_transaction_id() -> None:
     told = answer(Asked(3, Operation.READ_ENTRY, 4, 7, 3), Status.OK, [b"body"], {"maxLac": 8})
     found = SCHEMA.message("Response").FromString(told[4:])
     assert (found.header.version, found.header.operation, found.header.txnId, found.status) == (3, 1, 4, 0)
@@ -150,21 +150,21 @@ def test_answers_of_version_3_carry_the_transaction() -> None:
         b"GET / HTTP/1.1\r\n",
     ],
 )
-def test_bytes_that_are_no_request_are_refused(frame: bytes) -> None:
+def test_frames_without_a_valid_request_are_refused(frame: bytes) -> None:
     with pytest.raises(WireError):
         received(framed(frame), 100)
 
 
 @pytest.mark.parametrize("size", [0, FRAME_BYTES_MAX + 1, 0xFFFFFFFF])
-def test_a_frame_has_a_bounded_size(size: int) -> None:
+def test_frames_of_an_invalid_size_are_refused(size: int) -> None:
     with pytest.raises(WireError, match="a frame of"):
         received(struct.pack(">I", size) + b"\2", 100)
     with pytest.raises(WireError, match="a frame of"):
         first_message_size(struct.pack(">I", size))
 
 
-def test_a_first_request_is_known_by_its_first_bytes() -> None:
-    """It may be an add of megabytes, and a stranger may cost 16 KiB."""
+def test_first_request_is_checked_by_its_first_14_bytes() -> None:
+    """A first request may be an add of megabytes, but a connection without a valid request may take only 16 KiB."""
     for said in (
         add_2(KEY, BODY + bytes(1 << 20)),
         THREE,
@@ -185,14 +185,14 @@ def test_a_first_request_is_known_by_its_first_bytes() -> None:
 
 @given(st.binary(max_size=200))
 @example(THREE[4:])
-def test_whatever_comes_is_a_request_or_refused(frame: bytes) -> None:
+def test_random_frame_is_decoded_or_refused(frame: bytes) -> None:
     if len(frame) >= 4:
         with contextlib.suppress(WireError):
             decode(frame)
 
 
 @given(st.data())
-def test_a_request_with_flipped_bits_is_a_request_or_refused(data: st.DataObject) -> None:
+def test_request_with_flipped_bits_is_decoded_or_refused(data: st.DataObject) -> None:
     said = bytearray(data.draw(st.sampled_from([THREE, add_2(KEY, BODY), read_2(7, 3, KEY)]))[4:])
     for _ in range(data.draw(st.integers(1, 4))):
         said[data.draw(st.integers(0, len(said) - 1))] ^= 1 << data.draw(st.integers(0, 7))
@@ -200,5 +200,5 @@ def test_a_request_with_flipped_bits_is_a_request_or_refused(data: st.DataObject
         decode(bytes(said))
 
 
-def test_a_log_line_has_no_master_key() -> None:
+def test_repr_of_a_request_has_no_master_key() -> None:
     assert str(KEY) not in repr(received(add_2(KEY, BODY), 100)[0])

@@ -1,4 +1,4 @@
-"""TLS at the second door: START_TLS comes first, and nothing is served in clear text."""
+"""TLS at the BookKeeper port: START_TLS comes first, and nothing is served in clear text."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def client_context(authority, own=None):
 
 
 def begin(caller: Caller, context: ssl.SSLContext) -> None:
-    """START_TLS, and then TLS."""
+    """Send START_TLS, then do the handshake."""
     caller.send(START)
     assert caller.answer().status == EOK
     caller.socket = context.wrap_socket(caller.socket, server_hostname="127.0.0.1")
 
 
 def is_ended(caller: Caller) -> bool:
-    """Does the bookie end this connection without another word?"""
+    """Does the bookie close this connection without an answer?"""
     try:
         return caller.socket.recv(1) == b""
     except ConnectionResetError:
@@ -76,10 +76,10 @@ def test_requests_are_served_over_tls(tmp_path, authority, certificate, version)
 
 
 @pytest.mark.parametrize("new_event_loop", [uvloop.new_event_loop, asyncio.new_event_loop])
-def test_what_comes_at_once_with_the_end_of_the_handshake_is_answered(
+def test_requests_sent_with_the_last_handshake_message_are_answered(
     tmp_path, authority, certificate, monkeypatch, new_event_loop
 ):
-    """On asyncio's own loop the requests are there before ``start_tls`` has returned."""
+    """On asyncio's own loop the requests arrive before ``start_tls`` has returned."""
     monkeypatch.setattr(uvloop, "new_event_loop", new_event_loop)
     with open_door(config(tmp_path, tls_certificate=certificate)) as (_, call, _):
         for _ in range(20):
@@ -96,7 +96,7 @@ def test_what_comes_at_once_with_the_end_of_the_handshake_is_answered(
                     caller.socket.sendall(outgoing.read())
                     incoming.write(caller.socket.recv(1 << 16))
             tls.write(add(1, 0) + INFO)
-            caller.socket.sendall(outgoing.read())  # the client's Finished and two requests, in one piece
+            caller.socket.sendall(outgoing.read())  # the client's Finished message and two requests, in one piece
             found, statuses = b"", []
             while len(statuses) < 2:
                 try:
@@ -111,7 +111,7 @@ def test_what_comes_at_once_with_the_end_of_the_handshake_is_answered(
             assert statuses == [EOK, EOK]
 
 
-def test_nothing_is_served_in_clear_text(tmp_path, certificate):
+def test_requests_in_clear_text_are_refused(tmp_path, certificate):
     with open_door(config(tmp_path, tls_certificate=certificate)) as (server, call, _):
         caller = call()
         caller.send(INFO, add(3, 0), request(Operation.READ_ENTRY, 4, "read", ledgerId=7, entryId=0))
@@ -129,8 +129,8 @@ def test_nothing_is_served_in_clear_text(tmp_path, certificate):
         assert is_ended(long), "a stranger makes the bookie keep no more than a few KiB"
 
 
-def test_bytes_in_clear_text_behind_start_tls_end_the_connection(tmp_path, certificate):
-    """A man in the middle puts an add behind the client's START_TLS, to have it taken for one under TLS."""
+def test_clear_text_after_start_tls_closes_the_connection(tmp_path, certificate):
+    """A man in the middle appends an add to the client's START_TLS, so that the bookie would accept it as sent over TLS."""
     with open_door(config(tmp_path, tls_certificate=certificate)) as (server, call, _):
         for behind in (add(3, 0), add(3, 0)[:9]):
             caller = call()
@@ -139,22 +139,22 @@ def test_bytes_in_clear_text_behind_start_tls_end_the_connection(tmp_path, certi
         assert server.storage.ledger(7) is None
 
 
-def test_bytes_that_are_no_tls_end_the_connection(tmp_path, certificate):
+def test_bytes_without_tls_in_the_handshake_close_the_connection(tmp_path, certificate):
     with open_door(config(tmp_path, tls_certificate=certificate)) as (server, call, _):
         caller = call()
         caller.send(START)
         assert caller.answer().status == EOK
         caller.send(add(3, 0))
         assert caller.socket.recv(100)[:1] in (b"", b"\x15"), "an alert, if anything"
-        # The alert may be here before the bookie has ended the connection.
+        # The alert may arrive before the bookie has closed the connection.
         await_that(lambda: not server._porch.admission.connections)
         assert server.storage.ledger(7) is None
 
 
-def test_a_client_without_the_certificate_that_is_asked_for_is_refused(tmp_path, authority, certificate):
+def test_a_client_without_the_required_certificate_is_refused(tmp_path, authority, certificate):
     settings = config(tmp_path, tls_certificate=certificate, tls_client_ca=str(authority.file))
     with open_door(settings) as (server, call, _):
-        # With TLS 1.3 the client learns of it when it reads.
+        # With TLS 1.3 the client would get the error only when it reads.
         caller, context = call(), client_context(authority)
         context.maximum_version = ssl.TLSVersion.TLSv1_2
         with pytest.raises((ssl.SSLError, ConnectionError)):
@@ -166,7 +166,7 @@ def test_a_client_without_the_certificate_that_is_asked_for_is_refused(tmp_path,
         assert len(server.connections) == 1
 
 
-def test_who_never_shakes_hands_is_ended_as_a_stranger(tmp_path, certificate):
+def test_connection_without_a_handshake_is_closed(tmp_path, certificate):
     with open_door(config(tmp_path, tls_certificate=certificate)) as (_, call, _):
         caller = call()
         caller.send(START)
@@ -174,7 +174,7 @@ def test_who_never_shakes_hands_is_ended_as_a_stranger(tmp_path, certificate):
         assert is_ended(caller)
 
 
-def test_so_many_shake_hands_at_a_time_and_the_oldest_goes_for_another_one(tmp_path, certificate, monkeypatch):
+def test_concurrent_handshakes_are_bounded_and_the_oldest_is_closed_first(tmp_path, certificate, monkeypatch):
     monkeypatch.setattr("bookspark.store.bookie.serving.porch._HANDSHAKES_MAX", 3)
     for module in ("store.bookie.serving.porch", "servers.bookkeeper.door"):
         monkeypatch.setattr(f"bookspark.{module}.STRANGER_SECONDS", 600.0)
@@ -188,7 +188,7 @@ def test_so_many_shake_hands_at_a_time_and_the_oldest_goes_for_another_one(tmp_p
         assert len(server._porch.admission.strangers) == 3
 
 
-def test_a_bookie_stops_while_hands_are_shaken(tmp_path, certificate):
+def test_bookie_stops_during_a_handshake(tmp_path, certificate):
     with open_door(config(tmp_path, tls_certificate=certificate)) as (_, call, _):
         caller = call()
         caller.send(START)

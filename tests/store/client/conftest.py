@@ -1,4 +1,4 @@
-"""The cluster of fake bookies that the client's tests share."""
+"""Fixture of the client's tests: a cluster of fake bookies."""
 
 from __future__ import annotations
 

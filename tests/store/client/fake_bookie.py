@@ -1,8 +1,8 @@
-"""Bookies that answer by a script, at the end of real connections, and clients whose metadata is in memory.
+"""Scripted bookies behind real connections, and clients with metadata in memory.
 
-``Bookie`` greets and tells its requests to the test. ``FakeBookie`` also does what a bookie does: it keeps entries, fences, and
-knows its LAC (last add confirmed). Its ``answers`` say which kinds of requests it answers otherwise. ``Cluster`` has several of
-them, and makes clients that use them.
+``Bookie`` answers HELLO and hands its requests to the test. ``FakeBookie`` also keeps entries, fences ledgers and tracks their
+LAC (last-add-confirmed); its ``answers`` override its answers by kind of request. ``Cluster`` starts several fake bookies and
+clients that use them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RESPONSE = int(Flag.RESPONSE)
 
 
 class Bookie:
-    """Greets like a bookie, tells its id to STATUS, acknowledges adds, and takes in the rest, unless it is told not to."""
+    """Answers HELLO, STATUS (with its id) and adds, and reads other requests without an answer, unless the test changes that."""
 
     def __init__(self, bookie_id, *, version=PROTOCOL_VERSION, port=0, greets_only=False):
         self._id, self._version = bookie_id, version
@@ -39,13 +39,13 @@ class Bookie:
         self.taking.set()
         self.answering = True
         self.last_add_synced = -1
-        """What it says to have synced."""
+        """Last synced entry id in its answers."""
         self.statuses = {Kind.HELLO: Status.OK, Kind.STATUS: Status.OK, Kind.ADD: Status.OK}
-        """What requests are answered with; others are not."""
+        """Answers by kind of request; other kinds get no answer."""
         self.headers = queue.SimpleQueue()
-        """Of all that came."""
+        """Headers of all received requests."""
         self._greets_only = greets_only
-        """Until ``taking`` is set, after its first HELLO."""
+        """Stop reading after the first HELLO, until ``taking`` is set."""
         self._listener = socket.create_server(("127.0.0.1", port))
         self.port = self._listener.getsockname()[1]
         self._sockets = []
@@ -85,13 +85,13 @@ class Bookie:
         accepted.sendall(control_frame(answer, self._id.encode()))
 
     def asked(self, kind):
-        """Wait for the next request of this kind, one that is not answered; what is returned answers it."""
+        """Wait for the next unanswered request of this kind; returns a function that answers it."""
         while (header := self.headers.get(timeout=SECONDS)).kind != kind:
             pass
         return partial(self._answer, self._sockets[-1], header)
 
     def cut(self):
-        """End all connections; new ones are taken."""
+        """Close all connections; new ones are accepted."""
         while self._sockets:
             _close(self._sockets.pop())
 
@@ -109,7 +109,7 @@ def _close(each):
     each.close()
 
 
-# -- answers of a script: a status, or a function of (bookie, header, body) that returns the bytes of the answer
+# -- scripted answers: a status, or a function of (bookie, header, body) that returns the answer's bytes
 
 
 def silence(bookie, header, body):
@@ -118,23 +118,23 @@ def silence(bookie, header, body):
 
 
 def garbage(bookie, header, body):
-    """Bytes that are no frame."""
+    """Bytes that are not a frame."""
     return b"these bytes are no frame of Bookspark"
 
 
 def hang_up(bookie, header, body):
-    """The end of the connection."""
+    """Close the connection."""
     raise ConnectionError
 
 
 def held(bookie, header, body):
-    """No answer before ``FakeBookie.release``."""
+    """No answer until ``FakeBookie.release``."""
     bookie.held.append((bookie.asking, header, body))
     return b""
 
 
 def told(header, body=b"", **fields):
-    """The control frame that answers ``header``, with other ``fields``. Of a read: no entries were sent."""
+    """The control frame that answers ``header``, with changed ``fields``. For a read it says that no entries were sent."""
     if header.kind == Kind.READ:
         fields = {"last_entry_id": header.first_entry_id - 1} | fields
     return control_frame(
@@ -143,31 +143,31 @@ def told(header, body=b"", **fields):
 
 
 def batch(header, entries, **fields):
-    """A batch frame with ``entries`` that belongs to the answer to ``header``."""
+    """A batch frame with ``entries``, part of the answer to ``header``."""
     first, last = entries[0].entry_id, entries[-1].entry_id
     made = Header(Kind.READ, header.request_id, header.ledger_id, first, last, flags=RESPONSE | Flag.MORE)
     return bytes(encode_entries(made._replace(**fields), entries))
 
 
 class FakeBookie(Bookie):
-    """Keeps what it is sent and answers as a bookie does, but where ``answers`` or ``answers_once`` say otherwise."""
+    """Keeps entries and answers like a bookie, unless ``answers`` or ``answers_once`` override it."""
 
     def __init__(self, bookie_id, **options):
         self.answers = {}
-        """The script, by kind of request."""
+        """Scripted answers by kind of request."""
         self.answers_once = defaultdict(deque)
-        """The script of the next requests of a kind."""
+        """Scripted answers to the next requests of a kind."""
         self.requests = []
-        """The header of each request, and the entries of an add."""
+        """Header of each request, with the entries of an add."""
         self.held = []
         self.asking = None
-        """The connection of the request that is being answered."""
+        """Connection of the request in progress."""
         self.entries = defaultdict(dict)
-        """By ledger and entry id."""
+        """Entries by ledger id and entry id."""
         self.confirmed = defaultdict(lambda: -1)
         self.fenced = set()
         self.fences = True
-        """False: it answers reads that fence, and does not."""
+        """False: answers fencing reads without fencing."""
         self.entries_per_answer = 1000
         self._polls = []
         self._doing = threading.RLock()
@@ -176,37 +176,37 @@ class FakeBookie(Bookie):
     # -- for the test
 
     def came(self, kind):
-        """The headers of the requests of this kind so far."""
+        """Headers of the requests of this kind so far."""
         return [header for header, _ in list(self.requests) if header.kind == kind]
 
     def await_requests(self, kind, count=1):
-        """Wait for so many requests of this kind; returns their headers."""
+        """Wait for ``count`` requests of this kind; returns their headers."""
         await_that(lambda: len(self.came(kind)) >= count, what=lambda: f"{count} times {kind!r}: {self.requests}")
         return self.came(kind)
 
     def added(self):
-        """The (first, last) entry ids of each add that came."""
+        """First and last entry id of each received add."""
         return [(header.first_entry_id, header.last_entry_id) for header in self.came(Kind.ADD)]
 
     def release(self, index=0):
-        """Answer the ``index``-th of the held requests as a bookie does."""
+        """Answer the ``index``-th held request like a bookie."""
         with self._doing:
             self.asking, header, body = self.held.pop(index)
             self._send(self.asking, self.as_a_bookie(header, body))
 
     def release_all(self):
-        """Answer all held requests, and hold none from now on."""
+        """Answer all held requests, and hold no request from now on."""
         with self._doing:
             self.answers.clear()
             while self.held:
                 self.release()
 
     def say(self, content):
-        """Send these bytes without having been asked."""
+        """Send these bytes without a request."""
         with self._doing:
             self._sockets[-1].sendall(content)
 
-    # -- what a bookie does
+    # -- answers of a bookie
 
     def _received(self, accepted, frame):
         header, body = frame.header, bytes(frame.body)
@@ -232,7 +232,7 @@ class FakeBookie(Bookie):
             poll[0].sendall(self._lac_of(poll[1]))
 
     def as_a_bookie(self, header, body):
-        """The bytes with which a bookie answers; empty: it answers later."""
+        """Bytes of a bookie's answer; empty: the answer comes later."""
         if self.fences and header.flags & Flag.FENCE:
             self.fenced.add(header.ledger_id)
         answer = getattr(self, f"_{Kind(header.kind).name.lower()}", None)
@@ -307,7 +307,7 @@ class FakeBookie(Bookie):
 
 
 class MemoryBookKeeper(BookKeeper):
-    """A client whose metadata is in a store in memory."""
+    """A client with a metadata store in memory."""
 
     def __init__(self, store, **options):
         super().__init__("memory:1", **options)
@@ -322,17 +322,17 @@ PATIENT = {
     "explicit_lac_interval_seconds": SECONDS,
     "speculative_read_delay_ms": 0,
 }
-"""Options with which only the answers of bookies decide, and no time."""
+"""Options under which no timeout fires: only the bookies' answers matter."""
 
 
 class Cluster:
-    """Fake bookies b1, b2, …, and clients that use them."""
+    """Fake bookies b1, b2, … and clients that use them."""
 
     def __init__(self):
         self.store = MemoryStore()
         self.bookies = {}
         self.writers = []
-        """Handles that live as long as the test. One that is dropped tells the bookies its LAC."""
+        """Handles that live as long as the test: a garbage-collected handle sends its LAC to the bookies."""
         self.clients = []
 
     def start(self, *bookie_ids, **registered):

@@ -1,7 +1,7 @@
-"""Appends through a writer's handle: when they are acknowledged, how they fail, and what reaches the bookies.
+"""Appends through a writer's handle: acknowledgement, failure, and the requests that reach the bookies.
 
-A bookie answers STATUS after all that it was released to answer before, on the same connection. So a client that has its status
-has heard those answers too: ``heard`` waits for that.
+A bookie answers STATUS after all earlier released answers of the same connection. So a client that has the STATUS answer has
+processed them too; ``heard`` waits for it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def release_all(bookies):
         bookie.release_all()
 
 
-def test_an_append_is_acknowledged_by_an_ack_quorum_and_not_before(cluster, trio):
+def test_append_is_acknowledged_after_an_ack_quorum_and_not_before(cluster, trio):
     client = cluster.client()
     with client.create_ledger(3, 3, 2) as ledger:
         future = ledger.append_async(b"0")
@@ -63,7 +63,7 @@ def test_an_append_is_acknowledged_by_an_ack_quorum_and_not_before(cluster, trio
 
 
 @pytest.mark.parametrize("ledger_type", ["PD_JOURNAL", "VD_JOURNAL"])
-def test_a_bookie_that_acknowledges_twice_counts_once_and_acks_of_nothing_do_not_count(cluster, trio, ledger_type):
+def test_repeated_acks_count_once_and_acks_of_unknown_requests_do_not_count(cluster, trio, ledger_type):
     client = cluster.client()
     with client.create_ledger(3, 3, 2, ledger_type=ledger_type) as ledger:
         future = ledger.append_async(b"0")
@@ -80,12 +80,12 @@ def test_a_bookie_that_acknowledges_twice_counts_once_and_acks_of_nothing_do_not
         assert future.result(SECONDS) == 0
 
 
-def test_appends_are_acknowledged_in_the_order_of_their_ids_whatever_comes_first(cluster, trio):
+def test_appends_are_acknowledged_in_the_order_of_their_ids(cluster, trio):
     client, called = cluster.client(), []
     with client.create_ledger(3, 3, 2) as ledger:
         futures = []
         for number in range(3):
-            # One frame each: the next append comes when this one is under way.
+            # One frame each: this append is sent before the next is made.
             futures.append(ledger.append_async(b"%d" % number))
             for bookie in trio:
                 bookie.await_requests(Kind.ADD, number + 1)
@@ -110,7 +110,7 @@ def test_appends_are_acknowledged_in_the_order_of_their_ids_whatever_comes_first
         (Status.UNAUTHORIZED, UnauthorizedAccessError, "b[123] refused the password"),
     ],
 )
-def test_a_refusal_of_the_writer_fails_all_its_appends_and_the_next_ones(cluster, trio, answer, error, words):
+def test_refused_writer_fails_all_pending_and_later_appends(cluster, trio, answer, error, words):
     ledger = cluster.client(frames_in_flight_max=1).create_ledger(3, 3, 2)
     futures = [ledger.append_async(b"0")]
     trio[0].await_requests(Kind.ADD)
@@ -128,7 +128,7 @@ def test_a_refusal_of_the_writer_fails_all_its_appends_and_the_next_ones(cluster
             call()
 
 
-def test_appends_that_nobody_acknowledges_fail_in_time_with_the_names_of_the_bookies(cluster):
+def test_unacknowledged_appends_time_out_and_the_error_names_the_bookies(cluster):
     for bookie in cluster.start("b1", "b2", "b3"):
         bookie.answers[Kind.ADD] = silence
     ledger = cluster.client(add_timeout_seconds=0.2).create_ledger(3, 3, 2)
@@ -141,7 +141,7 @@ def test_appends_that_nobody_acknowledges_fail_in_time_with_the_names_of_the_boo
     assert raised.value.unconfirmed == range(1)
 
 
-def test_without_an_ack_quorum_and_without_spare_bookies_appends_fail_and_the_ledger_is_closed_at_its_end(cluster):
+def test_append_without_ack_quorum_or_spare_bookies_fails_and_closes_the_ledger(cluster):
     bookies = cluster.start("b1", "b2", "b3")
     ledger = cluster.client().create_ledger(3, 3, 2)
     ledger.append(b"0")
@@ -153,7 +153,7 @@ def test_without_an_ack_quorum_and_without_spare_bookies_appends_fail_and_the_le
     assert (metadata.closed, metadata.last_entry_id) == (True, 0)
 
 
-def test_a_batch_goes_out_in_frames_of_the_size_that_was_asked_for(cluster):
+def test_appended_batch_is_sent_in_frames_of_the_configured_size(cluster):
     bookies = cluster.start("b1", "b2", "b3")
     ledger = cluster.client(frame_bytes=8 * KIB).create_ledger(3, 3, 3)
     payloads = [bytes([number]) * KIB for number in range(40)]
@@ -179,7 +179,7 @@ def test_each_entry_of_a_striped_ledger_goes_to_its_write_set(cluster):
         assert sorted(entries) == [i for i in range(6) if place in (i % 3, (i + 1) % 3)]
 
 
-def test_no_more_frames_wait_for_acknowledgements_than_may_and_the_rest_leaves_together(cluster, trio):
+def test_frames_in_flight_are_bounded_and_waiting_entries_leave_together(cluster, trio):
     client = cluster.client(frames_in_flight_max=2)
     with client.create_ledger(3, 3, 3) as ledger:
         for number in range(2):
@@ -195,7 +195,7 @@ def test_no_more_frames_wait_for_acknowledgements_than_may_and_the_rest_leaves_t
 
 
 @pytest.mark.parametrize("kind", [pyarrow.binary(), pyarrow.large_binary(), pyarrow.string(), pyarrow.large_string()])
-def test_an_arrow_array_of_any_kind_is_appended_as_its_values(cluster, kind):
+def test_arrow_array_of_any_binary_or_string_type_is_appended(cluster, kind):
     cluster.start("b1", "b2", "b3")
     values = [b"", b"one", b"more than one", "größer".encode()]
     array = pyarrow.array([value.decode() for value in values] if "string" in str(kind) else values, kind)
@@ -205,11 +205,11 @@ def test_an_arrow_array_of_any_kind_is_appended_as_its_values(cluster, kind):
         assert [entry.payload for entry in ledger.read()] == values + values[1:3]
 
 
-# -- syncs of a ledger of volatile durability (VD)
+# -- syncs of a ledger with volatile durability (VD)
 
 
 @pytest.mark.parametrize("synced_by", ["a call", "time", "bytes"])
-def test_a_volatile_ledger_is_synced_by_a_call_by_time_or_by_bytes_and_confirmed_only_then(cluster, synced_by):
+def test_volatile_ledger_is_confirmed_only_after_a_sync_by_call_time_or_bytes(cluster, synced_by):
     bookies = cluster.start("b1", "b2", "b3")
     for bookie in bookies:
         bookie.answers[Kind.SYNC] = held
@@ -235,7 +235,7 @@ def test_a_volatile_ledger_is_synced_by_a_call_by_time_or_by_bytes_and_confirmed
             assert synced.result(SECONDS) == 0
 
 
-def test_a_sync_that_too_few_bookies_do_fails_in_time(cluster):
+def test_sync_without_an_ack_quorum_times_out(cluster):
     for bookie in cluster.start("b1", "b2", "b3"):
         bookie.answers[Kind.SYNC] = silence
     ledger = cluster.client(add_timeout_seconds=0.2).create_ledger(3, 3, 2, ledger_type="VD_JOURNAL")
@@ -244,11 +244,11 @@ def test_a_sync_that_too_few_bookies_do_fails_in_time(cluster):
         ledger.sync()
 
 
-# -- the last add confirmed (LAC)
+# -- last-add-confirmed (LAC)
 
 
-def test_each_append_tells_the_bookies_what_is_confirmed_by_then(cluster, trio):
-    """One too few leaves readers behind, one too many shows them what may be lost."""
+def test_each_append_carries_the_current_lac(cluster, trio):
+    """A LAC that is too low leaves readers behind; a LAC that is too high shows them entries that may be lost."""
     with cluster.client().create_ledger(3, 3, 3) as ledger:
         futures = []
         for entry_id in range(3):
@@ -265,8 +265,8 @@ def test_each_append_tells_the_bookies_what_is_confirmed_by_then(cluster, trio):
         assert [header.last_add_confirmed for header in bookie.came(Kind.ADD)] == [-1, 0, 0, 2]
 
 
-def test_an_idle_writer_tells_its_lac_until_each_bookie_took_it_and_to_one_that_is_back(cluster):
-    """A reader would not see the last entry, however long it waited."""
+def test_idle_writer_repeats_its_lac_until_each_bookie_accepts_it(cluster):
+    """Otherwise a reader never sees the last entry. A bookie gets the LAC again after its connection ended."""
     b1, b2, b3 = cluster.start("b1", "b2", "b3")
     b1.answers_once[Kind.WRITE_LAC] += [Status.IO_ERROR] * 2
     with cluster.client(explicit_lac_interval_seconds=0.01).create_ledger() as ledger:
@@ -278,7 +278,7 @@ def test_an_idle_writer_tells_its_lac_until_each_bookie_took_it_and_to_one_that_
         assert b3.await_requests(Kind.WRITE_LAC, heard_of + 1)[-1].last_add_confirmed == 0
 
 
-def test_a_flush_of_the_lac_waits_for_an_ack_quorum_and_names_how_many_took_it(cluster):
+def test_lac_flush_waits_for_an_ack_quorum_and_its_error_counts_bookies(cluster):
     bookies = cluster.start("b1", "b2", "b3")
     ledger = cluster.client().create_ledger(3, 3, 2)
     ledger.append(b"0")
@@ -290,7 +290,7 @@ def test_a_flush_of_the_lac_waits_for_an_ack_quorum_and_names_how_many_took_it(c
         ledger.flush_last_add_confirmed()
 
 
-def test_a_writer_that_tells_soon_tells_each_confirmation_that_no_entry_tells(cluster):
+def test_eager_writer_sends_each_new_lac_without_a_further_entry(cluster):
     bookies = cluster.start("b1", "b2", "b3")
     with cluster.client().create_ledger() as ledger:
         ledger.append(b"0")
@@ -304,7 +304,7 @@ def test_a_writer_that_tells_soon_tells_each_confirmation_that_no_entry_tells(cl
 # -- closing
 
 
-def test_the_close_of_a_guaranteed_ledger_goes_on_trying_until_each_entry_is_on_its_write_quorum(cluster, caplog):
+def test_close_of_a_guaranteed_ledger_waits_for_the_write_quorum_of_each_entry(cluster, caplog):
     bookies = cluster.start("b1", "b2", "b3")
     bookies[2].answers[Kind.ADD] = held
     ledger = cluster.client(add_timeout_seconds=3.0).create_ledger(3, 3, 2, replication="guaranteed")
@@ -319,7 +319,7 @@ def test_the_close_of_a_guaranteed_ledger_goes_on_trying_until_each_entry_is_on_
     assert ledger.last_add_fully_replicated == 0
 
 
-def test_the_close_of_a_guaranteed_ledger_with_a_time_limit_fails_and_names_what_is_missing(cluster):
+def test_close_of_a_guaranteed_ledger_times_out_and_names_missing_bookies(cluster):
     bookies = cluster.start("b1", "b2", "b3")
     bookies[2].answers[Kind.ADD] = silence
     ledger = cluster.client().create_ledger(3, 3, 2, replication="guaranteed")
@@ -328,7 +328,7 @@ def test_the_close_of_a_guaranteed_ledger_with_a_time_limit_fails_and_names_what
         ledger.close(timeout=0.1)
 
 
-def test_what_is_appended_while_a_close_waits_is_refused(cluster, trio):
+def test_append_during_a_close_is_refused(cluster, trio):
     ledger = cluster.client().create_ledger()
     future = ledger.append_async(b"0")
     closed = ledger.close_async()
@@ -342,7 +342,7 @@ def test_what_is_appended_while_a_close_waits_is_refused(cluster, trio):
     assert (future.result(), ledger.metadata.last_entry_id) == (0, 0)
 
 
-def test_the_sole_appender_of_a_ledger_that_is_closed_or_fenced_appends_nothing(cluster):
+def test_sole_appender_of_a_closed_or_fenced_ledger_appends_nothing(cluster):
     bookies = cluster.start("b1", "b2", "b3")
     client = cluster.client()
     closed, fenced = client.create_ledger(), client.create_ledger()
@@ -360,10 +360,10 @@ def test_the_sole_appender_of_a_ledger_that_is_closed_or_fenced_appends_nothing(
         assert ledger.last_add_pushed == pushed
 
 
-# -- given ids
+# -- given entry ids
 
 
-def test_entries_under_given_ids_reach_the_bookies_in_order_and_none_from_behind_a_gap(cluster):
+def test_entries_with_given_ids_are_sent_in_order_and_never_behind_a_gap(cluster):
     bookies = cluster.start("b1", "b2", "b3")
     client = cluster.client()
     ledger = client.create_ledger_adv()
@@ -379,10 +379,10 @@ def test_entries_under_given_ids_reach_the_bookies_in_order_and_none_from_behind
     assert [(entry.entry_id, entry.payload) for entry in ledger.read()] == [(i, b"%d" % i) for i in range(4)]
 
 
-# -- what the client does when bookies and users do what they should not
+# -- faults of bookies and users
 
 
-def test_an_append_whose_connection_ends_is_sent_again_on_the_next_one(cluster):
+def test_append_whose_connection_ends_is_sent_again_on_the_next_connection(cluster):
     bookies = cluster.start("b1", "b2", "b3")
     with cluster.client().create_ledger(3, 3, 2, replication="guaranteed") as ledger:
         ledger.append(b"0")
@@ -391,7 +391,7 @@ def test_an_append_whose_connection_ends_is_sent_again_on_the_next_one(cluster):
     assert sorted(bookies[0].entries[ledger.ledger_id]) == [0, 1]
 
 
-def test_a_ledger_that_may_lose_what_it_acknowledged_is_warned_of(cluster, caplog):
+def test_ledger_that_may_lose_acknowledged_entries_logs_a_warning(cluster, caplog):
     cluster.start("b1", "b2", "b3", journal_write_data=False)
     client = cluster.client()
     with caplog.at_level(logging.WARNING):
@@ -399,8 +399,8 @@ def test_a_ledger_that_may_lose_what_it_acknowledged_is_warned_of(cluster, caplo
     assert "a ledger is created with" in caplog.text
 
 
-def test_an_append_from_a_thread_of_the_clients_own_is_refused_before_it_gets_an_id(cluster):
-    """It would wait for itself."""
+def test_append_from_the_clients_own_thread_is_refused_without_an_entry_id(cluster):
+    """That thread would wait for itself."""
     cluster.start("b1", "b2", "b3")
     raised, unopened = [], cluster.client()
     with cluster.client().create_ledger() as ledger:

@@ -1,4 +1,4 @@
-"""What one connection sends together, and what becomes of it when the connection is cut."""
+"""A connection to a bookie: combined writes, acks, and requests on a cut connection."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bookspark.store.wire.messages import Acks
 
 
 class Transport(asyncio.Transport):
-    """Keeps what is written, one item a call."""
+    """Keeps the written bytes, one item per call."""
 
     def __init__(self) -> None:
         self.writes: list[bytes] = []
@@ -39,7 +39,7 @@ class Transport(asyncio.Transport):
 
 
 def run(scenario: Callable[[BookieConnection, Transport, list[Answer]], Any]) -> tuple[list[bytes], list[Answer]]:
-    """Run ``scenario`` in a loop, let the loop turn, and return what was written and answered."""
+    """Run ``scenario`` in an event loop for one turn; returns the writes and the answers."""
     transport, answers = Transport(), list[Answer]()
 
     async def turn() -> None:
@@ -55,7 +55,7 @@ def run(scenario: Callable[[BookieConnection, Transport, list[Answer]], Any]) ->
     return transport.writes, answers
 
 
-def test_what_is_asked_in_one_turn_of_the_loop_is_sent_with_one_call_in_its_order() -> None:
+def test_requests_of_the_same_loop_turn_are_written_with_a_single_call() -> None:
     def scenario(connection: BookieConnection, transport: Transport, answers: list[Answer]) -> None:
         for request_id in range(5):
             connection.send(
@@ -67,7 +67,7 @@ def test_what_is_asked_in_one_turn_of_the_loop_is_sent_with_one_call_in_its_orde
     assert writes == [b"frame 0,frame 1,frame 2,frame 3,frame 4,"]
 
 
-def test_a_large_frame_is_sent_by_itself_after_what_came_before_it() -> None:
+def test_large_frame_is_written_alone_and_in_order() -> None:
     large = bytes(200_000)
 
     def scenario(connection: BookieConnection, transport: Transport, answers: list[Answer]) -> None:
@@ -79,8 +79,8 @@ def test_a_large_frame_is_sent_by_itself_after_what_came_before_it() -> None:
 
 
 @pytest.mark.parametrize("size", [1_000, 200_000])
-def test_a_frame_in_two_parts_is_sent_whole_between_those_beside_it(size: int) -> None:
-    """Recovery writes batches back so: a head of its own before the body as it came."""
+def test_frame_in_two_parts_is_sent_whole_and_in_order(size: int) -> None:
+    """Ledger recovery writes batches back like this: a new head before the unchanged body."""
     body = bytes(range(200)) * (size // 200)
 
     def scenario(connection: BookieConnection, transport: Transport, answers: list[Answer]) -> None:
@@ -91,7 +91,7 @@ def test_a_frame_in_two_parts_is_sent_whole_between_those_beside_it(size: int) -
     assert b"".join(writes) == b"beforehead" + body + b"after"
 
 
-def test_what_was_not_sent_when_the_connection_was_cut_never_is_and_is_answered_unknown() -> None:
+def test_unsent_requests_of_a_cut_connection_are_answered_unknown() -> None:
     def scenario(connection: BookieConnection, transport: Transport, answers: list[Answer]) -> None:
         connection.send(1, b"frame", Question(lambda _, answer: answers.append(answer), None))
         connection.abort("cut")
@@ -103,7 +103,7 @@ def test_what_was_not_sent_when_the_connection_was_cut_never_is_and_is_answered_
 
 
 @pytest.mark.parametrize("size", [1_000, 100_000])
-def test_a_bookie_that_takes_nothing_in_is_cut_off_however_its_frames_are_sent(size: int) -> None:
+def test_bookie_that_reads_nothing_is_cut_off_for_frames_of_any_size(size: int) -> None:
     def scenario(connection: BookieConnection, transport: Transport, answers: list[Answer]) -> None:
         connection.pause_writing()
         for request_id in range(2 * ClientConfig().bookie_bytes_queued_max // size):
@@ -123,7 +123,7 @@ def acks(*request_ids: int) -> bytes:
     return control_frame(Header(Kind.ACKS, 0), Acks.encode(request_ids))
 
 
-def test_an_ack_answers_its_request_once_and_no_other() -> None:
+def test_ack_answers_only_its_own_request_and_only_once() -> None:
     heard: list[tuple[int, str, Answer]] = []
 
     def scenario(connection: BookieConnection, transport: Transport, answers: list[Answer]) -> None:
@@ -142,7 +142,7 @@ def test_an_ack_answers_its_request_once_and_no_other() -> None:
     ]
 
 
-def test_a_batch_is_handed_over_when_it_comes_and_not_with_the_answer() -> None:
+def test_batch_is_handed_over_on_arrival_before_the_answer() -> None:
     seen: list[Frame] = []
 
     def scenario(connection: BookieConnection, transport: Transport, answers: list[Answer]) -> None:
@@ -163,7 +163,7 @@ def test_a_batch_is_handed_over_when_it_comes_and_not_with_the_answer() -> None:
     run(scenario)
 
 
-def test_a_handler_that_fails_takes_no_other_request_its_ack() -> None:
+def test_failing_handler_does_not_affect_acks_of_other_requests() -> None:
     def scenario(connection: BookieConnection, transport: Transport, answers: list[Answer]) -> None:
         def fail(bookie: str, answer: Answer) -> None:
             raise ValueError("a defect")

@@ -1,4 +1,4 @@
-"""Questions to one bookie and orders for it: whole answers page by page, and errors that say what went wrong."""
+"""Queries and orders to a single bookie: answers in pages, and errors with their cause."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def client(cluster, bookie):
 
 
 def rows_page_by_page(bookie, header, body):
-    """Two rows an answer, and where the next one is."""
+    """Two rows per answer, with the position of the next row."""
     left = [row for row in ROWS if row[:2] >= (header.ledger_id, header.first_entry_id)]
     if header.value:
         left = [row for row in left if row[0] == header.ledger_id]
@@ -38,7 +38,7 @@ def rows_page_by_page(bookie, header, body):
 
 
 @pytest.mark.parametrize("ledger_id", [None, 4, 5, 6])
-def test_what_a_bookie_holds_is_told_of_all_ledgers_or_of_one_however_many_answers_it_takes(bookie, client, ledger_id):
+def test_ranges_of_all_ledgers_or_a_single_ledger_are_collected_over_pages(bookie, client, ledger_id):
     bookie.answers[Kind.RANGES] = rows_page_by_page
     table = client.list_ranges("b1", ledger_id)
     assert table.column_names == ["ledger_id", "first_entry_id", "last_entry_id", "log", "position", "bytes"]
@@ -46,13 +46,13 @@ def test_what_a_bookie_holds_is_told_of_all_ledgers_or_of_one_however_many_answe
     assert found == [row for row in ROWS if ledger_id in (None, row[0])]
 
 
-def test_the_rows_of_a_span_of_ledgers_end_with_its_last_one(bookie, client):
+def test_ranges_of_a_ledger_span_end_with_its_last_ledger(bookie, client):
     bookie.answers[Kind.RANGES] = rows_page_by_page
     batches = bookie_questions.range_batches(client.context, "b1", 4, 5)
     assert [row["ledger_id"] for batch in batches for row in batch.to_pylist()] == [4, 5, 5]
 
 
-def test_entry_logs_and_limbo_are_told_however_many_answers_they_take(bookie, client):
+def test_entry_logs_and_limbo_are_collected_over_pages(bookie, client):
     logs = [EntryLogFacts(number, f"log {number}", 10, 10, True, False) for number in (1, 4, 6)]
     limbo = [(0, 1), (5, 2), (6, 3)]
 
@@ -70,7 +70,7 @@ def test_entry_logs_and_limbo_are_told_however_many_answers_they_take(bookie, cl
 
 
 @pytest.mark.parametrize("answer", [Status.IO_ERROR, Status.NO_SUCH_LEDGER, hang_up, silence])
-def test_a_question_that_is_not_answered_well_is_an_error_and_no_empty_answer(cluster, bookie, answer):
+def test_failed_query_raises_instead_of_returning_an_empty_answer(cluster, bookie, answer):
     bookie.answers |= dict.fromkeys((Kind.RANGES, Kind.LIMBO, Kind.ENTRY_LOGS, Kind.STATUS), answer)
     client = cluster.client(**{"answer_timeout_seconds": 0.1} if answer is silence else {})
     for ask in (client.list_ranges, client.list_limbo, client.list_entry_logs, client.bookie_status):
@@ -82,7 +82,7 @@ def test_a_question_that_is_not_answered_well_is_an_error_and_no_empty_answer(cl
 
 
 @pytest.mark.parametrize("read_only", [True, False])
-def test_a_bookie_is_switched_to_what_was_ordered(bookie, client, read_only):
+def test_bookie_is_switched_to_the_ordered_mode(bookie, client, read_only):
     client.switch_read_only("b1", read_only)
     assert [header.value for header in bookie.came(Kind.SWITCH_READ_ONLY)] == [int(read_only)]
 
@@ -91,7 +91,7 @@ def test_a_bookie_is_switched_to_what_was_ordered(bookie, client, read_only):
     ("answer", "words"),
     [(Status.IO_ERROR, "I/O error$"), (Status.BAD_REQUEST, "it knows no such request"), (hang_up, "closed by")],
 )
-def test_an_order_that_a_bookie_does_not_follow_is_an_error(bookie, client, answer, words):
+def test_failed_order_raises(bookie, client, answer, words):
     bookie.answers |= {Kind.SWITCH_READ_ONLY: answer, Kind.COLLECT: answer}
     for order in (lambda: client.switch_read_only("b1", True), lambda: client.collect_now("b1")):
         with pytest.raises(BookieError, match=words):
@@ -99,7 +99,7 @@ def test_an_order_that_a_bookie_does_not_follow_is_an_error(bookie, client, answ
 
 
 def status_of(*collections, incarnation=7):
-    """Answers to STATUS, one after the other; the last one stays."""
+    """Successive answers to STATUS; the last answer repeats."""
     left = list(collections)
 
     def answer(bookie, header, body):
@@ -114,7 +114,7 @@ def ordered(bookie, header, body):
     return told(header, value=3, incarnation=7)
 
 
-def test_a_collection_is_waited_for_until_the_one_that_was_ordered_is_over(bookie, client):
+def test_collect_now_waits_for_the_end_of_the_ordered_collection(bookie, client):
     over = CollectionStatus(3, 2, 1000, 0.5)
     bookie.answers |= {Kind.COLLECT: ordered, Kind.STATUS: status_of(None, CollectionStatus(2, 9, 9, 9.0), over)}
     assert client.collect_now("b1") == over
@@ -132,7 +132,7 @@ def test_a_collection_is_waited_for_until_the_one_that_was_ordered_is_over(booki
         (status_of(CollectionStatus(2, 0, 0, 0.1)), "still collects after 0.1 s"),
     ],
 )
-def test_a_collection_that_does_not_come_to_its_end_is_an_error(bookie, client, status, words):
+def test_collection_that_does_not_finish_raises(bookie, client, status, words):
     bookie.answers |= {Kind.COLLECT: ordered, Kind.STATUS: status}
     with pytest.raises(BookieError, match=words):
         client.collect_now("b1", 0.1 if "still" in words else 60.0)

@@ -1,4 +1,4 @@
-"""Calls that are begun in a thread: their outcome, and their end with the client."""
+"""Calls in a thread: their results, and their end when the client closes."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class Heir(Owner):
         return -super().double(number, plus=plus)
 
 
-def test_a_twin_gives_what_the_call_gives_and_calls_what_a_subclass_made_of_it(calls):
+def test_async_version_returns_the_calls_result_and_uses_a_subclass_override(calls):
     assert Owner(calls).double_async(2, plus=1).result(60) == 5
     assert Heir(calls).double_async(2).result(60) == -4
     assert Owner.double_async.__name__ == "double_async"
     assert "Begin ``double``" in Owner.double_async.__doc__
 
 
-def test_a_call_that_was_begun_is_awaited_or_waited_for(calls):
+def test_started_call_can_be_awaited_or_waited_for(calls):
     async def of_coroutine():
         return await asyncio.gather(*(calls.begin(pow, 2, k) for k in range(3)))
 
@@ -56,12 +56,12 @@ def test_a_call_that_was_begun_is_awaited_or_waited_for(calls):
     assert {future.result() for future in concurrent.futures.wait(futures, 60).done} == {1, 2, 4}
 
 
-def test_an_error_of_the_call_is_the_futures(calls):
+def test_future_raises_the_error_of_its_call(calls):
     with pytest.raises(ZeroDivisionError):
         calls.begin(divmod, 1, 0).result(60)
 
 
-def test_the_end_of_the_client_ends_the_calls_that_wait_for_a_thread(monkeypatch):
+def test_closed_client_fails_calls_that_wait_for_a_thread(monkeypatch):
     monkeypatch.setattr(module, "_THREADS_MAX", 1)
     calls, begun, goes_on = Calls(), threading.Event(), threading.Event()
     runs = calls.begin(lambda: begun.set() or goes_on.wait(60))
@@ -76,7 +76,7 @@ def test_the_end_of_the_client_ends_the_calls_that_wait_for_a_thread(monkeypatch
         calls.begin(pow, 2, 2)
 
 
-def test_a_client_that_is_dropped_leaves_no_threads_of_its_calls():
+def test_garbage_collected_client_leaves_no_threads():
     client = BookKeeper("127.0.0.1:1")
     threads = client.context.calls._threads._threads
     del client
@@ -84,8 +84,8 @@ def test_a_client_that_is_dropped_leaves_no_threads_of_its_calls():
     await_that(lambda: not any(thread.is_alive() for thread in threads))
 
 
-def test_a_callback_that_exits_robs_nobody_of_his_outcome(calls):
-    """``concurrent.futures`` lets a SystemExit out of a callback through, into the thread that tells the outcome."""
+def test_callback_that_exits_does_not_lose_the_futures_result(calls):
+    """``concurrent.futures`` lets a callback's SystemExit through, into the thread that sets the result."""
     may_go_on, told = threading.Event(), []
     future = calls.begin(may_go_on.wait, 60)
     future.add_done_callback(lambda _: sys.exit("of a callback"))
@@ -97,5 +97,5 @@ def test_a_callback_that_exits_robs_nobody_of_his_outcome(calls):
     made.add_done_callback(lambda _: sys.exit("of a callback"))
     made.set_result(1)
     with pytest.raises(SystemExit):
-        # It is done: the callback is called here and now, and its exit is the caller's own.
+        # The future is done: the callback runs in this call, and its exit is the caller's.
         made.add_done_callback(lambda _: sys.exit(0))

@@ -1,4 +1,4 @@
-"""The bookies that take the place of others: one listing serves many choices, and is given up before it could do harm."""
+"""Choice of replacement bookies: many choices share a listing, which is renewed before it is too old."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHOICE = ChooseBookies(ENSEMBLE, ("b1",))
 
 
 class Store(MemoryStore):
-    """Counts how often its bookies are listed."""
+    """A store that counts the listings of its bookies."""
 
     def __init__(self):
         super().__init__()
@@ -35,14 +35,14 @@ class Store(MemoryStore):
 
 
 class Deaf(Store):
-    """Never hears that bookies changed."""
+    """A store that never notifies of changed bookies."""
 
     def watch_bookies(self, changed):
         pass
 
 
 class Choices:
-    """The choices of one client, for ledgers on b1, b2 and b3."""
+    """Choices of a client, for ledgers on b1, b2 and b3."""
 
     def __init__(self, store, bookies):
         self.store = store
@@ -58,7 +58,7 @@ class Choices:
 
 
 class Clock:
-    """The time of the listings."""
+    """Clock of the listings."""
 
     now = 1000.0
 
@@ -86,15 +86,15 @@ def choices(clock):
         each.context.close()
 
 
-def test_many_choices_need_one_listing(choices):
-    """After the death of a bookie, each of thousands of ledgers asked ZooKeeper for it."""
+def test_many_choices_share_the_same_listing(choices):
+    """After a bookie died, each of thousands of ledgers listed the bookies in ZooKeeper."""
     chosen = choices(Store(), *ENSEMBLE, "b4", "b5")
     assert {chosen.choose() for _ in range(100)} == {BookiesChosen(("b4",)), BookiesChosen(("b5",))}
     assert chosen.store.listed == 1
 
 
-def test_who_was_told_that_bookies_changed_chooses_from_what_there_is_by_then(choices):
-    """The choice that found nobody is made again when a bookie comes; it must not find nobody again."""
+def test_writer_notified_of_changed_bookies_chooses_from_the_new_list(choices):
+    """A choice without candidates is repeated when a bookie registers; it must see the new bookie."""
     chosen = choices(Store(), *ENSEMBLE, "b4")
     assert chosen.choose() == BookiesChosen(("b4",))
     told = queue.SimpleQueue()
@@ -108,8 +108,8 @@ def test_who_was_told_that_bookies_changed_chooses_from_what_there_is_by_then(ch
     chosen.context.runtime.remove_writer(writer)
 
 
-def test_before_a_bookie_that_failed_is_chosen_the_bookies_are_listed_anew(choices):
-    """A sound one may have come since. The one that failed is better than none."""
+def test_bookies_are_listed_again_before_a_failed_bookie_is_chosen(choices):
+    """A healthy bookie may have registered since. Without it the failed bookie is chosen."""
     chosen = choices(Deaf(), *ENSEMBLE, "b4")
     assert chosen.choose() == BookiesChosen(("b4",))
     chosen.failed("b4")
@@ -118,15 +118,15 @@ def test_before_a_bookie_that_failed_is_chosen_the_bookies_are_listed_anew(choic
     assert {chosen.choose() for _ in range(20)} == {BookiesChosen(("b5",))}
 
 
-def test_before_nobody_is_chosen_the_bookies_are_listed_anew(choices):
+def test_bookies_are_listed_again_before_no_bookie_is_chosen(choices):
     chosen = choices(Deaf(), *ENSEMBLE)
     assert isinstance(chosen.choose(), NoBookies)
     chosen.store.add("b4")
     assert chosen.choose() == BookiesChosen(("b4",))
 
 
-def test_a_listing_gets_old(choices, clock):
-    """A client may never hear of a change: it lost its connection meanwhile."""
+def test_listing_of_bookies_expires(choices, clock):
+    """A client may miss a change while it has no connection to ZooKeeper."""
     chosen = choices(Deaf(), *ENSEMBLE, "b4")
     assert chosen.choose() == BookiesChosen(("b4",))
     chosen.store.unregister_bookie("b4")

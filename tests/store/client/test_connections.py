@@ -1,4 +1,4 @@
-"""Connections to bookies by id: at whatever address they are, and with bounded memory, whatever they do."""
+"""Connections to bookies by id: they follow changed addresses and use bounded memory."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Bench:
         self.store.register_bookie(BookieRegistration(bookie_id, f"127.0.0.1:{port}", 1))
 
     def send(self, bookie_id, *frames, timeout=SECONDS):
-        """Send without waiting; the answers come into the queue."""
+        """Send without waiting; the answers go into the returned queue."""
         answers = queue.SimpleQueue()
 
         def send():
@@ -75,7 +75,7 @@ class Bench:
         return done.get(timeout=SECONDS)
 
     def sleep(self, monkeypatch, meanwhile):
-        """The client's process stands still for an hour, in the middle of a turn of its loop, and ``meanwhile`` happens."""
+        """Stop the client for an hour in the middle of a loop turn, and call ``meanwhile``."""
         monotonic, answered = time.monotonic, queue.SimpleQueue()
 
         def stand_still(answer):
@@ -91,7 +91,7 @@ class Bench:
         answered.get(timeout=SECONDS)
 
     def connection(self, bookie_id):
-        """The connection to it, once there is one."""
+        """Wait for the connection to this bookie."""
         return await_that(lambda: self.in_loop(self.connections._ready.get, bookie_id), what="a connection")
 
     def queued_bytes(self, bookie_id):
@@ -118,21 +118,21 @@ def bench():
     made.close()
 
 
-# -- where a bookie is
+# -- addresses
 
 
-def test_a_bookie_that_comes_back_at_another_address_is_found(bench):
+def test_bookie_restarted_at_another_address_is_reached(bench):
     bench.open()
     old = bench.bookie("b1")
     assert bytes(bench.ask("b1").body) == b"b1"
     bench.bookie("b1")
     old.end()
-    answers = [bench.ask("b1") for _ in range(2)]  # the first may still go to the connection that has just ended
+    answers = [bench.ask("b1") for _ in range(2)]  # the first request may still use the old connection
     assert bytes(answers[-1].body) == b"b1"
 
 
-def test_a_bookie_that_went_elsewhere_without_a_word_is_found(bench):
-    """Its host was lost: no byte comes on the old connection any more, not even its end."""
+def test_bookie_that_moved_without_closing_its_connection_is_reached(bench):
+    """The old host was lost: its connection is silent but stays open."""
     bench.open(answer_timeout_seconds=0.2)
     old = bench.bookie("b1")
     bench.ask("b1")
@@ -142,8 +142,8 @@ def test_a_bookie_that_went_elsewhere_without_a_word_is_found(bench):
     await_that(lambda: isinstance(bench.ask("b1").response, Positive))
 
 
-def test_a_client_that_slept_past_a_deadline_hears_the_answers_that_came_meanwhile(bench, monkeypatch):
-    """Timers are looked at before sockets: the answer was there, and the bookie was said to be late."""
+def test_client_that_slept_past_a_deadline_processes_the_answers_that_arrived(bench, monkeypatch):
+    """The loop runs timers before sockets: the answer had arrived, but the request was reported as timed out."""
     bench.open()
     bookie = bench.bookie("b1")
     bench.ask("b1")
@@ -156,8 +156,8 @@ def test_a_client_that_slept_past_a_deadline_hears_the_answers_that_came_meanwhi
     assert bench.connection("b1") is connection and bench.connections.quarantined() == {}
 
 
-def test_bookies_that_changed_places_are_told_apart(bench):
-    """Each is dialled at the address that it had, where the other one is now."""
+def test_bookies_that_swapped_addresses_are_reached_by_their_ids(bench):
+    """The client dials each bookie at its old address, where the other bookie listens now."""
     bench.open()
     first, second = bench.bookie("b1"), bench.bookie("b2")
     bench.ask("b1")
@@ -167,19 +167,19 @@ def test_bookies_that_changed_places_are_told_apart(bench):
     bench.bookie("b2", port=first.port)
     bench.bookie("b1", port=second.port)
     while bench.in_loop(lambda: bench.connections._ready):
-        pass  # the connection to the old b1 is noticed to have ended
+        pass  # until the client has noticed the end of the old connection
     bench.connections._addresses = known
     for name in ("b1", "b2"):
         assert bytes(bench.ask(name).body) == name.encode()
 
 
-def test_a_bookie_that_is_not_registered(bench):
+def test_unregistered_bookie_is_not_reachable(bench):
     bench.open()
     assert str(bench.ask("b1").response) == "not reachable: not registered"
 
 
-def test_a_bookie_whose_address_a_silent_metadata_store_does_not_tell_has_not_failed(bench, monkeypatch):
-    """All bookies were "not reachable: no answer" and in quarantine, when it was ZooKeeper that stood still."""
+def test_silent_metadata_store_puts_no_bookie_into_quarantine(bench, monkeypatch):
+    """All bookies were "not reachable: no answer" and in quarantine while ZooKeeper did not answer."""
     told, bookies = threading.Event(), bench.store.bookies
     bench.open(quarantine_seconds=1000, connect_timeout_seconds=2.0)
     monkeypatch.setattr(bench.store, "bookies", lambda: (told.wait(SECONDS), bookies())[1])
@@ -190,7 +190,7 @@ def test_a_bookie_whose_address_a_silent_metadata_store_does_not_tell_has_not_fa
     assert list(bench.connections.quarantined()) == ["b1"]
 
 
-def test_a_metadata_store_that_fails_is_what_has_failed(bench, monkeypatch):
+def test_failing_metadata_store_puts_no_bookie_into_quarantine(bench, monkeypatch):
     def failing():
         raise MetadataStoreError("no answer from ZooKeeper")
 
@@ -200,7 +200,7 @@ def test_a_metadata_store_that_fails_is_what_has_failed(bench, monkeypatch):
     assert bench.connections.quarantined() == {}
 
 
-def test_connecting_that_fails_of_a_defect_is_answered_too(bench, monkeypatch, caplog):
+def test_unexpected_error_while_connecting_is_answered(bench, monkeypatch, caplog):
     def defect():
         raise ZeroDivisionError("a defect")
 
@@ -218,8 +218,8 @@ def test_a_real_bookie_answers(bench, tmp_path):
         bench.io.call(bench.connections.close())
 
 
-def test_a_bookie_that_refuses_what_it_is_sent_says_why(bench, tmp_path):
-    """More than a frame may have: the connection was reset, and nobody knew what for."""
+def test_bookie_that_refuses_a_frame_gives_the_reason(bench, tmp_path):
+    """The frame is too long: the connection was reset without a reason in the error."""
     bench.open()
     with serving(config(tmp_path)) as (_, (_, port)):
         bench.register("bookie-test", port)
@@ -229,8 +229,8 @@ def test_a_bookie_that_refuses_what_it_is_sent_says_why(bench, tmp_path):
         bench.io.call(bench.connections.close())
 
 
-def test_either_side_notices_that_the_host_of_the_other_is_gone(bench, tmp_path):
-    """Else a bookie keeps the connections of dead clients for ever."""
+def test_both_ends_of_a_connection_have_keepalive_and_user_timeout(bench, tmp_path):
+    """Without keepalive, a bookie keeps the connections of dead hosts forever."""
     bench.open()
     with serving(config(tmp_path)) as (server, (_, port)):
         bench.register("bookie-test", port)
@@ -243,11 +243,11 @@ def test_either_side_notices_that_the_host_of_the_other_is_gone(bench, tmp_path)
         bench.io.call(bench.connections.close())
 
 
-# -- who wants a bookie
+# -- reconnection
 
 
-def test_a_first_connection_is_no_return(bench):
-    """What waits for it goes out on it, so a writer that sent again what it has pending would send all of it twice."""
+def test_first_connection_is_not_reported_as_a_reconnection(bench):
+    """Waiting requests are sent on the first connection; a writer that resends its pending adds would send them twice."""
     bench.open()
     backs = queue.SimpleQueue()
     told = lambda *back: backs.put(back)  # noqa: E731 -- one object, to be wanted and unwanted
@@ -261,7 +261,7 @@ def test_a_first_connection_is_no_return(bench):
     bench.in_loop(bench.connections.unwant, "b1", told)
 
 
-def test_one_that_could_not_be_reached_at_first_is_back_when_it_can(bench):
+def test_bookie_unreachable_at_first_is_reported_when_it_is_reachable(bench):
     bench.open()
     backs = queue.SimpleQueue()
     bench.in_loop(bench.connections.want, "b1", lambda *back: backs.put(back))
@@ -270,8 +270,8 @@ def test_one_that_could_not_be_reached_at_first_is_back_when_it_can(bench):
     assert backs.get(timeout=SECONDS) == ("b1", 0)
 
 
-def test_a_client_that_is_closed_while_it_connects_again_logs_no_trace(bench, monkeypatch, caplog):
-    """The attempt told its outcome to somebody who had been cancelled."""
+def test_client_closed_while_reconnecting_logs_no_traceback(bench, monkeypatch, caplog):
+    """The attempt set its result on a cancelled future."""
     bench.open()
     asked, may_answer = threading.Event(), threading.Event()
 
@@ -291,8 +291,8 @@ def test_a_client_that_is_closed_while_it_connects_again_logs_no_trace(bench, mo
     assert "Traceback" not in caplog.text
 
 
-def test_a_long_poll_that_is_asked_again_later_is_answered_when_the_client_is_closed(bench):
-    """Nobody was left to ask again, and whoever waited did so until its deadline."""
+def test_postponed_long_poll_is_answered_when_the_client_closes(bench):
+    """The poll was never sent again, so its caller waited until the deadline."""
     bench.open()
     bookie = bench.bookie("b1")
     bookie.statuses[Kind.READ_LAC] = Status.TOO_MANY_REQUESTS
@@ -311,7 +311,7 @@ def test_a_long_poll_that_is_asked_again_later_is_answered_when_the_client_is_cl
 # -- quarantine
 
 
-def test_one_that_does_not_answer_is_in_quarantine_for_a_while_or_until_it_is_back(bench):
+def test_unanswering_bookie_is_in_quarantine_until_it_is_back(bench):
     bench.open(quarantine_seconds=1000)
     bookie = bench.bookie("b1")
     bench.ask("b1")
@@ -328,7 +328,7 @@ def test_one_that_does_not_answer_is_in_quarantine_for_a_while_or_until_it_is_ba
     assert bench.connections.quarantined() == {}
 
 
-def test_quarantine_ends_by_itself(bench):
+def test_quarantine_expires(bench):
     bench.open(quarantine_seconds=0.0)
     bench.ask("b1")
     assert bench.connections.quarantined() == {}
@@ -337,7 +337,7 @@ def test_quarantine_ends_by_itself(bench):
 # -- bounded memory
 
 
-def test_a_bookie_that_takes_nothing_in_is_cut_off_after_the_stall_time(bench):
+def test_bookie_that_reads_nothing_is_cut_off_after_the_stall_time(bench):
     bench.open(bytes_in_flight_max=256 * MIB, bookie_stall_seconds=0.2)
     bookie = bench.bookie("b1")
     bench.ask("b1")
@@ -348,7 +348,7 @@ def test_a_bookie_that_takes_nothing_in_is_cut_off_after_the_stall_time(bench):
     assert "took in nothing" in bench.connections.quarantined()["b1"]
 
 
-def test_a_bookie_is_behind_from_half_of_what_may_wait_and_no_more_waits_than_may(bench):
+def test_bookie_is_behind_at_half_of_its_queue_limit(bench):
     bench.open(bytes_in_flight_max=64 * MIB, bookie_stall_seconds=1000)
     bookie = bench.bookie("b1")
     bench.ask("b1")
@@ -362,23 +362,23 @@ def test_a_bookie_is_behind_from_half_of_what_may_wait_and_no_more_waits_than_ma
     assert "more than 16777216 bytes behind" in str(answers.get(timeout=SECONDS).response)
 
 
-def test_a_bookie_that_is_first_connected_to_is_behind_while_half_of_what_may_wait_does(bench):
-    """A new client's first appends went over what may wait, and failed, on a cluster that was well."""
+def test_bookie_being_connected_is_behind_at_half_of_its_queue_limit(bench):
+    """A new client's first appends exceeded the queue limit and failed although the cluster was healthy."""
     bench.open(bytes_in_flight_max=64 * MIB)
     bookie = bench.bookie("b1")
-    bookie.answering = False  # the socket is there, HELLO is not answered
+    bookie.answering = False  # the socket accepts, but HELLO is not answered
     answers = bench.send("b1", *[bytes(MIB)] * 7)
     assert not bench.in_loop(bench.connections.any_is_behind, ["b1"])
     bench.send("b1", *[bytes(MIB)] * 2)
     assert bench.in_loop(bench.connections.any_is_behind, ["b1"])
-    bookie.asked(Kind.HELLO)  # until then its end would leave the connection standing
+    bookie.asked(Kind.HELLO)  # before its HELLO, the bookie's end would not close the connection
     bookie.end()
     assert isinstance(answers.get(timeout=SECONDS).response, Unknown)
     bench.send("b1", *[bytes(MIB)] * 9)
     assert not bench.in_loop(bench.connections.any_is_behind, ["b1"]), "it may stay away: nobody waits for it"
 
 
-def test_a_slow_bookie_is_behind_until_it_has_caught_up_and_is_not_cut_off(bench):
+def test_a_slow_bookie_is_behind_until_it_catches_up_and_is_not_cut_off(bench):
     bench.open(bytes_in_flight_max=64 * MIB, bookie_stall_seconds=SECONDS)
     bookie = bench.bookie("b1")
     bench.ask("b1")
@@ -391,10 +391,10 @@ def test_a_slow_bookie_is_behind_until_it_has_caught_up_and_is_not_cut_off(bench
     assert not bench.in_loop(bench.connections.any_is_behind, ["b1"])
 
 
-def test_no_more_waits_for_a_connection_than_may_wait_on_one(bench):
+def test_bytes_that_wait_for_a_connection_are_bounded(bench):
     bench.open(bytes_in_flight_max=16 * MIB, connect_timeout_seconds=2.0)
     bookie = bench.bookie("b1")
-    bookie.answering = False  # the socket is there, HELLO is not answered
+    bookie.answering = False  # the socket accepts, but HELLO is not answered
     answers = bench.send("b1", *[bytes(MIB)] * 100)
     told = [str(answers.get(timeout=SECONDS).response) for _ in range(100)]
     assert sum("wait for a connection" in words for words in told) >= 96

@@ -1,4 +1,4 @@
-"""What a bookie says of its copies, told apart: a copy that is lost, and one that it could not read just now."""
+"""Copies at a bookie: a lost copy differs from a copy that can't be read at the moment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONTEXT: Any = SimpleNamespace(runtime=SimpleNamespace(connections=SimpleNamespa
 
 
 def read(monkeypatch: pytest.MonkeyPatch, *answers: tuple[int, Any]) -> list[Any]:
-    """``answers``: (last entry id that is accounted for, the word for the one after it)."""
+    """Read copies; ``answers``: (last entry id covered by the answer, response about the next entry)."""
     waiting = list(answers)
 
     def ask(context: Any, bookie_id: str, header: Header) -> Answer:
@@ -32,12 +32,12 @@ def read(monkeypatch: pytest.MonkeyPatch, *answers: tuple[int, Any]) -> list[Any
     return found
 
 
-def test_a_copy_that_the_bookie_lost_is_unreadable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copy_lost_by_its_bookie_is_unreadable(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read(monkeypatch, (-1, LOST), (24, LOST), (49, Positive())) == [Unreadable(0, 9), Unreadable(25, 29)]
 
 
-def test_a_copy_that_can_not_be_read_just_now_is_not_taken_for_a_damaged_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An audit told of divergent and damaged copies because a bookie had no file descriptor left."""
+def test_temporary_read_failure_is_not_reported_as_a_damaged_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An audit reported divergent and damaged copies because a bookie had run out of file descriptors."""
     assert read(monkeypatch, (19, FAILED), (22, FAILED), (22, FAILED), (49, Positive())) == []
     each_brings_one = [(end, FAILED) for end in range(19, 25)]
     assert read(monkeypatch, *each_brings_one, (49, Positive())) == []
@@ -45,6 +45,6 @@ def test_a_copy_that_can_not_be_read_just_now_is_not_taken_for_a_damaged_one(mon
         read(monkeypatch, (19, FAILED), *[(22, FAILED)] * 3)
 
 
-def test_what_lies_between_two_rows_is_passed_over_whatever_is_said_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_about_entries_between_the_requested_ranges_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read(monkeypatch, (9, FAILED), (39, Positive()), (49, Positive())) == []
     assert read(monkeypatch, (12, FAILED), (30, LOST), (49, Positive())) == []

@@ -1,4 +1,4 @@
-"""What a process that was forked off (Spark forks its Python workers) inherits of a client: nothing that it could hang on."""
+"""Clients in a forked process (Spark forks its Python workers): no call hangs on inherited state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.store.metadata.kit import EVENT_SECONDS, ledger
 
 
 def in_a_fork(check):
-    """Run ``check`` in a child; a child that hangs is ended."""
+    """Run ``check`` in a child process; a hanging child is killed."""
     child = os.fork()
     if child == 0:
         try:
@@ -59,7 +59,7 @@ def test_a_client_forked_while_it_connects_can_be_used_and_closed(monkeypatch):
 
 
 @pytest.mark.parametrize("wait", [AppendFuture.result, lambda f: f.result(60), lambda f: f.add_done_callback(print)])
-def test_an_append_of_the_parent_is_not_waited_for(wait):
+def test_forked_process_cannot_wait_for_an_append_of_its_parent(wait):
     watermark = Watermark()
     watermark.advance(0)
 
@@ -71,7 +71,7 @@ def test_an_append_of_the_parent_is_not_waited_for(wait):
     in_a_fork(refused)
 
 
-def test_appends_and_the_explicit_lac_are_the_parents():
+def test_forked_process_cannot_append_or_flush_the_lac():
     context = unsent_context()
     handle, adv = LedgerHandle(context, ledger(1), 0, b""), LedgerHandleAdv(context, ledger(2), 0, b"")
     held, done = threading.Event(), threading.Event()

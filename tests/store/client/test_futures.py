@@ -1,4 +1,4 @@
-"""What the outcome of an append is, told to whoever asks and as often as they ask."""
+"""Futures of appends: results, callbacks, and use with ``concurrent.futures`` and asyncio."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from bookspark.errors import BookKeeperError, LedgerClosedError, LedgerFencedErr
 from bookspark.store.client.writing.futures import AppendFuture, SyncFuture, Watermark
 
 
-def test_an_error_does_not_collect_those_who_heard_it():
-    """Each frame in its traceback keeps what it works on: a caller that went on trying kept every payload."""
+def test_error_raised_repeatedly_keeps_no_frames_of_earlier_callers():
+    """Each frame in the traceback keeps its locals alive: a caller that retried kept every payload."""
     watermark = Watermark()
     watermark.fail(LedgerFencedError("fenced"))
     lengths = set()
@@ -27,7 +27,7 @@ def test_an_error_does_not_collect_those_who_heard_it():
 
 
 @pytest.mark.parametrize("timeout", [None, 60.0])
-def test_a_callback_is_told_the_outcome_and_not_let_wait_for_another_in_a_thread_of_the_clients_own(timeout):
+def test_callback_reads_its_result_and_cannot_wait_for_another_append(timeout):
     def refuse():
         raise BookKeeperError("it must not wait here")
 
@@ -43,7 +43,7 @@ def test_a_callback_is_told_the_outcome_and_not_let_wait_for_another_in_a_thread
     assert told == [None, error]
 
 
-# -- as ``concurrent.futures`` and asyncio use them
+# -- use by ``concurrent.futures`` and asyncio
 
 
 def futures_of(count):
@@ -52,7 +52,7 @@ def futures_of(count):
 
 
 @pytest.mark.parametrize("return_when", [concurrent.futures.ALL_COMPLETED, concurrent.futures.FIRST_COMPLETED])
-def test_wait_sees_appends_that_were_acknowledged_before_and_after_it_began(return_when):
+def test_wait_sees_appends_acknowledged_before_and_during_it(return_when):
     watermark, futures = futures_of(3)
     watermark.advance(0)
     others = futures[1:] if return_when == concurrent.futures.FIRST_COMPLETED else futures
@@ -98,8 +98,8 @@ def test_an_append_is_a_future_of_concurrent_futures_that_can_not_be_cancelled()
         pickle.dumps(future)
 
 
-def test_futures_that_nobody_watches_have_no_lock():
-    """A lock and a condition for each append were the largest cost of the client."""
+def test_unwatched_futures_have_no_lock():
+    """A lock and a condition per append were the largest cost of the client."""
     watermark, futures = futures_of(2)
     watermark.advance(1)
     assert [future.result() for future in futures] == [0, 1]
@@ -128,7 +128,7 @@ def test_an_append_can_be_awaited_from_any_event_loop():
             assert told.result(60) == [0, 0, 1, 2, 3]
 
 
-def test_the_error_of_an_append_is_raised_where_it_is_awaited():
+def test_awaited_append_raises_its_error():
     watermark, futures = futures_of(2)
     sync = SyncFuture(watermark, 0)
     watermark.advance(0)
@@ -140,7 +140,7 @@ def test_the_error_of_an_append_is_raised_where_it_is_awaited():
     assert asyncio.run(outcomes()) == [0, 0, watermark.error]
 
 
-def test_a_wait_that_is_cancelled_leaves_the_append_as_it_is():
+def test_cancelled_wait_does_not_cancel_the_append():
     watermark, (future,) = futures_of(1)
 
     async def too_late():

@@ -1,4 +1,4 @@
-"""The first exchange with a bookie, and connections that end: what a user of the client is told, and what works afterwards."""
+"""HELLO to a bookie and connections that end: errors for the user, and recovery afterwards."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ GREETINGS = {
 
 
 @pytest.mark.parametrize("greeting", GREETINGS)
-def test_a_greeting_that_fails_says_why_and_the_next_attempt_may_succeed(cluster, greeting):
+def test_failed_hello_gives_its_reason_and_the_next_attempt_succeeds(cluster, greeting):
     (bookie,) = cluster.start("b1")
     answer, words = GREETINGS[greeting]
     bookie.answers[Kind.HELLO] = answer
-    # A new client for the second attempt: it has as much time as it needs.
+    # A new client for the second attempt, without the short time limit.
     impatient = {"connect_timeout_seconds": 0.3} if greeting == "silence" else {}
     client = cluster.client(**impatient)
     with pytest.raises(ReadError, match=words):
@@ -50,13 +50,13 @@ def test_a_greeting_that_fails_says_why_and_the_next_attempt_may_succeed(cluster
 
 
 @pytest.mark.parametrize("address", ["", "127.0.0.1", "127.0.0.1:port"])
-def test_a_registration_without_an_address_is_named(cluster, address):
+def test_registration_without_a_valid_address_is_reported(cluster, address):
     cluster.store.register_bookie(BookieRegistration("b1", address, 1))
     with pytest.raises(ReadError, match=f"its registration tells no address, but '{address}'"):
         cluster.client().bookie_status("b1")
 
 
-def test_nobody_at_the_address_is_named_with_it(cluster):
+def test_error_about_an_unreachable_bookie_names_its_address(cluster):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
     cluster.store.register_bookie(BookieRegistration("b1", address, 1))
@@ -65,7 +65,7 @@ def test_nobody_at_the_address_is_named_with_it(cluster):
 
 
 @pytest.mark.parametrize("name", ["", "a client of the test"])
-def test_a_bookie_is_greeted_once_with_the_clients_name(cluster, name):
+def test_client_sends_hello_once_with_its_name(cluster, name):
     (bookie,) = cluster.start("b1")
     client = cluster.client(client_name=name)
     for _ in range(2):
@@ -75,7 +75,7 @@ def test_a_bookie_is_greeted_once_with_the_clients_name(cluster, name):
 
 
 def knows(*secrets):
-    """A greeting that wants the proof of one of these secrets."""
+    """An answer to HELLO that demands the proof of one of these secrets."""
 
     def answer(bookie, header, body):
         admitted = FakeBookie.as_a_bookie(bookie, header, body)
@@ -87,7 +87,7 @@ def knows(*secrets):
 
 
 @pytest.mark.parametrize(("known", "shown"), [(b"first", 2), (b"second", 3)])
-def test_each_secret_is_shown_until_the_bookie_knows_one(cluster, tmp_path, known, shown):
+def test_client_tries_each_secret_until_the_bookie_accepts(cluster, tmp_path, known, shown):
     (bookie,) = cluster.start("b1")
     bookie.answers[Kind.HELLO] = knows(known.ljust(32, b"."))
     secrets = tmp_path / "secrets"
@@ -97,7 +97,7 @@ def test_each_secret_is_shown_until_the_bookie_knows_one(cluster, tmp_path, know
     assert len(bookie.came(Kind.HELLO)) == shown
 
 
-def test_a_bookie_with_another_secret_is_named(cluster, tmp_path):
+def test_bookie_with_another_secret_is_reported(cluster, tmp_path):
     (bookie,) = cluster.start("b1")
     bookie.answers[Kind.HELLO] = knows(b"third".ljust(32, b"."))
     secrets = tmp_path / "secrets"
@@ -108,13 +108,13 @@ def test_a_bookie_with_another_secret_is_named(cluster, tmp_path):
 
 
 @pytest.mark.parametrize("answer", [garbage, hang_up, refusal])
-def test_after_a_connection_that_broke_the_next_request_has_a_new_one(cluster, answer):
+def test_request_after_a_broken_connection_uses_a_new_connection(cluster, answer):
     (bookie,) = cluster.start("b1")
     client = cluster.client()
     client.bookie_status("b1")
     bookie.answers_once[Kind.STATUS].append(answer)
     if answer is refusal:
-        # The bookie says why, and ends the connection.
+        # The bookie sends its reason and closes the connection.
         bookie.answers_once[Kind.STATUS][0] = lambda *request: (bookie.say(refusal(*request)), hang_up(*request))
     with pytest.raises(ReadError, match=r"sent what is no answer|closed by the bookie|refused what it was sent"):
         client.bookie_status("b1")
@@ -127,7 +127,7 @@ def something_else(bookie, header, body):
 
 
 @pytest.mark.parametrize("answer", [silence, something_else])
-def test_only_a_bookie_that_says_nothing_at_all_until_an_answer_is_late_is_connected_to_anew(cluster, answer):
+def test_late_answer_renews_the_connection_only_if_the_bookie_was_silent(cluster, answer):
     (bookie,) = cluster.start("b1")
     client = cluster.client(answer_timeout_seconds=2.0)
     await_that(lambda: client.bookie_status("b1"), despite=ReadError)
@@ -140,7 +140,7 @@ def test_only_a_bookie_that_says_nothing_at_all_until_an_answer_is_late_is_conne
     assert (len(bookie.came(Kind.HELLO)) > greeted) == (answer is silence)
 
 
-def test_an_answer_to_nothing_is_passed_over(cluster):
+def test_answer_to_an_unknown_request_is_ignored(cluster):
     (bookie,) = cluster.start("b1")
     client = cluster.client()
     client.bookie_status("b1")

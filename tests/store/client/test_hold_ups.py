@@ -1,4 +1,4 @@
-"""A bookie that is slower than the others: for how long writers wait for it, and what the client keeps for it meanwhile."""
+"""Slow bookies: how long writers wait for them, and the client's memory meanwhile."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def bench():
 
 
 def waited(patience, bookie, since, seconds):
-    """Spend patience with ``bookie`` for that long, as drivers do; the time at the end."""
+    """Spend patience with ``bookie`` for ``seconds``, like a driver; returns the time at the end."""
     ticks = round(seconds / TICK)
     for k in range(ticks + 1):
         patience.spend([bookie], since + k * TICK)
@@ -40,7 +40,7 @@ def waited(patience, bookie, since, seconds):
 
 
 class TestPatience:
-    def test_ends_after_its_time_and_not_before(self):
+    def test_patience_ends_after_its_time_and_not_before(self):
         patience = Patience(2.0)
         now = waited(patience, "b1", 100.0, 1.9)
         assert not patience.is_spent("b1")
@@ -48,7 +48,7 @@ class TestPatience:
         assert patience.is_spent("b1")
         assert not patience.is_spent("b2")
 
-    def test_comes_back_at_a_twentieth_of_the_time(self):
+    def test_patience_recovers_at_a_twentieth_of_the_elapsed_time(self):
         patience = Patience(2.0)
         now = waited(patience, "b1", 0.0, 2.0)
         now += 10.0
@@ -59,7 +59,7 @@ class TestPatience:
         waited(patience, "b1", now, 0.15)
         assert patience.is_spent("b1")
 
-    def test_many_ledgers_that_wait_at_once_do_not_end_it_sooner(self):
+    def test_many_ledgers_waiting_at_once_do_not_end_patience_sooner(self):
         patience = Patience(2.0)
         for _ in range(100):
             waited(patience, "b1", 5.0, 0.0)
@@ -67,7 +67,7 @@ class TestPatience:
 
 
 class Ledger:
-    """A driver on b1, b2 and b3 whose clock and connections are in the test's hands. ``events``: the machine's."""
+    """A driver on b1, b2 and b3 whose clock and connections the test controls. ``events``: events of its ``LedgerWriter``."""
 
     def __init__(self, monkeypatch, seconds=1.0):
         self.now, self.events, self.quarantined, self.behind = 100.0, [], [], ()
@@ -116,7 +116,7 @@ class Ledger:
         return [event.bookies for event in self.events if isinstance(event, HeldUp)]
 
 
-def test_an_entry_that_only_slow_bookies_lack_is_waited_for_no_longer_than_the_patience_lasts(monkeypatch):
+def test_bookies_that_delay_an_entry_are_quarantined_when_patience_ends(monkeypatch):
     ledger = Ledger(monkeypatch)
     ledger.append()
     ledger.acks("b3")
@@ -127,8 +127,8 @@ def test_an_entry_that_only_slow_bookies_lack_is_waited_for_no_longer_than_the_p
     assert ledger.quarantined == ["b1", "b2"]
 
 
-def test_if_all_bookies_are_slow_none_is(monkeypatch):
-    """The client's own line, or the disks of all: to replace bookies would make it worse."""
+def test_no_bookie_is_held_up_if_all_bookies_are_slow(monkeypatch):
+    """The cause is then the client's network or every disk: replacing bookies would make it worse."""
     ledger = Ledger(monkeypatch)
     ledger.append()
     ledger.looks(5.0, behind=BOOKIES)
@@ -138,7 +138,7 @@ def test_if_all_bookies_are_slow_none_is(monkeypatch):
     assert not ledger.waits_for(())
 
 
-def test_one_bookie_that_is_behind_is_waited_for_no_longer_than_the_patience_lasts(monkeypatch):
+def test_appends_wait_for_a_bookie_behind_only_until_patience_ends(monkeypatch):
     ledger = Ledger(monkeypatch)
     ledger.append()
     assert ledger.waits_for(["b2"])
@@ -149,7 +149,7 @@ def test_one_bookie_that_is_behind_is_waited_for_no_longer_than_the_patience_las
     assert ledger.held_up[-1] == ("b2",)
 
 
-def test_a_bookie_whose_copy_nobody_waits_for_holds_nobody_up(monkeypatch):
+def test_slow_bookie_outside_the_ack_quorum_is_not_held_up(monkeypatch):
     ledger = Ledger(monkeypatch)
     ledger.append()
     ledger.acks("b2")
@@ -158,11 +158,11 @@ def test_a_bookie_whose_copy_nobody_waits_for_holds_nobody_up(monkeypatch):
     assert ledger.held_up == []
 
 
-def test_a_bookie_that_hangs_costs_the_client_no_more_than_a_queue_and_stops_no_append(bench):
-    """BookKeeper #3497: without back-pressure, a client keeps all that a bookie which hangs has not taken in. Here one that was
-    cut off was sent everything again while it was connected to anew: 64 MiB more for each."""
+def test_hanging_bookie_takes_bounded_client_memory_and_stops_no_append(bench):
+    """BookKeeper #3497: without back-pressure, a client keeps all bytes that a hanging bookie has not read. Here a bookie that
+    was cut off was sent everything again while the client reconnected: 64 MiB more each time."""
     hangs, *_ = [bench.bookie(bookie_id) for bookie_id in BOOKIES]
-    # Without the explicit LAC, which is a frame of 120 bytes that waits for the next connection.
+    # Without the explicit LAC: its frame of 120 bytes would wait for the next connection.
     bench.open(bytes_in_flight_max=16 * MIB, bookie_stall_seconds=1.0, explicit_lac_interval_seconds=3600.0)
     driver = bench.driver()
     bench.append(driver, b"")
@@ -187,8 +187,8 @@ def test_a_bookie_that_hangs_costs_the_client_no_more_than_a_queue_and_stops_no_
     )
 
 
-def test_a_bookie_that_is_behind_and_takes_in_a_little_is_replaced_long_before_its_answer_is_late(bench, monkeypatch):
-    """It was never cut off, and its writers waited for it until an answer was late."""
+def test_bookie_that_stays_behind_is_replaced_before_its_answer_times_out(bench, monkeypatch):
+    """A bookie that reads a little was never cut off, and its writers waited for it until an answer timed out."""
     monkeypatch.setattr(BookieConnection, "_check_stall", lambda connection, taken_before: None)
 
     def choose_b4(metadata, action):
@@ -206,7 +206,7 @@ def test_a_bookie_that_is_behind_and_takes_in_a_little_is_replaced_long_before_i
 
 
 def kept_for(bench, driver, bookie_id):
-    """Bytes that the client keeps for one bookie: on its connection, for the next one, and held back."""
+    """Bytes that the client keeps for a bookie: on its connection, for the next connection, and held back."""
     connections = bench.connections
     connection, attempt = connections._ready.get(bookie_id), connections._connecting.get(bookie_id)
     held_back = driver._held_back.get(bookie_id, ())
@@ -218,12 +218,12 @@ def kept_for(bench, driver, bookie_id):
 
 
 def came(bookie):
-    """The headers that have come to the bookie and were not looked at."""
+    """Headers received by the bookie since the last call."""
     return [bookie.headers.get() for _ in range(bookie.headers.qsize())]
 
 
-def test_what_is_held_back_for_a_bookie_is_dropped_once_it_is_released(bench, monkeypatch):
-    """It was dropped only when the bookie took something in again: one that is behind for good was remembered every add."""
+def test_adds_held_back_for_a_bookie_are_dropped_when_released(bench, monkeypatch):
+    """Such adds were dropped only when the bookie read again: for a bookie that stays behind, every add was kept."""
     slow, *_ = [bench.bookie(bookie_id) for bookie_id in BOOKIES]
     monkeypatch.setattr(ledger_driver, "_MOMENT_SECONDS", 0.0)
     bench.open(bytes_in_flight_max=16 * MIB, bookie_stall_seconds=SECONDS)
@@ -231,7 +231,7 @@ def test_what_is_held_back_for_a_bookie_is_dropped_once_it_is_released(bench, mo
     bench.append(driver, b"")
     assert driver.acknowledged.wait(lambda: driver.acknowledged.value == 0, SECONDS)
     slow.taking.clear()
-    bench.connections.patience = Patience(0.0)  # it is known to be slow
+    bench.connections.patience = Patience(0.0)  # the bookie is known to be slow
     for first in range(1, 101, 10):
         bench.append(driver, *[bytes(MIB)] * 10)
         assert driver.acknowledged.wait(lambda last=first + 9: driver.acknowledged.value == last, SECONDS)

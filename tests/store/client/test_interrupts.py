@@ -1,4 +1,4 @@
-"""Interrupts in the middle of a handle's calls: nothing is held, lost or given twice."""
+"""Interrupts during a handle's calls: no lock stays held, no entry is lost, no entry id is given twice."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def append_for_ever(handle):
 
 @pytest.fixture
 def handle():
-    """A handle whose appends are not sent: nobody takes what it submits."""
+    """A handle whose appends are never sent."""
     made = LedgerHandle(unsent_context(), ledger(1), 0, b"")
     yield made
     made._driver.ended.set()
 
 
-def test_an_append_that_is_interrupted_before_it_is_sent_is_sent_with_the_next_one(handle):
-    """It left a mark behind that it would be sent, and no later append was."""
+def test_append_interrupted_before_sending_is_sent_with_the_next_append(handle):
+    """The interrupt left the mark "to be sent" set, so no later append was sent."""
     submitted = []
 
     def interrupt(call):
@@ -52,8 +52,8 @@ def test_an_append_that_is_interrupted_before_it_is_sent_is_sent_with_the_next_o
     assert len(submitted) == 2
 
 
-def test_a_close_that_is_interrupted_leaves_the_appends_their_deadline(handle):
-    """The client watched the ledger no more: who waited for an append without an answer would have waited for ever."""
+def test_interrupted_close_keeps_the_deadline_of_pending_appends(handle):
+    """The client stopped checking the ledger's deadlines, so a wait for an unanswered append never ended."""
     submitted = []
     handle._io.submit = lambda function, *arguments: submitted.append(function)
 
@@ -65,8 +65,8 @@ def test_a_close_that_is_interrupted_leaves_the_appends_their_deadline(handle):
     assert submitted == [handle._driver.pump]
 
 
-def test_an_interrupt_amid_an_append_with_a_given_id_ends_the_ledger(handle, monkeypatch):
-    """The next entry would have gone out under the id of the one that was interrupted."""
+def test_interrupt_during_an_append_with_a_given_id_ends_the_ledger(handle, monkeypatch):
+    """The next entry would have been sent with the id of the interrupted entry."""
     submitted = []
     handle._io.submit = lambda function, *arguments: submitted.append(function)
     adv = LedgerHandleAdv(handle._context, ledger(2), 0, b"")
@@ -103,8 +103,9 @@ def test_an_interrupted_wait_for_an_append_can_be_repeated():
 @pytest.mark.parametrize(
     "advance", [lambda watermark: watermark.advance(5), lambda watermark: setattr(watermark, "value", 5)]
 )
-def test_each_callback_is_called_once_though_it_is_registered_as_the_append_is_done(advance):
-    """Who registers and who advances both find it due: the one advances, wholly or in part, just as the other has registered."""
+def test_callback_registered_while_its_append_completes_is_called_once(advance):
+    """Both the registering and the advancing thread see the callback as due: the watermark advances, wholly or in part, right
+    after the registration."""
 
     class Racing(deque):
         def append(self, item):
@@ -120,7 +121,7 @@ def test_each_callback_is_called_once_though_it_is_registered_as_the_append_is_d
 
 
 @pytest.mark.parametrize("error", [SystemExit, GeneratorExit, KeyboardInterrupt])
-def test_nothing_that_is_raised_ends_the_io_loop(error):
+def test_exception_in_a_callback_does_not_end_the_io_loop(error):
     io, done = IoLoop("test"), threading.Event()
 
     def fail():
@@ -134,7 +135,7 @@ def test_nothing_that_is_raised_ends_the_io_loop(error):
     assert not io._thread.is_alive()
 
 
-def test_an_append_with_a_given_id_that_need_not_wait_may_come_from_a_callback(handle):
+def test_append_with_a_given_id_can_come_from_a_callback(handle):
     adv, done = LedgerHandleAdv(handle._context, ledger(2), 0, b""), []
 
     def call_back():
@@ -149,8 +150,8 @@ def test_an_append_with_a_given_id_that_need_not_wait_may_come_from_a_callback(h
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_an_interrupt_at_any_point_of_an_append_leaves_it_whole_or_not_made(local_cluster, count):
-    """On real bookies: every later append has the id that its handle returned, and none waits for ever."""
+def test_append_interrupted_at_any_point_is_made_whole_or_not_at_all(local_cluster, count):
+    """On real bookies: every later append gets the entry id that its handle returned, and no append waits forever."""
 
     def interrupt():
         raise KeyboardInterrupt
@@ -172,8 +173,8 @@ def test_an_interrupt_at_any_point_of_an_append_leaves_it_whole_or_not_made(loca
     assert 1 < made < point - 1
 
 
-def test_an_append_under_an_id_in_a_handler_that_interrupts_another_one_is_refused(handle, monkeypatch):
-    """Python runs the handler in the middle of the change: what it guards is half done."""
+def test_append_in_a_signal_handler_amid_another_append_is_refused(handle, monkeypatch):
+    """Python runs the handler in the middle of a change of guarded state."""
     adv, refused = LedgerHandleAdv(handle._context, ledger(2), 0, b""), []
     step = adv._ids.step
 

@@ -1,4 +1,4 @@
-"""The client's I/O thread runs what any thread submits, once and in order."""
+"""The client's I/O thread runs submitted calls of any thread once and in order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import defaultdict
 from bookspark.store.client.network.io_loop import IoLoop
 
 
-def test_nothing_that_threads_submit_at_once_is_lost_or_out_of_order() -> None:
+def test_calls_submitted_by_many_threads_run_once_and_in_order() -> None:
     io = IoLoop("test")
     seen: dict[int, list[int]] = defaultdict(list)
 
@@ -29,10 +29,10 @@ def test_nothing_that_threads_submit_at_once_is_lost_or_out_of_order() -> None:
     assert seen == {thread: list(range(5_000)) for thread in range(4)}
 
 
-def test_what_fails_does_not_keep_the_rest_from_running() -> None:
+def test_failing_call_does_not_stop_later_calls() -> None:
     io = IoLoop("test")
     held, done = threading.Event(), threading.Event()
-    io.submit(held.wait, 60)  # so that the others are one group
+    io.submit(held.wait, 60)  # so that the loop takes the other calls as a group
     io.submit(lambda: 1 / 0)
     io.submit(done.set)
     held.set()
@@ -40,7 +40,7 @@ def test_what_fails_does_not_keep_the_rest_from_running() -> None:
     io.stop()
 
 
-def test_an_exit_in_the_loop_does_not_end_it() -> None:
+def test_system_exit_in_a_call_does_not_end_the_io_loop() -> None:
     io = IoLoop("test")
     io.loop.call_soon_threadsafe(sys.exit, "in the I/O thread")
     done = threading.Event()
@@ -49,15 +49,15 @@ def test_an_exit_in_the_loop_does_not_end_it() -> None:
     io.stop()
 
 
-def test_after_its_end_it_takes_what_is_submitted_and_does_nothing() -> None:
+def test_stopped_io_loop_accepts_calls_and_runs_none() -> None:
     io = IoLoop("test")
     io.stop()
     for _ in range(3):
         io.submit(lambda: 1 / 0)
 
 
-def test_what_is_to_run_later_runs_at_once_when_the_loop_has_ended() -> None:
-    """A machine whose metadata could not be read, as the client was being closed, was told so by an error in the log."""
+def test_delayed_call_runs_at_once_if_the_io_loop_has_ended() -> None:
+    """If a client closed while a ledger's metadata could not be read, the ledger's retry only logged an error."""
     io = IoLoop("test")
     ran, done = [], threading.Event()
     io.submit_later(0.01, lambda: (ran.append("later"), done.set()))

@@ -1,4 +1,4 @@
-"""A ledger's driver over connections to stub bookies: what is sent again, and what becomes of a ledger that failed."""
+"""A ledger's driver with connections to stub bookies: repeated sends, failed ledgers, and LACs (last-add-confirmed)."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def no_bookies(metadata, action):
 PATIENT = dict.fromkeys(
     ("add_timeout_seconds", "answer_timeout_seconds", "bookie_stall_seconds", "connect_timeout_seconds"), SECONDS
 )
-"""On a busy machine no bookie of these tests counts as late, unless the test is about that."""
+"""Options under which no bookie times out on a busy machine."""
 
 
 class DriverBench(Bench):
-    """With the drivers of a real client, of ledgers on b1, b2 and b3; there are no other bookies."""
+    """A ``Bench`` with a real client's drivers of ledgers on b1, b2 and b3; by default there are no spare bookies."""
 
     def open(self, **options):
         self.io.stop()
@@ -74,8 +74,8 @@ def bench():
     made.close()
 
 
-def test_a_bookie_that_is_back_gets_what_it_missed_as_fast_as_it_takes_it_in(bench):
-    """More was pending than may wait for a bookie: sent at once, it cut the bookie off, again and again."""
+def test_returning_bookie_gets_missed_entries_as_fast_as_it_reads(bench):
+    """More bytes were pending than the queue limit of a bookie: sent at once, they cut the bookie off again and again."""
     for bookie_id in BOOKIES[1:]:
         bench.bookie(bookie_id)
     bench.open(bytes_in_flight_max=64 * MIB)
@@ -91,7 +91,7 @@ def test_a_bookie_that_is_back_gets_what_it_missed_as_fast_as_it_takes_it_in(ben
     assert greeted.lost is None
 
 
-def test_a_ledger_that_failed_is_not_kept_although_nobody_closes_it(bench):
+def test_failed_ledger_is_dropped_without_a_close(bench):
     for bookie_id in BOOKIES:
         bench.bookie(bookie_id).statuses[Kind.ADD] = Status.FENCED
     bench.open()
@@ -103,8 +103,9 @@ def test_a_ledger_that_failed_is_not_kept_although_nobody_closes_it(bench):
     assert not any(bench.connections._wanted.values())
 
 
-def test_many_appends_are_two_frames_while_nothing_is_under_way_and_one_behind_others(bench):
-    """They were one frame: who may have a thousand unacknowledged waited for it, and the bookies for who appends."""
+def test_many_appends_make_two_frames_if_idle_and_a_single_frame_if_busy(bench):
+    """With a single frame, a user with at most a thousand unacknowledged appends waited for it, and then the bookies waited for
+    the user."""
     (bookie, *_) = (bench.bookie(bookie_id) for bookie_id in BOOKIES)
     bench.open()
     driver = bench.driver()
@@ -122,7 +123,7 @@ def test_many_appends_are_two_frames_while_nothing_is_under_way_and_one_behind_o
         await_that(lambda: not driver._under_way)
 
 
-def test_an_append_does_not_fail_of_the_time_that_the_client_slept(bench, monkeypatch):
+def test_append_does_not_time_out_because_the_client_slept(bench, monkeypatch):
     bookies = [bench.bookie(bookie_id) for bookie_id in BOOKIES]
     bench.open()
     driver = bench.driver()
@@ -138,8 +139,8 @@ def test_an_append_does_not_fail_of_the_time_that_the_client_slept(bench, monkey
     assert driver.acknowledged.error is None
 
 
-def test_a_defect_where_the_metadata_store_is_asked_ends_the_ledger(bench, caplog):
-    """Nobody heard of the exception: the ledger waited for an answer, a guaranteed one without end."""
+def test_unexpected_error_from_the_metadata_store_ends_the_ledger(bench, caplog):
+    """The exception was lost: the ledger waited for an answer, a guaranteed ledger forever."""
 
     def broken(metadata, action):
         raise ZeroDivisionError("a defect")
@@ -155,8 +156,8 @@ def test_a_defect_where_the_metadata_store_is_asked_ends_the_ledger(bench, caplo
     assert "ChooseBookies" in caplog.text
 
 
-def test_the_ensembles_of_many_ledgers_are_changed_together(bench):
-    """After the death of a bookie, 1,262 of 2,000 appends failed: two records were changed at a time, 90 a second."""
+def test_ensemble_changes_of_many_ledgers_run_in_parallel(bench):
+    """After a bookie died, 1,262 of 2,000 appends failed: records were changed two at a time, 90 a second."""
     for bookie_id in (*BOOKIES[1:], "b4"):
         bench.bookie(bookie_id)
     bench.bookie("b1").statuses[Kind.ADD] = Status.READ_ONLY
@@ -177,8 +178,8 @@ def test_the_ensembles_of_many_ledgers_are_changed_together(bench):
         assert driver.writer.metadata.last_fragment.ensemble == ("b4", "b2", "b3")
 
 
-def test_an_answer_to_nothing_ends_the_ledger_and_says_so(bench, caplog):
-    """A machine that is told nonsense takes none of it, and could wait for ever for what it has asked."""
+def test_unexpected_event_ends_the_ledger_with_an_error(bench, caplog):
+    """The writer rejects an illegal event, and could then wait forever for the answer to its request."""
     for bookie_id in BOOKIES:
         bench.bookie(bookie_id)
     bench.open()
@@ -193,8 +194,8 @@ def test_an_answer_to_nothing_ends_the_ledger_and_says_so(bench, caplog):
 
 
 @pytest.mark.parametrize("kind", [Kind.ADD, Kind.SYNC])
-def test_an_ack_of_a_vd_ledger_that_does_not_tell_what_is_synced_is_no_answer(bench, kind):
-    """It comes from a bookie that is broken: no defect of this client, and no ack."""
+def test_ack_of_a_volatile_ledger_without_synced_entry_id_is_ignored(bench, kind):
+    """Such an ack comes from a broken bookie: it is no defect of the client and acknowledges nothing."""
     others, broken = [bench.bookie(bookie_id) for bookie_id in BOOKIES[1:]], bench.bookie("b1")
     for bookie in (*others, broken):
         bookie.statuses[Kind.SYNC] = Status.OK
@@ -216,10 +217,9 @@ def test_an_ack_of_a_vd_ledger_that_does_not_tell_what_is_synced_is_no_answer(be
 
 
 @pytest.mark.parametrize("kind", [Kind.ADD, Kind.SYNC])
-def test_a_bookie_of_a_vd_ledger_that_tells_of_more_synced_entries_than_it_was_sent_is_not_believed(
-    bench, kind, caplog
-):
-    """It may report about another stay, or be broken. The writer's handle ended with a defect of the client."""
+def test_bookie_that_reports_unsent_entries_as_synced_is_not_believed(bench, kind, caplog):
+    """The bookie may report on another stay in the ensemble, or be broken. The writer's handle failed as if the client had a
+    defect."""
     others, broken = [bench.bookie(bookie_id) for bookie_id in BOOKIES[1:]], bench.bookie("b1")
     for bookie in (*others, broken):
         bookie.statuses[Kind.SYNC] = Status.OK
@@ -241,14 +241,14 @@ def test_a_bookie_of_a_vd_ledger_that_tells_of_more_synced_entries_than_it_was_s
 
 
 def told_lac(bookie):
-    """The next explicit LAC that the bookie hears."""
+    """The next explicit LAC that the bookie receives."""
     while (header := bookie.headers.get(timeout=SECONDS)).kind != Kind.WRITE_LAC:
         pass
     return header.last_add_confirmed
 
 
-def test_an_entry_that_could_not_be_sent_does_not_leave_its_id_to_the_next_one(bench, monkeypatch, caplog):
-    """The next one was acknowledged in its place: an append that was lost had succeeded, and the other one had its id."""
+def test_id_of_an_entry_that_failed_to_encode_is_not_reused(bench, monkeypatch, caplog):
+    """The next entry took the id: the lost append was reported as acknowledged."""
     for bookie_id in BOOKIES:
         bench.bookie(bookie_id)
     bench.open()
@@ -269,8 +269,8 @@ def test_an_entry_that_could_not_be_sent_does_not_leave_its_id_to_the_next_one(b
     assert "sending appends failed" in caplog.text
 
 
-def test_an_idle_writer_rests_once_all_bookies_know_its_lac(bench):
-    """A thousand open ledgers that nobody wrote to took a tenth of a core."""
+def test_idle_writer_rests_after_all_bookies_have_its_lac(bench):
+    """A thousand idle open ledgers took a tenth of a core."""
     bookies = [bench.bookie(bookie_id) for bookie_id in BOOKIES]
     for bookie in bookies:
         bookie.statuses[Kind.WRITE_LAC] = Status.OK
@@ -282,7 +282,7 @@ def test_an_idle_writer_rests_once_all_bookies_know_its_lac(bench):
         await_that(lambda: driver not in bench.runtime._awake and driver not in bench.runtime._owing)
 
 
-def test_what_is_appended_to_a_writer_at_rest_while_a_bookie_is_behind_goes_out_once_it_is_not(bench):
+def test_append_of_a_resting_writer_is_sent_when_its_bookie_catches_up(bench):
     bookies = [bench.bookie(bookie_id) for bookie_id in BOOKIES]
     for bookie in bookies:
         bookie.statuses[Kind.WRITE_LAC] = Status.OK
@@ -294,13 +294,13 @@ def test_what_is_appended_to_a_writer_at_rest_while_a_bookie_is_behind_goes_out_
     bench.send("b1", *[bytes(MIB)] * 14)
     await_that(lambda: bench.in_loop(bench.connections.any_is_behind, ["b1"]))
     bench.append(driver, b"1")
-    bench.in_loop(lambda: None)  # it was looked at, and had to wait
+    bench.in_loop(lambda: None)  # the driver has seen the append, which has to wait
     assert driver.cursors.last_add_pushed == 0
     bookies[0].taking.set()
     assert driver.acknowledged.wait(lambda: driver.acknowledged.value == 1, SECONDS)
 
 
-def test_a_sync_after_a_long_pause_has_its_whole_time(bench):
+def test_sync_after_a_long_pause_gets_its_full_timeout(bench):
     for bookie_id in BOOKIES:
         bench.bookie(bookie_id)
     bench.open()
@@ -317,8 +317,8 @@ def test_a_sync_after_a_long_pause_has_its_whole_time(bench):
     assert bench.in_loop(sync) is None
 
 
-def test_what_a_bookie_that_is_behind_is_not_sent_any_more_is_no_hole_in_what_it_has_synced(bench):
-    """It never heard of what was confirmed while it was behind, and its cursor waited for that for ever."""
+def test_entries_skipped_for_a_slow_bookie_leave_no_gap_in_its_synced_range(bench):
+    """The bookie never got the entries confirmed while it was behind, and its cursor waited for them forever."""
     others = [bench.bookie(bookie_id) for bookie_id in BOOKIES[:2]]
     bench.open(bytes_in_flight_max=128 * MIB, bookie_stall_seconds=SECONDS, sync_bytes=32 * MIB)
     driver = bench.driver(ledger_type=LedgerType.VD_JOURNAL)
@@ -337,21 +337,21 @@ def test_what_a_bookie_that_is_behind_is_not_sent_any_more_is_no_hole_in_what_it
     while 30 not in came:
         header = added(back)
         came[header.first_entry_id] = header.assignment()
-    # Which ones it was not sent depends on what waited for a connection at the moment when it came back.
+    # The skipped entries depend on the requests that waited for a connection when the bookie came back.
     assert set(range(30)) - came.keys()
     assert came[30].first_entry_id == 30
 
 
 def added(bookie):
-    """The next add that comes to the bookie."""
+    """The next add that the bookie receives."""
     while (header := bookie.headers.get(timeout=SECONDS)).kind != Kind.ADD:
         pass
     return header
 
 
-def test_an_answer_to_an_add_of_an_earlier_stay_tells_nothing_of_the_present_one(bench):
-    """Both had the same request id. A bookie of a striped VD ledger that left and came back at another position was taken to have
-    synced what it had never been sent, and the LAC covered it."""
+def test_add_answer_of_an_earlier_stay_does_not_advance_the_lac(bench):
+    """Adds of both stays had the same request id. A bookie of a striped VD ledger left the ensemble and came back at another
+    position; entries that it never got were counted as synced, and the LAC covered them."""
 
     def answer(bookie, header, **outcome):
         bookie._sockets[-1].sendall(control_frame(header._replace(flags=int(Flag.RESPONSE), incarnation=1, **outcome)))
@@ -373,6 +373,6 @@ def test_an_answer_to_an_add_of_an_earlier_stay_tells_nothing_of_the_present_one
     assert added(b4).first_entry_id == 0
     answer(b2, added(b2), status=Status.IO_ERROR)
     assert [added(b1).first_entry_id for _ in range(2)] == [0, 1]
-    answer(b1, first, last_add_synced=1)  # all up to 1 that was its own by then, which is entry 0
+    answer(b1, first, last_add_synced=1)  # its entries up to 1 in the earlier stay: only entry 0
     bench.ask("b1")
     assert (driver.cursors.last_add_acknowledged, driver.cursors.last_add_confirmed) == (0, -1)

@@ -1,4 +1,4 @@
-"""Watches on ledgers' metadata: nobody who listens misses a change."""
+"""Watches on ledgers' metadata: no listener misses a change."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def store():
     store.close()
 
 
-def test_a_close_while_another_listener_sets_the_watch_is_heard_of(store, monkeypatch):
+def test_listener_hears_a_close_made_while_another_listener_sets_the_watch(store, monkeypatch):
     watches, first, second = LedgerWatches(store), Listener(), Listener()
     watch = store.watch_ledger
 
@@ -49,8 +49,8 @@ def test_a_close_while_another_listener_sets_the_watch_is_heard_of(store, monkey
     assert second.seen[0].value.closed
 
 
-def test_a_ledger_that_was_closed_is_not_watched_any_more(store, monkeypatch):
-    """Each ledger that was ever tailed left a watch behind, in the client and in ZooKeeper, until it was deleted."""
+def test_closed_ledger_is_no_longer_watched(store, monkeypatch):
+    """Each tailed ledger left a watch in the client and in ZooKeeper until the ledger was deleted."""
     watches, listener, watched = LedgerWatches(store), Listener(), []
     watch = store.watch_ledger
 
@@ -69,7 +69,7 @@ def test_a_ledger_that_was_closed_is_not_watched_any_more(store, monkeypatch):
     assert watched == [1, 1]
 
 
-def test_a_change_while_the_next_watch_is_being_set_is_told(store, monkeypatch):
+def test_listener_hears_a_change_made_while_the_next_watch_is_set(store, monkeypatch):
     watches, listener = LedgerWatches(store), Listener()
     watches.listen(1, listener.changed)
     watch = store.watch_ledger
@@ -84,14 +84,14 @@ def test_a_change_while_the_next_watch_is_being_set_is_told(store, monkeypatch):
     assert listener.seen[0].value.closed
 
 
-def test_who_listens_twice_is_told_once(store):
+def test_listener_added_twice_is_registered_once(store):
     watches, listener = LedgerWatches(store), Listener()
     watches.listen(1, listener.changed)
     watches.listen(1, listener.changed)
     assert len(watches._listeners[1]) == 1
 
 
-def test_a_handle_whose_watch_is_lost_at_once_watches_again():
+def test_handle_whose_watch_is_lost_at_once_watches_again():
     listened = []
 
     def listen(ledger_id, listener):
@@ -117,7 +117,7 @@ def test_a_handle_that_could_not_listen_watches_again():
             handle._watch()
 
 
-def test_a_listener_that_raises_keeps_no_other_from_hearing(store, caplog):
+def test_failing_listener_does_not_stop_the_others(store, caplog):
     watches, other = LedgerWatches(store), Listener()
 
     class Broken(Listener):
@@ -132,8 +132,8 @@ def test_a_listener_that_raises_keeps_no_other_from_hearing(store, caplog):
     assert "failed" in caplog.text
 
 
-def test_an_interrupt_while_the_watch_is_set_leaves_nobody_who_believes_in_it(store, monkeypatch):
-    """The next listener found the ledger watched, and was told of nothing."""
+def test_interrupt_while_a_watch_is_set_leaves_the_ledger_unwatched(store, monkeypatch):
+    """The next listener assumed that the ledger was watched, and heard of no change."""
     watches, first, second = LedgerWatches(store), Listener(), Listener()
 
     def interrupted(ledger_id, changed):
@@ -148,7 +148,7 @@ def test_an_interrupt_while_the_watch_is_set_leaves_nobody_who_believes_in_it(st
     assert second.told.wait(EVENT_SECONDS)
 
 
-def test_handles_that_come_and_go_leave_one_watch_of_a_ledger_until_it_changes(store, monkeypatch):
+def test_garbage_collected_listeners_leave_a_single_watch_per_ledger(store, monkeypatch):
     watches, watched = LedgerWatches(store), []
     watch = store.watch_ledger
 

@@ -1,4 +1,4 @@
-"""What the threads of a client share is changed by one of them at a time."""
+"""State shared by a client's threads changes only under a lock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECONDS = 60.0
 
 
 class OneLock(ClientContext):
-    """With one lock, and not one for each process."""
+    """A context with a single lock instead of a lock per process."""
 
     _lock = threading.RLock()
 
@@ -37,20 +37,20 @@ CONTEXT_CALLS = {
 
 
 @pytest.mark.parametrize("call", CONTEXT_CALLS.values(), ids=CONTEXT_CALLS)
-def test_one_thread_at_a_time_makes_or_ends_what_a_client_has(call):
+def test_parts_of_a_client_are_made_and_closed_under_its_lock(call):
     context = OneLock(MemoryStore, ClientConfig())
     assert waits_for(context, "_lock", lambda: call(context))
     context.close()
 
 
-def test_free_space_is_asked_for_by_one_thread_at_a_time():
-    """Two placements at the same moment asked each bookie twice."""
+def test_free_space_is_queried_under_a_lock():
+    """Two concurrent placements queried each bookie twice."""
     space = FreeSpace(SimpleNamespace(), SimpleNamespace())
     assert waits_for(space, "_lock", lambda: space.of([]))
 
 
-def test_a_handle_learns_one_record_after_the_other():
-    """Of two that come at once the older one might stay."""
+def test_handle_takes_new_records_under_a_lock():
+    """Without the lock, the older of two concurrent records might stay."""
     store = MemoryStore()
     store.create_ledger(ledger(1))
     found = store.read_ledger(1)
@@ -60,7 +60,7 @@ def test_a_handle_learns_one_record_after_the_other():
 
 class Listener:
     def changed(self, found):
-        """It needs to know nothing."""
+        """Ignore the change."""
 
 
 WATCH_CALLS = {
@@ -71,8 +71,8 @@ WATCH_CALLS = {
 
 
 @pytest.mark.parametrize("call", WATCH_CALLS.values(), ids=WATCH_CALLS)
-def test_listeners_come_and_go_one_at_a_time(call):
-    """One that came while others were taken away might be forgotten, and hear of no change."""
+def test_listeners_are_added_and_removed_under_a_lock(call):
+    """A listener added while others are removed might be forgotten, and hear of no change."""
     store, listener = MemoryStore(), Listener()
     store.create_ledger(ledger(1))
     watches, first = LedgerWatches(store), Listener()
@@ -92,7 +92,7 @@ APPENDS = {
 
 
 @pytest.mark.parametrize("append", APPENDS.values(), ids=APPENDS)
-def test_one_append_of_a_client_at_a_time_gets_an_id_and_counts_its_bytes(append):
+def test_append_takes_its_id_and_counts_its_bytes_under_a_lock(append):
     context = unsent_context()
     handle = (LedgerHandleAdv if append is APPENDS["under an id"] else LedgerHandle)(context, ledger(1), 0, b"")
     assert waits_for(context.runtime.room, "lock", lambda: append(handle))
@@ -103,13 +103,13 @@ def test_one_append_of_a_client_at_a_time_gets_an_id_and_counts_its_bytes(append
 # -- futures
 
 
-def test_two_who_watch_one_append_look_at_the_same_fields():
-    """The one who came first waited at a condition that nobody notified."""
+def test_condition_of_a_future_is_made_under_a_lock():
+    """With two conditions for a future, the first watcher waited at a condition that was never notified."""
     future = AppendFuture(Watermark(), 0)
     assert waits_for(futures, "_watching", lambda: future._condition)
 
 
-def test_a_watcher_is_told_while_nobody_else_looks_at_its_future():
+def test_watchers_are_notified_under_the_futures_lock():
     watermark = Watermark()
     future = AppendFuture(watermark, 0)
     watched = future._watched()

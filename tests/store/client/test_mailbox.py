@@ -1,4 +1,4 @@
-"""Where a blocking call waits for its events."""
+"""The mailbox in which a blocking call waits for its events."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from bookspark.protocol.ledger.responses import Positive
 from bookspark.store.client.network.mailbox import Mailbox
 
 
-def test_a_deadline_that_is_moved_while_somebody_waits_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A repair whose target fetches many parts of a run was given up after two minutes, although each of them came."""
+def test_deadline_moved_during_a_wait_takes_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A repair whose target fetches many parts of a run was given up after two minutes although all parts arrived."""
     mailbox, event = Mailbox(20.0), act.AddAnswered("b", 0, 7, Positive())
     waits: list[float] = []
 
     def get(timeout: float) -> act.Event:
         waits.append(timeout)
         if len(waits) == 1:
-            # So long it waited for, and another thread has moved the deadline meanwhile.
+            # The wait timed out, but another thread has moved the deadline meanwhile.
             mailbox.allow(60.0)
             raise queue.Empty
         return event

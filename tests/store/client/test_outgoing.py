@@ -1,4 +1,4 @@
-"""Payloads on their way into frames: cut as they should be, and encoded the same however they came."""
+"""Payloads on their way into frames: cut into runs, and encoded the same for every form of input."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ payloads = st.lists(st.binary(max_size=120), max_size=20)
 
 
 def dumb_cuts(sizes: list[int]) -> list[int]:
-    """Payloads in each run, counted one by one."""
+    """Number of payloads in each run, by a naive count."""
     counts: list[int] = []
     filled = 0
     for size in sizes:
@@ -37,7 +37,7 @@ def dumb_cuts(sizes: list[int]) -> list[int]:
 
 
 @given(payloads)
-def test_runs_are_as_long_as_a_frame_lets_them_be(payloads: list[bytes]) -> None:
+def test_runs_are_as_long_as_a_frame_allows(payloads: list[bytes]) -> None:
     for given_as in (payloads, pa.array(payloads, pa.binary()), pa.array([b"x", *payloads], pa.binary())[1:]):
         runs = runs_of(given_as, FRAME_BYTES, one_each=False)
         assert [run.count for run in runs] == dumb_cuts([len(payload) for payload in payloads])
@@ -46,7 +46,7 @@ def test_runs_are_as_long_as_a_frame_lets_them_be(payloads: list[bytes]) -> None
 
 
 @given(payloads)
-def test_a_striped_ledger_has_each_entry_on_its_own(payloads: list[bytes]) -> None:
+def test_each_run_of_a_striped_ledger_has_a_single_entry(payloads: list[bytes]) -> None:
     for given_as in (payloads, pa.array(payloads, pa.binary())):
         runs = runs_of(given_as, FRAME_BYTES, one_each=True)
         assert [[bytes(payload) for payload in run.payloads()] for run in runs] == [[payload] for payload in payloads]
@@ -54,7 +54,7 @@ def test_a_striped_ledger_has_each_entry_on_its_own(payloads: list[bytes]) -> No
 
 @pytest.mark.parametrize("digest_type", DigestType)
 @given(payloads=payloads.filter(bool))
-def test_a_run_is_encoded_as_its_entries_are_one_by_one(digest_type: DigestType, payloads: list[bytes]) -> None:
+def test_run_is_encoded_like_its_single_entries(digest_type: DigestType, payloads: list[bytes]) -> None:
     digest = digester(digest_type, b"secret")
     header = Header(Kind.ADD, 5, 7, 30, 30 + len(payloads) - 1, 28)
     entries, length = [], 1000
@@ -76,7 +76,7 @@ def test_a_run_is_encoded_as_its_entries_are_one_by_one(digest_type: DigestType,
 
 
 @given(st.lists(st.one_of(st.binary(max_size=120), payloads.filter(bool)), max_size=20))
-def test_what_waits_leaves_in_frames_that_are_as_full_as_runs_let_them_be(appended: list[bytes | list[bytes]]) -> None:
+def test_waiting_runs_leave_in_frames_as_full_as_possible(appended: list[bytes | list[bytes]]) -> None:
     outgoing = Outgoing(7, digester(DigestType.CRC32C, b""), FRAME_BYTES, striped=False)
     for item in appended:
         outgoing.put([item] if isinstance(item, bytes) else runs_of(item, FRAME_BYTES, one_each=False))
@@ -96,14 +96,14 @@ def test_what_waits_leaves_in_frames_that_are_as_full_as_runs_let_them_be(append
 
 
 def heads_of(count: int, size: int = 17) -> tuple[Heads, list[bytes]]:
-    """Heads of so many payloads, and as bytes."""
+    """Heads of ``count`` payloads, as ``Heads`` and as bytes."""
     columns = tuple(pack(f"<{count}q", *range(first, first + count)) for first in (0, 1 << 40, 5))
     return Heads(columns, size), [pack("<3q", n, n + (1 << 40), n + 5)[:size] for n in range(count)]
 
 
 @pytest.mark.parametrize("size", [17, 24])
 @given(payloads)
-def test_runs_with_heads_are_as_long_as_a_frame_lets_them_be(size: int, payloads: list[bytes]) -> None:
+def test_runs_with_heads_are_as_long_as_a_frame_allows(size: int, payloads: list[bytes]) -> None:
     heads, each = heads_of(len(payloads), size)
     whole = [head + payload for head, payload in zip(each, payloads, strict=True)]
     runs = runs_of(payloads, FRAME_BYTES, one_each=False, heads=heads)
@@ -116,9 +116,7 @@ def test_runs_with_heads_are_as_long_as_a_frame_lets_them_be(size: int, payloads
 
 @pytest.mark.parametrize("digest_type", DigestType)
 @pytest.mark.parametrize("size", [1, 100, 3000])
-def test_payloads_with_heads_are_encoded_as_those_that_have_them_in_one_piece(
-    digest_type: DigestType, size: int
-) -> None:
+def test_separate_heads_are_encoded_like_heads_inside_payloads(digest_type: DigestType, size: int) -> None:
     digest = digester(digest_type, b"secret")
     for count in (1, 2, 63, 64, 130):
         bodies = [bytes([n]) * (size + n % 3) for n in range(count)]
@@ -134,7 +132,7 @@ def test_payloads_with_heads_are_encoded_as_those_that_have_them_in_one_piece(
         assert len(apart) == 0
 
 
-def test_entries_with_heads_go_apart_from_those_without_in_their_order() -> None:
+def test_entries_with_and_without_heads_leave_in_separate_frames_in_order() -> None:
     outgoing = Outgoing(7, digester(DigestType.CRC32C, b""), FRAME_BYTES, striped=False)
     heads, each = heads_of(1)
     with_head = runs_of([b"x"], FRAME_BYTES, one_each=False, heads=heads)
@@ -145,18 +143,18 @@ def test_entries_with_heads_go_apart_from_those_without_in_their_order() -> None
 
 
 def split(payloads: list[bytes], counts: list[int]) -> list[list[bytes]]:
-    """The payloads in lists of so many."""
+    """Split the payloads into lists of these lengths."""
     ends = list(itertools.accumulate(counts))
     return [payloads[end - count : end] for end, count in zip(ends, counts, strict=True)]
 
 
-def test_an_arrow_array_is_a_frame_of_its_own() -> None:
+def test_arrow_array_leaves_in_its_own_frame() -> None:
     outgoing = Outgoing(7, digester(DigestType.CRC32C, b""), FRAME_BYTES, striped=False)
     outgoing.put([b"a", *runs_of(pa.array([b"b", b"c"]), FRAME_BYTES, one_each=False), b"d"])
     assert [[bytes(p) for p in outgoing.take().payloads()] for _ in range(3)] == [[b"a"], [b"b", b"c"], [b"d"]]
 
 
-def test_what_is_no_bytes_is_taken_if_it_is_a_buffer_and_refused_before_anything_is_appended_if_not() -> None:
+def test_buffers_are_accepted_as_payloads_and_other_types_refused() -> None:
     assert payloads_of([bytearray(b"ab"), memoryview(b"c"), b""], "append_batch") == [b"ab", b"c", b""]
     with pytest.raises(InvalidArgumentError, match="encode the text first"):
         payloads_of([b"a", "text"], "append_batch")
@@ -166,7 +164,7 @@ def test_what_is_no_bytes_is_taken_if_it_is_a_buffer_and_refused_before_anything
         payloads_of(pa.array([1]), "append_batch")
 
 
-def test_an_entry_that_fits_no_frame_is_refused() -> None:
+def test_entry_larger_than_a_frame_is_refused() -> None:
     large = bytes(PAYLOAD_BYTES_MAX + 1)
     for given_as in ([b"", large], pa.array([b"", large], pa.binary())):
         with pytest.raises(EntryTooLargeError, match="split it"):
@@ -176,8 +174,8 @@ def test_an_entry_that_fits_no_frame_is_refused() -> None:
 
 
 @given(st.lists(st.one_of(st.none(), st.binary(max_size=60)), max_size=60))
-def test_appends_leave_in_order_however_they_come_between_frames(events: list[bytes | None]) -> None:
-    """None: a frame is taken."""
+def test_appends_between_frames_leave_in_order(events: list[bytes | None]) -> None:
+    """In ``events``, None takes a frame."""
     outgoing = Outgoing(7, digester(DigestType.CRC32C, b""), FRAME_BYTES, striped=False)
     came, left = list[bytes](), list[bytes]()
     for event in events:
@@ -194,7 +192,7 @@ def test_appends_leave_in_order_however_they_come_between_frames(events: list[by
         outgoing.take()
 
 
-def test_all_that_waits_goes_into_one_frame_also_what_came_after_the_last_look() -> None:
+def test_next_frame_takes_all_waiting_appends_including_the_latest() -> None:
     outgoing = Outgoing(7, digester(DigestType.CRC32C, b""), FRAME_BYTES, striped=False)
     large = bytes(FRAME_BYTES)
     for payload in (large, b"a", b"b"):
@@ -204,8 +202,8 @@ def test_all_that_waits_goes_into_one_frame_also_what_came_after_the_last_look()
     assert (outgoing.take().count, len(outgoing)) == (3, 0)
 
 
-def test_the_appends_of_an_idle_ledger_take_little_memory() -> None:
-    """The empty deque of each ledger took 760 bytes."""
+def test_idle_ledger_takes_little_memory() -> None:
+    """Each ledger's empty deque took 760 bytes."""
     digest, ledgers = digester(DigestType.CRC32C, b""), list[Outgoing]()
 
     def made() -> Outgoing:

@@ -1,4 +1,4 @@
-"""Which bookies make an ensemble, and what the error says if there are too few."""
+"""Placement: the choice of an ensemble's bookies, and the error if there are too few."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def registered(*names, read_only=()):
 
 
 def placed(**places):
-    """Bookies by name: a rack each, or a dict of fields."""
+    """A topology of bookies by name, each with a rack or a dict of fields."""
     return Topology(
         {
             name: BookieRegistration(name, "host:1", 1, **({"rack": place} if isinstance(place, str) else place))
@@ -48,7 +48,7 @@ def test_an_ensemble_has_distinct_writable_bookies(seed):
     assert "b2" not in chosen
 
 
-def test_every_bookie_gets_its_share():
+def test_random_placement_chooses_every_bookie_equally_often():
     candidates = registered("b1", "b2", "b3", "b4")
     chosen = [name for seed in SEEDS for name in Placement().choose_ensemble(candidates, 2, 2, Random(seed))]
     assert all(chosen.count(name) > 10 for name in candidates.bookies)
@@ -58,7 +58,7 @@ def test_a_bookie_with_more_space_is_chosen_more_often():
     free = {"b1": 1 << 30, "b2": 9 << 30, "b3": 0}
     candidates = Topology(registered("b1", "b2", "b3", "b4").bookies, free_bytes=free)
     chosen = [Placement().choose_ensemble(candidates, 1, 1, Random(seed))[0] for seed in range(1000)]
-    # 1, 9, 0 and, not known, the average of these, which is 3.3.
+    # Weights 1, 9 and 0; b4's free space is unknown and counts as their average, 3.3.
     assert [round(chosen.count(name) / 100) for name in ("b1", "b2", "b3", "b4")] == [1, 7, 0, 2]
     full = Topology(candidates.bookies, free_bytes=dict.fromkeys(candidates.bookies, 0))
     assert len(set(Placement().choose_ensemble(full, 4, 4, Random(0)))) == 4, (
@@ -66,7 +66,7 @@ def test_a_bookie_with_more_space_is_chosen_more_often():
     )
 
 
-def test_too_few_bookies_are_named_with_the_reasons():
+def test_error_about_too_few_bookies_names_each_with_its_reason():
     with pytest.raises(NotEnoughBookiesError, match=r"there are 1 .*b1; b2 is read-only"):
         Placement().choose_ensemble(registered("b1", "b2", read_only=("b2",)), 2, 2, Random(0))
     with pytest.raises(NotEnoughBookiesError, match="none is registered"):
@@ -74,7 +74,7 @@ def test_too_few_bookies_are_named_with_the_reasons():
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_replacement_comes_from_outside_and_from_quarantine_last(seed):
+def test_replacement_is_outside_the_ensemble_and_from_quarantine_only_if_needed(seed):
     candidates = quarantine(registered("b1", "b2", "b3", "b4", "b5", "b6"), "b4", "b6")
     ensemble = ("b1", "b2", "b3")
 
@@ -87,13 +87,13 @@ def test_a_replacement_comes_from_outside_and_from_quarantine_last(seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_new_ledger_is_not_put_on_a_bookie_in_quarantine_if_there_are_others(seed):
+def test_new_ledger_avoids_quarantined_bookies_if_others_suffice(seed):
     candidates = quarantine(registered("b1", "b2", "b3", "b4"), "b2")
     assert set(Placement().choose_ensemble(candidates, 3, 3, Random(seed))) == {"b1", "b3", "b4"}
     assert "b2" in Placement().choose_ensemble(candidates, 4, 4, Random(seed))
 
 
-def test_no_replacement_names_each_candidate():
+def test_error_about_a_missing_replacement_names_each_candidate():
     candidates = quarantine(registered("b1", "b2", "b3", "b4", "b5", read_only=("b4",)), "b2", "b5")
     with pytest.raises(NotEnoughBookiesError) as caught:
         Placement().choose_replacements(candidates, ("b1", "b2", "b3"), ["b2", "b3"], 3, Random(0))
@@ -104,7 +104,7 @@ def test_no_replacement_names_each_candidate():
     )
 
 
-def test_opportunistic_striping_takes_fewer_bookies_but_a_write_quorum():
+def test_opportunistic_striping_takes_fewer_bookies_but_at_least_a_write_quorum():
     def choose(*names):
         return len(Placement().choose_ensemble(registered(*names), 5, 3, Random(0), size_min=3))
 
@@ -117,7 +117,7 @@ def test_opportunistic_striping_takes_fewer_bookies_but_a_write_quorum():
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_copies_lie_on_as_many_racks_as_there_are(seed):
+def test_copies_are_spread_over_as_many_racks_as_possible(seed):
     policy = Placement("rack_aware")
     three = placed(a1="A", a2="A", a3="A", b1="B", c1="C")
     ensemble = policy.choose_ensemble(three, 3, 3, Random(seed))
@@ -131,7 +131,7 @@ def test_copies_lie_on_as_many_racks_as_there_are(seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_of_a_striped_ensemble_each_write_set_is_spread(seed):
+def test_each_write_set_of_a_striped_ensemble_is_spread_over_racks(seed):
     topology = placed(**{f"{rack}{n}": rack for rack, n in product("ABC", range(4))})
     ensemble = Placement("rack_aware", racks_min=2).choose_ensemble(topology, 6, 2, Random(seed))
     for places in write_sets(6, 2):
@@ -139,7 +139,7 @@ def test_of_a_striped_ensemble_each_write_set_is_spread(seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_replacement_comes_from_the_rack_that_was_lost_or_from_a_new_one(seed):
+def test_replacement_comes_from_a_new_rack_or_the_lost_rack(seed):
     topology = placed(a1="A", a2="A", b1="B", b2="B", c1="C")
     policy = Placement("rack_aware")
     assert policy.choose_replacements(topology, ("a1", "b1", "gone"), ["gone"], 3, Random(seed)) == ("c1",)
@@ -147,13 +147,13 @@ def test_a_replacement_comes_from_the_rack_that_was_lost_or_from_a_new_one(seed)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_rack_that_is_needed_comes_before_quarantine(seed):
+def test_quarantined_bookie_is_chosen_if_its_rack_is_required(seed):
     topology = quarantine(placed(a1="A", a2="A", a3="A", b1="B"), "b1")
     assert "b1" not in Placement("rack_aware").choose_ensemble(topology, 3, 3, Random(seed))
     assert "b1" in Placement("rack_aware", racks_min=2).choose_ensemble(topology, 3, 3, Random(seed))
 
 
-def test_too_few_racks_are_refused_by_name():
+def test_error_about_too_few_racks_names_each_bookies_rack():
     with pytest.raises(
         NotEnoughBookiesError, match=r"there are 3 \(a1 on rack 'A', a2 on .*\), not enough on at least 2 racks"
     ):
@@ -164,7 +164,7 @@ def test_too_few_racks_are_refused_by_name():
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_no_two_on_one_host(seed):
+def test_one_per_host_places_each_copy_on_another_host(seed):
     topology = placed(**{f"b{n}": {"host": f"h{n // 2}"} for n in range(8)})
     ensemble = Placement("one_per_host").choose_ensemble(topology, 4, 2, Random(seed))
     assert {topology.bookies[b].host for b in ensemble} == {"h0", "h1", "h2", "h3"}
@@ -172,14 +172,14 @@ def test_no_two_on_one_host(seed):
     assert new in ("b3", "b6", "b7")
 
 
-def test_what_shares_a_host_is_named():
+def test_error_names_bookies_that_share_a_host():
     topology = placed(b1={"host": "h1"}, b2={"host": "h1"}, b3={"host": "h2"}, b4={})
     with pytest.raises(NotEnoughBookiesError) as caught:
         Placement("one_per_host").choose_ensemble(topology, 3, 3, Random(0))
     assert "there are 2 (b1, b3; b4 does not tell its host; b2 shares host h1 with b1)" in str(caught.value)
 
 
-def test_one_per_any_label():
+def test_one_per_executor_places_by_that_label():
     topology = placed(
         b1={"labels": {"executor": "1"}}, b2={"labels": {"executor": "1"}}, b3={"labels": {"executor": "2"}}
     )
@@ -188,12 +188,12 @@ def test_one_per_any_label():
         Placement("one_per_executor").choose_ensemble(topology, 3, 3, Random(0))
 
 
-def test_an_unknown_policy_is_refused():
+def test_unknown_placement_policy_is_refused():
     with pytest.raises(ConfigurationError, match="rack_aware"):
         Placement("rackaware")
 
 
-# -- whatever the topology
+# -- random topologies
 
 
 @given(
@@ -202,7 +202,7 @@ def test_an_unknown_policy_is_refused():
     st.integers(1, 5),
     st.data(),
 )
-def test_an_ensemble_keeps_the_law_or_is_refused_with_every_name(places, name, size, data):
+def test_ensemble_keeps_the_policy_or_the_error_names_every_bookie(places, name, size, data):
     topology = Topology(
         {
             f"b{n}": BookieRegistration(f"b{n}", "a:1", 1, host=place, rack=place, read_only=read_only)
@@ -227,10 +227,10 @@ def test_an_ensemble_keeps_the_law_or_is_refused_with_every_name(places, name, s
         assert not set(ensemble) & set(topology.quarantined)
 
 
-# -- what does not stand where it should
+# -- misplaced bookies
 
 
-def test_an_ensemble_that_keeps_the_policy_has_nobody_misplaced():
+def test_ensemble_that_keeps_the_policy_has_no_misplaced_bookie():
     racks = placed(b1="r1", b2="r2", b3="r1", b4="r3")
     assert Placement("rack_aware", racks_min=2).misplaced(racks, ("b1", "b2", "b3"), 3, Random(0)) == ()
     assert (
@@ -240,23 +240,23 @@ def test_an_ensemble_that_keeps_the_policy_has_nobody_misplaced():
     assert Placement().misplaced(racks, ("b1", "b3"), 2, Random(0)) == ()
 
 
-def test_two_on_one_host_are_one_too_many():
+def test_second_bookie_of_a_host_is_misplaced():
     hosts = placed(b1={"host": "h1"}, b2={"host": "h1"}, b3={"host": "h2"}, b4={"host": "h3"})
     assert Placement("one_per_host").misplaced(hosts, ("b1", "b2", "b3"), 2, Random(0)) == ("b2",)
 
 
-def test_an_ensemble_on_too_few_racks_has_one_misplaced():
+def test_ensemble_on_too_few_racks_has_a_misplaced_bookie():
     racks = placed(b1="r1", b2="r1", b3="r1", b4="r2")
     assert Placement("rack_aware", racks_min=2).misplaced(racks, ("b1", "b2", "b3"), 3, Random(0)) == ("b1",)
 
 
-def test_nobody_is_misplaced_where_no_other_could_be_better():
+def test_no_bookie_is_misplaced_if_no_better_one_exists():
     hosts = placed(b1={"host": "h1"}, b2={"host": "h1"}, b3={"host": "h1"})
     assert Placement("one_per_host").misplaced(hosts, ("b1", "b2"), 2, Random(0)) == ()
     racks = placed(b1="r1", b2="r1", b3="r1")
     assert Placement("rack_aware", racks_min=2).misplaced(racks, ("b1", "b2"), 2, Random(0)) == ()
 
 
-def test_an_ensemble_with_a_bookie_that_is_away_is_left_alone():
+def test_ensemble_with_an_unregistered_bookie_has_no_misplaced_bookie():
     hosts = placed(b1={"host": "h1"}, b2={"host": "h1"}, b3={"host": "h2"}, b4={"host": "h3"})
     assert Placement("one_per_host").misplaced(hosts, ("b1", "b2", "away"), 2, Random(0)) == ()

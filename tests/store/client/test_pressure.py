@@ -1,4 +1,4 @@
-"""Back-pressure through a writer's handle: appends wait for room, go on, or say for what they waited."""
+"""Back-pressure through a writer's handle: appends wait for room, continue, or name the cause of a timeout."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def trio(cluster):
     return cluster.start("b1", "b2", "b3")
 
 
-def test_appends_wait_while_too_much_is_kept_and_go_on_when_it_is_acknowledged(cluster, trio):
+def test_appends_wait_for_room_and_continue_after_acknowledgements(cluster, trio):
     for bookie in trio:
         bookie.answers[Kind.ADD] = held
     ledger = cluster.client(bytes_in_flight_max=4 * KIB, sync_bytes=KIB).create_ledger()
@@ -42,11 +42,11 @@ MISSING = {
 
 
 @pytest.mark.parametrize("missing", MISSING)
-def test_an_append_that_gets_no_room_in_time_says_what_is_missing(cluster, trio, missing):
+def test_append_that_gets_no_room_in_time_names_the_cause(cluster, trio, missing):
     ledger_type, replication, kind, silent, words = MISSING[missing]
     for bookie in trio[:silent]:
         bookie.answers[kind] = silence
-    # An append waits for room twice this time, and appends without progress fail after it.
+    # An append waits for room twice as long, and appends without progress fail after this time.
     client = cluster.client(bytes_in_flight_max=4 * KIB, sync_bytes=2 * KIB, add_timeout_seconds=3.0)
     ledger = client.create_ledger(3, 3, 2, ledger_type=ledger_type, replication=replication)
     future = ledger.append_async(bytes(5 * KIB))

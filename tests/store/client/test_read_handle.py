@@ -1,4 +1,4 @@
-"""A reader that waits for the next entry, while the metadata store answers or does not."""
+"""A reader that waits for the next entry while the metadata store answers or is silent."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.store.metadata.kit import EVENT_SECONDS, ledger
 
 
 class Store(MemoryStore):
-    """Does not answer while it is down."""
+    """A store that does not answer while it is down."""
 
     down = False
 
@@ -39,7 +39,7 @@ class Store(MemoryStore):
 
 
 class Bookies:
-    """Requests of which each is answered with what ``asked`` tells of the entry: its LAC and the entry, or nothing yet."""
+    """Requests answered with the LAC (last-add-confirmed) that ``asked`` returns, and the entry; None: no answer yet."""
 
     def __init__(self, asked):
         self.asked = asked
@@ -69,14 +69,14 @@ def opened(store, asked=lambda: None):
     return ReadHandle(context, *store.read_ledger(1), b"")
 
 
-def test_an_entry_is_heard_of_although_the_metadata_store_does_not_answer(store):
+def test_long_poll_returns_its_entry_while_the_metadata_store_is_down(store):
     reader = opened(store, lambda: 0)
     store.down = True
     assert reader.read_last_add_confirmed_and_entry(0, timeout=EVENT_SECONDS) == (0, "e0")
 
 
-def test_a_reader_with_proof_of_an_entry_asks_no_bookie_and_watches_nothing(store, monkeypatch):
-    """Each piece of a log's plan cost a second question to ZooKeeper and one to each bookie of the ledger."""
+def test_reader_opened_with_a_known_lac_sends_no_request_and_sets_no_watch(store, monkeypatch):
+    """Each ledger in the plan of a log's read cost a second request to ZooKeeper and a request to each of its bookies."""
     monkeypatch.setattr(store, "watch_ledger", lambda *_: pytest.fail("watched"))
     reads, read = [], store.read_ledger
     monkeypatch.setattr(store, "read_ledger", lambda ledger_id: (reads.append(ledger_id), read(ledger_id))[1])
@@ -90,7 +90,7 @@ def test_a_reader_with_proof_of_an_entry_asks_no_bookie_and_watches_nothing(stor
         open_without_recovery(context, 2, b"wrong", confirmed=7)
 
 
-def test_the_lac_is_read_although_the_metadata_store_does_not_answer(store):
+def test_lac_is_read_while_the_metadata_store_is_down(store):
     """Each read waited for the store's deadline, and failed."""
     reader = opened(store, lambda: 7)
     reader._context.config = ClientConfig()
@@ -102,8 +102,8 @@ def test_the_lac_is_read_although_the_metadata_store_does_not_answer(store):
     assert reader.read_last_add_confirmed() == 9
 
 
-def test_a_metadata_store_that_does_not_answer_is_waited_for_seldom_and_not_long(store, monkeypatch):
-    """Each wait holds up a reader. A store that is merely slow is followed nevertheless."""
+def test_reader_waits_rarely_and_briefly_for_a_silent_metadata_store(store, monkeypatch):
+    """Each wait delays a reader. A merely slow store is still followed."""
     waits, now = [], [1000.0]
     reader = opened(store)
 
@@ -119,7 +119,7 @@ def test_a_metadata_store_that_does_not_answer_is_waited_for_seldom_and_not_long
     assert waits == [(0.0, 1.0), (2.5, 0.25), (7.5, 0.5), (17.5, 1.0), (27.5, 1.0)]
 
 
-def test_a_long_poll_goes_on_when_its_watch_is_lost_with_the_metadata_store(store):
+def test_long_poll_continues_when_its_watch_is_lost_with_the_metadata_store(store):
     def asked():
         if not store.down:
             store.down = True
@@ -130,8 +130,8 @@ def test_a_long_poll_goes_on_when_its_watch_is_lost_with_the_metadata_store(stor
     assert reader.read_last_add_confirmed_and_entry(0, timeout=EVENT_SECONDS) == (0, "e0")
 
 
-def test_a_long_poll_goes_over_to_new_bookies_before_its_watch_tells_of_them(store, monkeypatch):
-    """The connections to those that died end at once; the metadata store may take its time."""
+def test_long_poll_moves_to_replacement_bookies_before_its_watch_fires(store, monkeypatch):
+    """Connections to dead bookies end at once, but the metadata store may be slow."""
     monkeypatch.setattr(store, "watch_ledger", lambda ledger_id, changed: None)
     new = ("bookie-4", "bookie-5", "bookie-6")
 
@@ -149,7 +149,7 @@ def test_a_long_poll_goes_over_to_new_bookies_before_its_watch_tells_of_them(sto
     assert reader.read_last_add_confirmed_and_entry(0, timeout=EVENT_SECONDS) == (0, "e0")
 
 
-def test_a_close_is_heard_of_once_the_metadata_store_answers_again(store, monkeypatch):
+def test_long_poll_sees_a_close_when_the_metadata_store_answers_again(store, monkeypatch):
     monkeypatch.setattr(read_handle, "UNFOLLOWED_SECONDS", 0.0)
 
     def asked():
@@ -163,7 +163,7 @@ def test_a_close_is_heard_of_once_the_metadata_store_answers_again(store, monkey
     assert reader.metadata.closed
 
 
-def test_a_ledger_that_was_deleted_is_not_waited_for(store):
+def test_long_poll_on_a_deleted_ledger_raises(store):
     reader = opened(store)
     store.delete_ledger(1)
     with pytest.raises(NoSuchLedgerError):

@@ -1,6 +1,6 @@
-"""Reads through a handle: which answers of bookies are believed, whom a read asks next, and what recovery does.
+"""Reads through a handle: judging bookies' answers, choosing the next replica, and ledger recovery.
 
-Which replica a client asks first is drawn by chance. So a test of bad answers makes each replica the good one in turn.
+A client chooses its first replica at random. So a test of bad answers makes each replica the good one in turn.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BEST = ("b1", "b2", "b3")
 
 
 def written(cluster, *, close=True, **choices):
-    """The id of a ledger that all three bookies have."""
+    """Write a ledger to all three bookies; returns its id."""
     bookies = cluster.start(*BEST)
     ledger = cluster.client().create_ledger(3, 3, **{"ack_quorum": 2} | choices)
     cluster.writers.append(ledger)
@@ -42,7 +42,7 @@ def payloads(reader, *bounds):
 
 
 def script(cluster, kind, answer, but=()):
-    """All bookies ``but`` some answer ``answer``."""
+    """Make all bookies ``but`` some answer with ``answer``."""
     for bookie_id in BEST:
         if bookie_id in but:
             cluster.bookies[bookie_id].answers.pop(kind, None)
@@ -51,7 +51,7 @@ def script(cluster, kind, answer, but=()):
 
 
 def read_answer(entries, **fields):
-    """The answer to a read with these rows of the bookie's entries, changed by ``fields``."""
+    """The answer to a read with these entries of the bookie, changed by ``fields``."""
 
     def answer(bookie, header, body):
         rows = [bookie.entries[header.ledger_id][i]._replace(**fields) for i in entries]
@@ -88,7 +88,7 @@ BAD_ANSWERS = {
 
 
 @pytest.mark.parametrize("bad", BAD_ANSWERS)
-def test_after_an_answer_that_can_not_be_used_the_next_replica_is_asked(cluster, bad):
+def test_read_tries_the_next_replica_after_an_unusable_answer(cluster, bad):
     ledger_id = written(cluster)
     for good in BEST:
         script(cluster, Kind.READ, BAD_ANSWERS[bad][0], but=good)
@@ -97,8 +97,8 @@ def test_after_an_answer_that_can_not_be_used_the_next_replica_is_asked(cluster,
 
 
 @pytest.mark.parametrize("bad", [bad for bad in BAD_ANSWERS if bad not in ("absent", "no such ledger")])
-def test_a_read_that_no_replica_answers_well_names_each_and_denies_nothing(cluster, bad):
-    """Only an explicit "no" of all of them says that an entry is not there."""
+def test_failed_read_names_each_replica_and_does_not_deny_the_entry(cluster, bad):
+    """An entry is absent only if every replica explicitly denies it."""
     ledger_id = written(cluster)
     answer, words = BAD_ANSWERS[bad]
     script(cluster, Kind.READ, answer)
@@ -110,7 +110,7 @@ def test_a_read_that_no_replica_answers_well_names_each_and_denies_nothing(clust
     assert str(raised.value).count(words) == 2, raised.value
 
 
-def test_an_entry_that_all_replicas_deny_is_absent(cluster):
+def test_entry_denied_by_all_replicas_is_absent(cluster):
     ledger_id = written(cluster)
     script(cluster, Kind.READ, Status.NO_SUCH_ENTRY)
     with pytest.raises(NoSuchEntryError):
@@ -121,14 +121,14 @@ def test_an_entry_that_all_replicas_deny_is_absent(cluster):
     ("answer", "error"),
     [(Status.UNAUTHORIZED, UnauthorizedAccessError), (Status.TOO_MANY_REQUESTS, TooManyRequestsError)],
 )
-def test_a_read_that_all_replicas_refuse_says_why(cluster, answer, error):
+def test_read_refused_by_all_replicas_raises_the_reason(cluster, answer, error):
     ledger_id = written(cluster)
     script(cluster, Kind.READ, answer)
     with pytest.raises(error):
         payloads(cluster.client().open_ledger(ledger_id))
 
 
-def test_a_silent_replica_has_another_one_asked_beside_it_or_fails_in_time(cluster):
+def test_silent_replica_causes_a_speculative_read_or_a_timeout(cluster):
     ledger_id = written(cluster)
     for good in BEST:
         script(cluster, Kind.READ, silence, but=good)
@@ -138,7 +138,7 @@ def test_a_silent_replica_has_another_one_asked_beside_it_or_fails_in_time(clust
             payloads(cluster.client(answer_timeout_seconds=0.1).open_ledger(ledger_id))
 
 
-def test_what_came_before_a_damaged_entry_is_used_and_the_rest_asked_elsewhere(cluster):
+def test_entries_before_a_damaged_entry_are_used_and_the_rest_read_elsewhere(cluster):
     ledger_id = written(cluster)
 
     def damaged_from_two_on(bookie, header, body):
@@ -151,7 +151,7 @@ def test_what_came_before_a_damaged_entry_is_used_and_the_rest_asked_elsewhere(c
         assert payloads(cluster.client().open_ledger(ledger_id)) == PAYLOADS
 
 
-def test_a_read_goes_on_behind_what_each_answer_brought(cluster):
+def test_read_continues_after_the_last_entry_of_each_answer(cluster):
     ledger_id = written(cluster)
     for bookie in cluster.bookies.values():
         bookie.entries_per_answer = 1
@@ -160,8 +160,8 @@ def test_a_read_goes_on_behind_what_each_answer_brought(cluster):
     assert sorted(asked) == [0, 1, 2, 3]
 
 
-def test_a_read_tells_its_handle_of_the_lac_that_came_with_it(cluster):
-    """LAC: last add confirmed."""
+def test_read_updates_the_handles_lac(cluster):
+    """LAC: last-add-confirmed."""
     ledger_id = written(cluster, close=False)
     for bookie in cluster.bookies.values():
         bookie.confirmed[ledger_id] = 2
@@ -174,7 +174,7 @@ def test_a_read_tells_its_handle_of_the_lac_that_came_with_it(cluster):
 
 
 @pytest.mark.parametrize(("first", "last"), [(-1, 0), (2, 0), (0, 4), (5, None)])
-def test_a_range_that_is_none_or_is_not_confirmed_is_refused_before_a_bookie_is_asked(cluster, first, last):
+def test_invalid_or_unconfirmed_range_is_refused_without_a_request(cluster, first, last):
     ledger_id = written(cluster)
     reader = cluster.client().open_ledger(ledger_id)
     with pytest.raises((ReadError, ConfigurationError)):
@@ -182,12 +182,12 @@ def test_a_range_that_is_none_or_is_not_confirmed_is_refused_before_a_bookie_is_
     assert not any(bookie.came(Kind.READ) for bookie in cluster.bookies.values())
 
 
-# -- the last add confirmed (LAC)
+# -- last-add-confirmed (LAC)
 
 
-def test_the_lac_is_the_highest_that_a_bookie_tells_and_needs_enough_answers(cluster):
+def test_lac_is_the_highest_of_enough_answers(cluster):
     ledger_id = written(cluster, close=False)
-    # Of any two bookies, which are enough, one knows it.
+    # Two answers are enough, and any two bookies include one that has this LAC.
     cluster.bookies["b2"].confirmed[ledger_id] = cluster.bookies["b3"].confirmed[ledger_id] = 3
     reader = cluster.client().open_ledger_no_recovery(ledger_id)
     assert reader.last_add_confirmed == 3
@@ -199,7 +199,7 @@ def test_the_lac_is_the_highest_that_a_bookie_tells_and_needs_enough_answers(clu
         reader.read_last_add_confirmed()
 
 
-def test_a_long_poll_is_held_by_the_bookies_and_brings_the_entry_with_the_lac(cluster):
+def test_long_poll_waits_at_the_bookies_and_returns_entry_and_lac(cluster):
     ledger_id = written(cluster, close=False)
     reader = cluster.client().open_ledger_no_recovery(ledger_id, confirmed=-1)
     poll = reader.read_last_add_confirmed_and_entry_async(3, SECONDS)
@@ -210,14 +210,14 @@ def test_a_long_poll_is_held_by_the_bookies_and_brings_the_entry_with_the_lac(cl
         assert header.flags & Flag.ENTRY
     bookie = cluster.bookies["b3"]
     bookie.confirmed[ledger_id] = 3
-    # With its next answer it also sends the ones that are due.
+    # With its next answer the bookie also answers polls that are due.
     cluster.client().bookie_status("b3")
     confirmed, entry = poll.result(SECONDS)
     assert (confirmed, entry.payload) == (3, b"three")
     assert not any(each.came(Kind.READ) for each in cluster.bookies.values())
 
 
-def test_a_bookie_that_holds_as_many_long_polls_as_it_may_is_asked_again(cluster):
+def test_long_poll_is_sent_again_to_a_bookie_with_too_many_polls(cluster):
     ledger_id = written(cluster, close=False)
     reader = cluster.client().open_ledger_no_recovery(ledger_id, confirmed=-1)
     script(cluster, Kind.READ_LAC, silence)
@@ -231,10 +231,10 @@ def test_a_bookie_that_holds_as_many_long_polls_as_it_may_is_asked_again(cluster
     assert (confirmed, entry.payload) == (0, b"zero")
 
 
-# -- recovery
+# -- ledger recovery
 
 
-def test_recovery_fences_every_read_and_writes_back_what_one_bookie_has(cluster):
+def test_recovery_fences_with_each_read_and_writes_back_all_entries(cluster):
     ledger_id = written(cluster, close=False)
     kept = cluster.bookies["b1"].entries[ledger_id]
     for entry_id in (2, 3):
@@ -248,7 +248,7 @@ def test_recovery_fences_every_read_and_writes_back_what_one_bookie_has(cluster)
         assert bookie.entries[ledger_id] == kept
 
 
-def test_recovery_ends_a_ledger_before_an_entry_only_if_enough_bookies_deny_it(cluster):
+def test_recovery_closes_before_an_entry_only_if_enough_bookies_deny_it(cluster):
     ledger_id = written(cluster, close=False)
 
     def knows_nothing_of_two(bookie, header, body):
@@ -270,7 +270,7 @@ def test_recovery_ends_a_ledger_before_an_entry_only_if_enough_bookies_deny_it(c
 
 
 @pytest.mark.parametrize("answer", [Status.IO_ERROR, silence, hang_up, garbage])
-def test_recovery_that_can_not_fence_enough_bookies_fails_in_time_and_may_be_tried_again(cluster, answer):
+def test_recovery_without_enough_fenced_bookies_times_out_and_can_be_retried(cluster, answer):
     ledger_id = written(cluster, close=False)
     script(cluster, Kind.READ_LAC, answer)
     with pytest.raises(LedgerRecoveryError):
@@ -279,7 +279,7 @@ def test_recovery_that_can_not_fence_enough_bookies_fails_in_time_and_may_be_tri
     assert payloads(cluster.client().open_ledger(ledger_id)) == PAYLOADS
 
 
-def test_recovery_puts_another_bookie_in_the_place_of_one_that_refuses_what_is_written_back(cluster):
+def test_recovery_replaces_a_bookie_that_refuses_entries_written_back(cluster):
     ledger_id = written(cluster, close=False, ack_quorum=3)
     cluster.bookies["b1"].answers[Kind.ADD] = Status.IO_ERROR
     (spare,) = cluster.start("b4")
@@ -288,7 +288,7 @@ def test_recovery_puts_another_bookie_in_the_place_of_one_that_refuses_what_is_w
     assert sorted(spare.entries[ledger_id]) == [0, 1, 2, 3]
 
 
-def test_a_wrong_password_is_refused_before_anything_is_sent(cluster):
+def test_wrong_password_is_refused_without_a_request(cluster):
     ledger_id = written(cluster, close=False, password=b"right")
     client = cluster.client()
     for call in (client.open_ledger, client.open_ledger_no_recovery):
@@ -298,14 +298,14 @@ def test_a_wrong_password_is_refused_before_anything_is_sent(cluster):
     assert cluster.store.read_ledger(ledger_id).value.state is LedgerState.OPEN
 
 
-def test_a_bookie_that_knows_another_password_ends_the_recovery(cluster):
+def test_recovery_ends_if_bookies_have_another_password(cluster):
     ledger_id = written(cluster, close=False)
     script(cluster, Kind.READ_LAC, Status.UNAUTHORIZED)
     with pytest.raises(UnauthorizedAccessError):
         cluster.client().open_ledger(ledger_id)
 
 
-def test_a_loss_is_accepted_only_by_name_and_of_bookies_that_the_ledger_has(cluster, caplog):
+def test_loss_is_accepted_only_with_a_name_and_for_the_ledgers_bookies(cluster, caplog):
     ledger_id = written(cluster, close=False)
     client = cluster.client(answer_timeout_seconds=5.0, connect_timeout_seconds=5.0)
     with pytest.raises(InvalidArgumentError, match="can't be used alone"):
@@ -322,7 +322,7 @@ def test_a_loss_is_accepted_only_by_name_and_of_bookies_that_the_ledger_has(clus
     assert "with a loss that Ada accepted" in caplog.text
 
 
-def test_a_handle_that_follows_a_ledger_hears_of_its_close(cluster):
+def test_tailing_reader_sees_the_ledger_close(cluster):
     ledger_id = written(cluster, close=False)
     reader = cluster.client().open_ledger_no_recovery(ledger_id, confirmed=-1)
     poll = reader.read_last_add_confirmed_and_entry_async(7, SECONDS)

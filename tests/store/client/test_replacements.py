@@ -1,4 +1,4 @@
-"""Bookies that refuse, die or hang while a ledger is written: who is replaced, who is avoided, and who is asked again."""
+"""Bookies that refuse, die or hang while a ledger is written: replacement, quarantine and repeated adds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def ensemble(ledger):
 
 
 def three_of(cluster, **options):
-    """A ledger on b1, b2 and b3, before there are other bookies."""
+    """A ledger on b1, b2 and b3, created before other bookies exist."""
     cluster.start("b1", "b2", "b3")
     return cluster.client(**options).create_ledger(3, 3, 2)
 
@@ -33,7 +33,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("refusal", REFUSALS)
-def test_a_bookie_that_refuses_an_append_is_replaced_and_the_append_is_on_the_new_one(cluster, refusal):
+def test_bookie_that_refuses_an_append_is_replaced_and_its_successor_gets_the_entry(cluster, refusal):
     ledger = three_of(cluster)
     ledger.append(b"0")
     (spare,) = cluster.start("b4")
@@ -50,7 +50,7 @@ def test_a_bookie_that_refuses_an_append_is_replaced_and_the_append_is_on_the_ne
     assert [entry.payload for entry in reader.read()] == [b"0", b"1", b"2"]
 
 
-def test_a_bookie_that_does_not_answer_in_time_is_replaced(cluster):
+def test_bookie_that_does_not_answer_in_time_is_replaced(cluster):
     ledger = three_of(cluster, answer_timeout_seconds=2.0)
     cluster.start("b4")
     cluster.bookies["b2"].answers[Kind.ADD] = silence
@@ -59,8 +59,8 @@ def test_a_bookie_that_does_not_answer_in_time_is_replaced(cluster):
         await_that(lambda: "b2" not in ensemble(ledger))
 
 
-def test_a_bookie_that_went_away_before_an_append_is_replaced(cluster):
-    """It is sent nothing, so it answers nothing."""
+def test_bookie_that_left_before_an_append_is_replaced(cluster):
+    """The bookie gets no request, so no failed answer reveals that it is gone."""
     ledger = three_of(cluster, quarantine_seconds=0.0)
     ledger.append(b"0")
     cluster.start("b4")
@@ -72,7 +72,7 @@ def test_a_bookie_that_went_away_before_an_append_is_replaced(cluster):
         await_that(lambda: ensemble(ledger) == {"b1", "b3", "b4"})
 
 
-def test_without_a_spare_bookie_appends_go_on_with_an_ack_quorum_until_there_is_one(cluster):
+def test_appends_continue_with_an_ack_quorum_until_a_spare_bookie_exists(cluster):
     ledger = three_of(cluster)
     cluster.bookies["b2"].answers[Kind.ADD] = Status.READ_ONLY
     with ledger:
@@ -82,8 +82,8 @@ def test_without_a_spare_bookie_appends_go_on_with_an_ack_quorum_until_there_is_
         await_that(lambda: ensemble(ledger) == {"b1", "b3", "b4"})
 
 
-def test_a_bookie_that_refused_is_asked_again_and_counts_once_it_takes_the_append(cluster):
-    """Without a spare: the second copy can only come from a bookie that refused."""
+def test_refused_append_is_sent_again_and_counts_when_accepted(cluster):
+    """Without a spare bookie, the second copy can only come from the bookie that refused."""
     ledger = three_of(cluster)
     cluster.bookies["b1"].answers[Kind.ADD] = held
     cluster.bookies["b2"].answers_once[Kind.ADD] += [Status.TOO_MANY_REQUESTS, Status.TOO_MANY_REQUESTS]
@@ -94,9 +94,7 @@ def test_a_bookie_that_refused_is_asked_again_and_counts_once_it_takes_the_appen
 
 
 @pytest.mark.parametrize(("refusal", "replaced"), [(Status.IO_ERROR, False), (Status.READ_ONLY, True)])
-def test_a_delayed_change_waits_for_want_of_an_ack_quorum_but_replaces_a_read_only_bookie_at_once(
-    cluster, refusal, replaced
-):
+def test_delayed_ensemble_change_replaces_only_read_only_bookies_at_once(cluster, refusal, replaced):
     ledger = three_of(cluster, delay_ensemble_change=True)
     cluster.start("b4", "b5")
     cluster.bookies["b2"].answers_once[Kind.ADD].append(refusal)
@@ -113,7 +111,7 @@ def test_a_delayed_change_waits_for_want_of_an_ack_quorum_but_replaces_a_read_on
             assert ensemble(ledger) == {"b1", "b4", "b5"}
 
 
-def test_a_bookie_that_failed_is_not_chosen_while_there_are_others_and_is_while_there_are_none(cluster):
+def test_failed_bookie_is_chosen_only_if_no_other_suffices(cluster):
     cluster.start("b1", "b2", "b3", "b4")
     client = cluster.client(quarantine_seconds=1e6)
     bad = cluster.bookies["b4"]
@@ -129,8 +127,8 @@ def test_a_bookie_that_failed_is_not_chosen_while_there_are_others_and_is_while_
         client.create_ledger(5, 5, 3)
 
 
-def test_a_writer_whose_ledger_was_recovered_meanwhile_is_fenced_by_the_metadata(cluster):
-    """The bookie that refuses is replaced with a compare-and-set, and the record says that the ledger is another's."""
+def test_writer_of_a_recovered_ledger_is_fenced_by_the_metadata(cluster):
+    """The ensemble change is a compare-and-set on the ledger's record, which shows that another client closed the ledger."""
     ledger = three_of(cluster)
     ledger.append(b"0")
     cluster.start("b4", "b5")
@@ -143,7 +141,7 @@ def test_a_writer_whose_ledger_was_recovered_meanwhile_is_fenced_by_the_metadata
 
 
 class FailingStore(MemoryStore):
-    """Its clients can't write records of ledgers for the first few times."""
+    """A store whose first ``failures`` writes of ledger records fail."""
 
     failures = 0
 
@@ -161,7 +159,7 @@ class FailingStore(MemoryStore):
         return store
 
 
-def test_a_change_is_made_once_the_metadata_store_answers_again(cluster):
+def test_ensemble_change_is_made_when_the_metadata_store_answers_again(cluster):
     cluster.store = FailingStore()
     ledger = three_of(cluster)
     cluster.start("b4")
@@ -177,7 +175,7 @@ def test_a_change_is_made_once_the_metadata_store_answers_again(cluster):
 # -- choosing bookies
 
 
-def test_bookies_are_asked_for_their_space_once_and_one_that_does_not_answer_is_used_all_the_same(cluster):
+def test_free_space_is_queried_once_and_a_bookie_without_answer_is_still_used(cluster):
     bookies = cluster.start("b1", "b2", "b3")
     bookies[2].answers[Kind.STATUS] = Status.IO_ERROR
     client = cluster.client(placement_by_free_space=True, quarantine_seconds=0.0)
@@ -187,7 +185,7 @@ def test_bookies_are_asked_for_their_space_once_and_one_that_does_not_answer_is_
     assert [len(bookie.came(Kind.STATUS)) for bookie in bookies] == [1, 1, 1]
 
 
-def test_only_fragments_that_get_no_more_entries_are_misplaced(cluster):
+def test_misplaced_bookies_are_reported_only_for_closed_fragments(cluster):
     cluster.start("b1", "b2", rack="r1")
     cluster.start("b3", rack="r2")
     open_one, closed_one = (cluster.client().create_ledger(2, 2, 2) for _ in range(2))

@@ -1,4 +1,4 @@
-"""Answers as events: what a bookie's frames may be taken to say."""
+"""Answers of bookies and the metadata store, turned into events of the protocol."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.store.metadata.kit import ledger
 
 
 class OneAnswer:
-    """An I/O loop and connections in one, with the same answer to everything."""
+    """An I/O loop and connections in a single object; every request gets the same answer."""
 
     def __init__(self, answer):
         self.answer = answer
@@ -76,7 +76,7 @@ def frame(*ids, good=True, ledger_id=1):
 
 
 def ended(*frames, last, value, status=Status.OK):
-    """An answer to a read: the frames, then what is said of the ids up to ``last`` and after."""
+    """An answer to a read: the frames, then the control frame about entry ids up to ``last`` and after."""
     header = Header(Kind.READ, 1, 1, last_entry_id=last, value=value, status=status)
     return Answer(header.response(), header, frames)
 
@@ -86,35 +86,35 @@ def ids(batches):
 
 
 class TestSparseRead:
-    def test_the_run_of_the_first_entry_and_what_came_ahead(self):
+    def test_answer_splits_into_the_first_run_and_entries_ahead(self):
         event = read(ended(frame(2, 3), frame(4), frame(6, 7), frame(9), last=9, value=6), 2, sparse=True)
         assert (event.first, event.last, ids(event.entries)) == (2, 4, [2, 3, 4])
         assert event.following == Negative(), "5 was looked for"
         assert [i for i, _ in event.ahead] == [6, 7, 9] == [i for _, batches in event.ahead for i in ids(batches)]
 
-    def test_the_first_entry_is_denied_if_it_was_looked_for(self):
+    def test_missing_first_entry_of_a_complete_answer_is_denied(self):
         event = read(ended(frame(6), last=9, value=1), 2, sparse=True)
         assert (event.last, event.following, [i for i, _ in event.ahead]) == (1, Negative(), [6])
 
-    def test_an_answer_of_which_frames_are_missing_denies_nothing(self):
+    def test_answer_with_missing_frames_denies_no_entry(self):
         event = read(ended(frame(6), last=9, value=4), 2, sparse=True)
         assert isinstance(event.following, Unknown) and event.following.reason is UnknownReason.BAD_REQUEST
 
-    def test_behind_a_rotten_entry_nothing_is_known(self):
+    def test_entries_after_a_damaged_entry_are_unknown(self):
         event = read(ended(frame(2), frame(4, good=False), frame(6), last=9, value=3), 2, sparse=True)
         assert (event.last, event.ahead) == (2, ())
         assert isinstance(event.following, Unknown) and event.following.reason is UnknownReason.DIGEST_MISMATCH
 
-    def test_a_bookie_that_cannot_know_is_no_denial(self):
+    def test_limbo_is_not_a_denial(self):
         event = read(ended(last=1, value=0, status=Status.LIMBO), 2, sparse=True)
         assert (event.last, event.following.reason) == (1, UnknownReason.LIMBO)
 
-    def test_a_gap_where_none_was_asked_for_is_a_bad_answer(self):
+    def test_gap_in_an_answer_to_a_dense_read_is_a_bad_answer(self):
         event = read(ended(frame(2), frame(4), last=4, value=2), 2)
         assert (event.last, event.following.reason) == (2, UnknownReason.BAD_REQUEST)
 
     @pytest.mark.parametrize("frames", [[frame(2, 3), frame(3, 4)], [frame(2), frame(2), frame(4)]])
-    def test_an_answer_that_goes_back_is_a_bad_one_and_denies_nothing(self, frames):
+    def test_answer_with_entries_out_of_order_is_bad_and_denies_no_entry(self, frames):
         count = sum(one.header.last_entry_id - one.header.first_entry_id + 1 for one in frames)
         for sparse in (False, True):
             event = read(ended(*frames, last=9, value=count), 2, sparse=sparse)
@@ -123,7 +123,7 @@ class TestSparseRead:
 
 
 class Sent(OneAnswer):
-    """Keeps what is sent, and acknowledges it."""
+    """Keeps sent frames and acknowledges them."""
 
     def __init__(self):
         super().__init__(Answer(Positive()))
@@ -145,8 +145,8 @@ class TestRecoveryAdd:
         half = wire.frames[: len(wire.frames) // 2]
         return [(b"".join(map(bytes, parts)), parts[1]) for parts in half]
 
-    def test_short_batches_that_follow_each_other_go_as_one_frame(self):
-        """The repair of a ledger of 60,000 short batches failed, because its target took only 10,000 requests at a time."""
+    def test_consecutive_short_batches_share_a_frame(self):
+        """The repair of a ledger of 60,000 short batches failed because its target accepts only 10,000 requests at a time."""
         batches = [EntryBatch(frame(i).batch) for i in (0, 1, 2, 4, 5, 9)]
         sent = [EntryBatch(whole) for whole, _ in self.add(*batches)]
         assert [ids([one]) for one in sent] == [[0, 1, 2], [4, 5], [9]]
@@ -155,7 +155,7 @@ class TestRecoveryAdd:
             found = parse_frame(memoryview(whole))
             assert first_mismatch(EntryBatch.checked(found.batch, found.header, found.body_crc), DIGEST) is None
 
-    def test_a_long_batch_goes_as_it_came(self):
+    def test_long_batch_is_sent_unchanged_without_a_copy(self):
         rows = [Entry(1, i, -1, 9, b"x" * 9000, DIGEST(1, i, -1, 9, b"x" * 9000)) for i in range(2)]
         long = EntryBatch(encode_entries(Header(Kind.READ, 1, 1, 0, 1), rows))
         ((whole, body), *others) = self.add(long, EntryBatch(frame(2).batch))
@@ -166,29 +166,29 @@ class TestRecoveryAdd:
 
 
 @pytest.mark.parametrize("status", [Status.OK, Status.NO_SUCH_ENTRY])
-def test_an_answer_whose_entries_did_not_come_denies_nothing(status):
-    """Found by chaos: the bookie sent entries 0 to 4 and says what is after them. Without them that was taken for a word on
-    entry 0: OK tripped the recovery, and NO_SUCH_ENTRY would have counted as a denial."""
+def test_answer_without_its_announced_entries_denies_no_entry(status):
+    """Found by chaos tests: the bookie sent entries 0 to 4 and a status about the entry after them. When the entries did not
+    arrive, the status was applied to entry 0: OK made ledger recovery fail, and NO_SUCH_ENTRY would have counted as a denial."""
     header = Header(Kind.READ, 1, 1, last_entry_id=4, status=status)
     event = read(Answer(header.response(), header))
     assert (event.first, event.last) == (0, -1)
     assert isinstance(event.following, Unknown) and event.following.reason is UnknownReason.BAD_REQUEST
 
 
-def test_a_denial_of_the_first_entry_is_one():
+def test_denial_of_the_first_entry_is_accepted():
     header = Header(Kind.READ, 1, 1, last_entry_id=-1, status=Status.NO_SUCH_ENTRY)
     assert read(Answer(header.response(), header)).following == header.response()
 
 
 def test_entries_of_another_ledger_are_refused():
-    """They have their digests in order, as ledgers may share a password, or have none."""
+    """Their digests match, since ledgers may share a password or have none."""
     event = read(ended(frame(0, ledger_id=2), last=0, value=1))
     assert (event.last, event.entries) == (-1, []) and "of ledger 1" in str(event.following)
 
 
 @pytest.mark.parametrize("sparse", [True, False])
-def test_entries_that_were_not_asked_for_are_refused(sparse):
-    """What lies behind the last entry that was asked for may not be confirmed."""
+def test_entries_beyond_the_requested_range_are_refused(sparse):
+    """Entries after the last requested entry may not be confirmed."""
     event = read(ended(frame(8, 9), frame(10), last=10, value=3), 8, sparse=sparse)
     assert (event.last, event.ahead, event.following.reason) == (9, (), UnknownReason.BAD_REQUEST)
 
@@ -198,13 +198,13 @@ class TestStoreAnswers:
         ("error", "answer"),
         [(MetadataStoreError("no answer"), MetadataFailed), (NotEnoughBookiesError("2"), NoBookies)],
     )
-    def test_a_store_that_does_not_answer_says_nothing_of_bookies(self, error, answer):
+    def test_silent_metadata_store_is_not_reported_as_a_lack_of_bookies(self, error, answer):
         def choose(action):
             raise error
 
         assert answer_from_store(MemoryStore(), 1, ChooseBookies(("b1",), ("b1",)), choose) == answer(error)
 
-    def test_a_store_that_fails_at_once_is_not_asked_again_at_once(self):
+    def test_query_of_a_failing_metadata_store_is_repeated_after_a_pause(self):
         later = []
         io = OneAnswer(None)
         io.submit_later = lambda seconds, *call: later.append(seconds)

@@ -1,4 +1,4 @@
-"""A bookie that refused an add gets it again after a pause. The timers are in the test's hands."""
+"""A refused add is sent again after a pause; the test controls the timers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BUSY = Answer(Unknown(UnknownReason.TOO_MANY_REQUESTS))
 
 
 class Timers(asyncio.SelectorEventLoop):
-    """A loop that only notes later calls."""
+    """An event loop that only records delayed calls."""
 
     def __init__(self):
         super().__init__()
@@ -29,7 +29,7 @@ class Timers(asyncio.SelectorEventLoop):
         self.later.append((delay, callback, arguments))
 
     def pass_time(self):
-        """Make all of them; returns the pauses."""
+        """Make all delayed calls; returns their delays."""
 
         async def call(due):
             for _, callback, arguments in due:
@@ -41,7 +41,7 @@ class Timers(asyncio.SelectorEventLoop):
 
 
 class Ledger:
-    """A driver with one add under way to b1 and b2. ``sent``: the bookies that an add went to, in order."""
+    """A driver with an unacknowledged add to b1 and b2. ``sent``: the bookies of later adds, in order."""
 
     def __init__(self, timers):
         self.timers, self.sent, self.at_once, self.adds = timers, [], None, {}
@@ -89,7 +89,7 @@ def ledger(timers):
     return Ledger(timers)
 
 
-def test_a_bookie_that_goes_on_refusing_is_asked_less_and_less_often(ledger, timers):
+def test_repeated_refusals_lengthen_the_pause_up_to_a_limit(ledger, timers):
     pauses = []
     for _ in range(8):
         ledger.answer("b1")
@@ -98,7 +98,7 @@ def test_a_bookie_that_goes_on_refusing_is_asked_less_and_less_often(ledger, tim
     assert ledger.sent == ["b1"] * 8
 
 
-def test_a_bookie_that_took_something_is_asked_soon_again(ledger, timers):
+def test_acknowledgement_resets_the_pause(ledger, timers):
     for bookie in ("b1", "b2", "b1", "b2"):
         ledger.answer(bookie)
         timers.pass_time()
@@ -108,7 +108,7 @@ def test_a_bookie_that_took_something_is_asked_soon_again(ledger, timers):
     assert timers.pass_time() == [0.1, 0.4]
 
 
-def test_many_refusals_are_one_question(ledger, timers):
+def test_many_refusals_cause_a_single_retry_per_bookie(ledger, timers):
     for bookie in ("b1", "b1", "b2", "b1"):
         ledger.answer(bookie)
     assert timers.pass_time() == [0.1, 0.1]
@@ -117,14 +117,14 @@ def test_many_refusals_are_one_question(ledger, timers):
     assert timers.pass_time() == [0.2]
 
 
-def test_a_bookie_that_refuses_again_at_once_is_asked_again(ledger, timers):
-    """A connection that was cut meanwhile answers before the call returns."""
+def test_retry_refused_synchronously_is_retried_again(ledger, timers):
+    """A connection that was cut meanwhile answers before the send call returns."""
     ledger.at_once = BUSY
     ledger.answer("b1")
     assert [timers.pass_time() for _ in range(3)] == [[0.1], [0.2], [0.4]]
 
 
 @pytest.mark.parametrize("response", [Positive(), Negative(), *(Unknown(reason) for reason in FINAL_REASONS)])
-def test_after_some_answers_a_bookie_is_not_asked_again(response, ledger, timers):
+def test_final_answers_cause_no_retry(response, ledger, timers):
     ledger.answer("b1", Answer(response))
     assert timers.later == []

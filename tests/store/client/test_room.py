@@ -1,4 +1,4 @@
-"""The bytes that the ledgers of one client keep together."""
+"""The limit on the unacknowledged bytes of all ledgers of a client."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KIB = 1024
 
 
 class Writer:
-    """An open ledger as the room knows it."""
+    """An open ledger, seen by ``Room``."""
 
     def __init__(self, room):
         self.room, self.appended, self.released = room, 0, 0
@@ -46,7 +46,7 @@ class Writer:
 
 
 @pytest.mark.parametrize("count_of_ledgers", [1, 2, 5, 50])
-def test_busy_ledgers_keep_no_more_than_the_client_may_and_share_it(count_of_ledgers):
+def test_busy_ledgers_stay_within_the_clients_limit_and_share_it(count_of_ledgers):
     room = Room(10_000 * KIB)
     writers = [Writer(room) for _ in range(count_of_ledgers)]
     for _ in range(1000):
@@ -60,7 +60,7 @@ def test_busy_ledgers_keep_no_more_than_the_client_may_and_share_it(count_of_led
     assert all(0.5 * share <= one <= 1.5 * share for one in kept), kept
 
 
-def test_a_ledger_that_nobody_acknowledges_leaves_room_for_one_that_comes_later():
+def test_unacknowledged_ledgers_leave_room_for_a_later_ledger():
     room = Room(1000 * KIB)
     for _ in range(4):
         Writer(room).fill()
@@ -70,7 +70,7 @@ def test_a_ledger_that_nobody_acknowledges_leaves_room_for_one_that_comes_later(
         late.release(KIB)
 
 
-def test_a_ledger_that_ends_gives_back_its_room_and_its_waiting_append_goes_on():
+def test_ended_ledger_frees_its_room_and_wakes_waiting_appends():
     room = Room(1000 * KIB)
     ending, other = Writer(room), Writer(room)
     ending.fill()
@@ -84,7 +84,7 @@ def test_a_ledger_that_ends_gives_back_its_room_and_its_waiting_append_goes_on()
     assert room.held == 0
 
 
-def test_an_append_waits_until_its_own_or_another_ledger_is_acknowledged():
+def test_append_waits_until_another_ledgers_bytes_are_acknowledged():
     room = Room(1000 * KIB)
     full, other = Writer(room), Writer(room)
     other.fill()
@@ -97,8 +97,8 @@ def test_an_append_waits_until_its_own_or_another_ledger_is_acknowledged():
         assert waiting.result(SECONDS)
 
 
-def test_a_ledger_that_has_to_be_synced_to_forget_is_asked_to_when_others_wait():
-    """Each waited for bytes that only a sync of another one frees, and none was due: nobody appended."""
+def test_volatile_ledger_is_asked_to_sync_when_other_ledgers_wait():
+    """Each ledger waited for bytes that only a sync of another ledger frees, and without appends no sync was due."""
     room, pressed = Room(1000 * KIB), threading.Event()
     volatile, other = Writer(room), Writer(room)
     room.pressed[volatile] = pressed.set
@@ -120,8 +120,8 @@ def adv():
     made._driver.ended.set()
 
 
-def test_entries_behind_a_gap_count_as_kept_and_the_missing_entry_does_not_wait_for_them(adv):
-    """They did not count, so n such handles kept n times half of what one ledger may."""
+def test_entries_behind_a_gap_take_room_and_never_block_the_missing_entry(adv):
+    """Such entries did not count, so n such handles kept n times half of a ledger's limit."""
     room = adv._context.runtime.room
     room.bytes_max = 1000
     adv.append_at_async(2, b"x" * 700)
@@ -132,14 +132,14 @@ def test_entries_behind_a_gap_count_as_kept_and_the_missing_entry_does_not_wait_
         adv.append_at_async(0, b"x" * 10)
         adv.append_at_async(1, b"x" * 10)
         assert not waiting.done()
-        adv._driver.released += 720  # as the I/O thread does at the acknowledgement
+        adv._driver.released += 720  # done by the I/O thread at an acknowledgement
         room.release(720)
         assert waiting.result(SECONDS).entry_id == 3
     assert room.held == 10
     assert adv.last_add_pushed == 3
 
 
-def test_entries_behind_a_gap_that_a_close_gives_up_take_no_room_any_more(adv):
+def test_entries_behind_a_gap_free_their_room_at_a_close(adv):
     room, ended = adv._context.runtime.room, adv._driver.ended
     adv.append_at_async(0, b"x" * 10)
     adv.append_at_async(2, b"x" * 700)

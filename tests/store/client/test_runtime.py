@@ -1,4 +1,4 @@
-"""What the client does for all its open ledgers now and then."""
+"""The client's periodic work for all its open ledgers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECONDS = 60.0
 
 
 class Idle:
-    """A writer that tells its LAC whenever it may. ``owes_lac``: or rests, until it is woken."""
+    """A writer that sends its LAC (last-add-confirmed) whenever it can; without ``owes_lac`` it rests until woken."""
 
     owes_lac = True
 
@@ -42,7 +42,7 @@ class Idle:
 
 
 class Broken(Idle):
-    """One whose ``call`` raises."""
+    """A writer whose method ``call`` raises."""
 
     ledger_id = 7
 
@@ -75,7 +75,7 @@ def runtime():
     made.close()
 
 
-def test_many_idle_writers_tell_their_lac_in_turn_and_a_few_at_a_time(runtime):
+def test_many_idle_writers_send_their_lacs_in_turn_and_few_per_tick(runtime):
     told = queue.SimpleQueue()
     writers = [Idle(told) for _ in range(40)]
     runtime.io.submit(lambda: [runtime._add(writer) for writer in writers])  # between two ticks
@@ -87,7 +87,7 @@ def test_many_idle_writers_tell_their_lac_in_turn_and_a_few_at_a_time(runtime):
     assert len(times) == 40 and max(times.values()) <= min(times.values()) + 1
 
 
-def test_a_writer_at_rest_is_not_looked_at_until_it_is_woken(runtime):
+def test_resting_writer_gets_no_ticks_until_woken(runtime):
     told, others = queue.SimpleQueue(), queue.SimpleQueue()
     writer, other = Idle(told), Idle(others)
     writer.owes_lac = False
@@ -105,8 +105,8 @@ def test_a_writer_at_rest_is_not_looked_at_until_it_is_woken(runtime):
     assert told.empty()
 
 
-def test_writers_that_only_owe_their_lac_are_not_looked_at_in_each_tick(runtime):
-    """Of ten thousand ledgers that are written in turn nearly all do. To look at them was most of what the I/O thread did."""
+def test_writers_that_only_owe_their_lac_are_not_checked_in_each_tick(runtime):
+    """Of ten thousand ledgers written in turn, nearly all only owe their LAC. Checking them was most of the I/O thread's work."""
     looks, told = [], queue.SimpleQueue()
 
     class Counted(Idle):
@@ -126,7 +126,7 @@ def test_writers_that_only_owe_their_lac_are_not_looked_at_in_each_tick(runtime)
     assert len(looks) <= len(writers) + 48 * (ticks + 1)
 
 
-def test_a_writer_that_is_not_quiet_yet_tells_its_lac_once_it_is(runtime):
+def test_busy_writer_sends_its_lac_when_it_is_quiet(runtime):
     told, busy = queue.SimpleQueue(), queue.SimpleQueue()
     writers = [Idle(told) for _ in range(3)]
     writers[1].is_quiet = lambda now: not busy.empty()
@@ -139,7 +139,7 @@ def test_a_writer_that_is_not_quiet_yet_tells_its_lac_once_it_is(runtime):
 
 
 @pytest.mark.parametrize("call", ["tick", "tell_idle_lac"])
-def test_a_writer_whose_tick_fails_is_ended_and_does_not_end_the_deadlines_of_the_others(runtime, caplog, call):
+def test_writer_with_a_failing_tick_is_ended_and_other_writers_keep_ticking(runtime, caplog, call):
     errors, told = queue.SimpleQueue(), queue.SimpleQueue()
     runtime.add_writer(Broken(errors, call))
     error = errors.get(timeout=SECONDS)
@@ -152,7 +152,7 @@ def test_a_writer_whose_tick_fails_is_ended_and_does_not_end_the_deadlines_of_th
     assert errors.empty()
 
 
-def test_a_writer_that_fails_as_bookies_change_does_not_keep_the_others_from_hearing_of_it(runtime):
+def test_writer_that_fails_on_changed_bookies_does_not_stop_other_writers(runtime):
     errors, told = queue.SimpleQueue(), queue.SimpleQueue()
     broken, other = Broken(errors, "bookies_changed"), Idle(told)
     runtime.io.submit(lambda: [runtime._add(writer) for writer in (broken, other)])
@@ -163,8 +163,8 @@ def test_a_writer_that_fails_as_bookies_change_does_not_keep_the_others_from_hea
     runtime.remove_writer(other)
 
 
-def test_a_writer_that_comes_after_the_close_is_ended_at_once():
-    """A ledger that was created as another thread closed the client had no deadlines: its first append waited for ever."""
+def test_writer_added_after_the_close_is_ended_at_once():
+    """A ledger created while another thread closed the client had no deadlines: its first append waited forever."""
     made, errors = Runtime(MemoryStore, client_config()), queue.SimpleQueue()
     made.close()
     made.add_writer(Broken(errors, "tick"))

@@ -1,4 +1,4 @@
-"""A user's script passes ``mypy --strict`` as it is, without a setting for Bookspark; and a mistake in it is found."""
+"""A user's script under ``mypy --strict``, without a setting for Bookspark."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def strictly_checked(directory: Path, script: Path) -> subprocess.CompletedProce
 
 
 @pytest.mark.acceptance
-def test_a_script_that_uses_the_whole_api_passes(directory: Path) -> None:
+def test_script_that_uses_the_whole_api_passes_mypy(directory: Path) -> None:
     checked = strictly_checked(directory, SCRIPT)
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
-def test_a_mistake_is_found(directory: Path) -> None:
+def test_mypy_finds_mistakes_in_a_script(directory: Path) -> None:
     script = directory / "mistakes.py"
     script.write_text(
         "from bookspark import BookKeeper\n"

@@ -1,4 +1,4 @@
-"""A client whose writers send nothing: nobody takes what they submit."""
+"""A client whose writers send nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bookspark.support.threads import Threads
 
 
 def unsent_context() -> SimpleNamespace:
-    """A handle is made with it."""
+    """A context for handles whose submitted calls never run."""
     runtime = SimpleNamespace(
         io=SimpleNamespace(submit=lambda *call: None, submit_once=lambda call: None, here=False),
         connections=None,

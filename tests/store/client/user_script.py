@@ -1,6 +1,6 @@
-"""A user's script that touches the whole documented API. It is not run: ``test_user_script`` has mypy check it, strictly.
+"""A user's script that uses the whole documented API; it is not run, but ``test_user_script`` checks it with ``mypy --strict``.
 
-``assert_type`` makes the check fail where a name lost its type: an ``Any`` hides every mistake.
+``assert_type`` fails the check where a name lost its type: an ``Any`` hides every mistake.
 """
 
 from __future__ import annotations

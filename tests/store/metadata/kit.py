@@ -1,4 +1,4 @@
-"""What several tests of the metadata store need: sample records, sessions that end, and a proxy that loses replies."""
+"""Helpers for tests of the metadata store: sample records, sessions that end, and a proxy that loses replies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CREATE, SET_DATA, MULTI, CLOSE = 1, 5, 14, -11
 
 
 def begun(connect: str, **options: Any) -> ZooKeeperStore:
-    """A store of the cluster at ``connect``, which is begun if none is there."""
+    """A store of the cluster at ``connect``; the cluster is created if it does not exist."""
     return ZooKeeperStore(connect, begin=LedgerManager.HIERARCHICAL, **options)
 
 
@@ -36,8 +36,8 @@ def ledger(ledger_id: int, **fields: Any) -> LedgerMetadata:
 
 @contextlib.contextmanager
 def clients(chroot: str, manager: str = "hierarchical") -> Iterator[Callable[[], MetadataStore]]:
-    """Makes clients of one cluster, each with its own session. ``chroot``: the connection string of the cluster's ZooKeeper; "":
-    a store in memory."""
+    """Makes clients of the same cluster, each with its own session. ``chroot``: the ZooKeeper connection string of the cluster;
+    "": a store in memory."""
     made: list[MemoryStore | ZooKeeperStore] = []
 
     def new() -> MetadataStore:
@@ -55,14 +55,14 @@ def clients(chroot: str, manager: str = "hierarchical") -> Iterator[Callable[[],
 
 
 _ended: set[int] = set()
-"""Sessions of which their clients may not have heard yet that they have ended."""
+"""Ended sessions whose clients may not know it yet."""
 
 
 def end_session(server: str, client: KazooClient) -> None:
-    """End the client's session at the server (``host:port``), or its next one if this was done to it: somebody else takes it over
-    by its id and password, and closes it.
+    """End the client's session at the server (``host:port``), or its next session if that one was already ended here: another
+    connection takes the session over by its id and password, and closes it.
 
-    Both are asked for in one piece. Who waits in between for an answer finds that the client, connected anew, has it back."""
+    Both requests are sent together. With a wait in between, the client would reconnect and take the session back."""
     session_id, password = await_that(
         lambda: (found := client.client_id) and found[0] not in _ended and found, what="the client's session"
     )
@@ -79,7 +79,7 @@ def end_session(server: str, client: KazooClient) -> None:
             if connected is None:
                 return False
             _, timeout_ms = struct.unpack_from(">ii", connected, 4)
-            # Without a timeout there is no such session any more.
+            # A timeout of 0 means that the session no longer exists.
             return timeout_ms == 0 or next(frames, None) is not None
 
     await_that(is_over, what="the end of the session", despite=OSError)
@@ -87,7 +87,7 @@ def end_session(server: str, client: KazooClient) -> None:
 
 
 class LossyProxy:
-    """Stands between a client and ZooKeeper on ``127.0.0.1:port``. ``lose_reply`` loses the reply to an operation: the server
+    """A proxy between a client and ZooKeeper on ``127.0.0.1:port``. ``lose_reply`` loses the reply to an operation: the server
     does the operation, and the client sees the connection end. ``meanwhile`` runs just before that end."""
 
     def __init__(self, upstream: str) -> None:

@@ -1,4 +1,4 @@
-"""A real ZooKeeper that speaks TLS only, asks for a client's certificate, and knows one user by SASL (DIGEST-MD5)."""
+"""A real ZooKeeper with TLS only, required client certificates and a single SASL user (DIGEST-MD5)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _USERS = 'Server {{ org.apache.zookeeper.server.auth.DigestLoginModule required 
 
 @contextmanager
 def secured_zookeeper(directory: Path, certificate: str, ca: str, user: str, password: str) -> Iterator[str]:
-    """Its ``host:port``. Whoever connects waits until it is there."""
+    """Yields its ``host:port`` before the server is up; clients wait for it."""
     directory.mkdir()
     port = free_port()
     (directory / "zoo.cfg").write_text(_SETTINGS.format(port=port, certificate=certificate, ca=ca))

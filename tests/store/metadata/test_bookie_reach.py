@@ -1,4 +1,4 @@
-"""The note of how far a bookie's directories go."""
+"""Notes in the metadata store of the reach of a bookie's directories."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def noted(store):
     return ReachNotes(store, ME).noted
 
 
-def test_what_is_noted_is_found_by_the_next_start(store):
+def test_reach_note_is_read_at_the_next_start(store):
     assert noted(store) == {}
     notes = ReachNotes(store, ME)
     reach = {"/a": Reach(1, 2), "/b": Reach(3, 4)}
@@ -36,7 +36,7 @@ def test_what_is_noted_is_found_by_the_next_start(store):
     assert noted(store) == {"/a": Reach(1, 2), "/b": Reach(5, 6)}
 
 
-def test_it_is_noted_while_the_bookie_serves(store, monkeypatch):
+def test_reach_is_noted_while_the_bookie_serves(store, monkeypatch):
     monkeypatch.setattr(bookie_reach, "NOTED_SECONDS", 0.001)
     asked, reach = threading.Event(), Reach(1, 1)
 
@@ -53,7 +53,7 @@ def test_it_is_noted_while_the_bookie_serves(store, monkeypatch):
     assert noted(store) == {"/a": Reach(2, 2)}
 
 
-def test_nothing_is_written_while_nothing_comes(store):
+def test_unchanged_reach_is_not_written(store):
     notes = ReachNotes(store, ME)
     notes.follow(lambda: {"/a": Reach(1, 1)})
     before = store.read_record(REACHES, ME)
@@ -62,7 +62,7 @@ def test_nothing_is_written_while_nothing_comes(store):
     assert store.read_record(REACHES, ME) == before
 
 
-def test_a_note_that_can_not_be_written_stops_nobody(store, monkeypatch):
+def test_failed_write_of_a_reach_note_is_ignored_and_repeated(store, monkeypatch):
     reach = Reach(1, 1)
     notes = ReachNotes(store, ME)
     notes.follow(lambda: {"/a": reach})
@@ -79,7 +79,7 @@ def test_a_note_that_can_not_be_written_stops_nobody(store, monkeypatch):
     assert noted(store) == {"/a": Reach(2, 2)}
 
 
-def test_a_note_that_is_damaged_is_no_note(store):
+def test_damaged_reach_note_counts_as_none(store):
     store.write_record(REACHES, ME, b"{", None)
     notes = ReachNotes(store, ME)
     assert notes.noted == {}
@@ -88,6 +88,6 @@ def test_a_note_that_is_damaged_is_no_note(store):
     assert noted(store) == {"/a": Reach(1, 1)}
 
 
-def test_a_start_that_ends_before_it_serves_notes_nothing(store):
+def test_bookie_that_never_serves_notes_no_reach(store):
     ReachNotes(store, ME).end()
     assert noted(store) == {}

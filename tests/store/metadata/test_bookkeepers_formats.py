@@ -1,4 +1,4 @@
-"""Cookies, tasks, locks and votes in BookKeeper's formats, and the clusters that have them."""
+"""Cookies, tasks, locks and votes in BookKeeper's formats."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COOKIE = Cookie("bookie-1", ("/a", "/b c"), "9f2d6c1e-0000-4000-8000-00000000000
 
 @contextlib.contextmanager
 def nodes(chroot: str):
-    """A client of ZooKeeper, and the path of the cluster's chroot."""
+    """A ZooKeeper client and the path of the cluster's chroot."""
     host, _, path = chroot.removeprefix("zk://").partition("/")
     kazoo = KazooClient(host)
     kazoo.start()
@@ -40,7 +40,7 @@ def nodes(chroot: str):
         kazoo.close()
 
 
-def test_a_task_is_what_bookkeepers_worker_reads_and_nothing_of_ours_is_lost() -> None:
+def test_task_has_bookkeepers_text_and_keeps_our_fields() -> None:
     document = encode_task(TASK, bookkeepers=True)
     text, _, own = document.partition(b"# bookspark ")
     assert text == b'replica: "bookie-1"\nreplica: "host:3181"\nctime: 1700000000000\n'
@@ -48,24 +48,24 @@ def test_a_task_is_what_bookkeepers_worker_reads_and_nothing_of_ours_is_lost() -
     assert decode_task(7, document) == TASK
 
 
-def test_a_task_of_bookkeepers_auditor_names_bookies_as_lost() -> None:
+def test_task_of_bookkeepers_auditor_marks_bookies_as_lost() -> None:
     found = decode_task(7, b'replica: "bookie-1"\nreplica: "bookie-2"\nctime: 5\n')
     assert found == Task(7, {"bookie-1": Reason.LOST, "bookie-2": Reason.LOST}, marked_at_ms=5)
     assert decode_task(7, b'replica: "bookie-1"\n') == Task(7, {"bookie-1": Reason.LOST})
 
 
-def test_a_line_that_contradicts_the_text_is_not_taken() -> None:
+def test_our_line_that_contradicts_bookkeepers_text_is_ignored() -> None:
     document = encode_task(TASK, bookkeepers=True).replace(b'replica: "host:3181"', b'replica: "bookie-2"')
     assert decode_task(7, document).bookies == {"bookie-1": Reason.LOST, "bookie-2": Reason.LOST}
 
 
 @pytest.mark.parametrize("document", [b"replica: 7", b'replica: "a', b"ctime: x", b'replica: "\xff"'])
-def test_a_damaged_task_is_named(document: bytes) -> None:
+def test_error_about_a_damaged_task_names_its_ledger(document: bytes) -> None:
     with pytest.raises(UnreadableRecordError, match="task of ledger 7"):
         decode_task(7, document)
 
 
-def test_a_cookie_is_what_bookkeepers_tools_show_and_the_bookie_is_known_by_it() -> None:
+def test_cookie_has_bookkeepers_text_and_decodes_to_our_cookie() -> None:
     document = encode_cookie(COOKIE, bookkeepers=True)
     text, _, _ = document.partition(b"# bookspark ")
     assert text.decode() == (
@@ -78,7 +78,7 @@ def test_a_cookie_is_what_bookkeepers_tools_show_and_the_bookie_is_known_by_it()
         decode_cookie(document.replace(b'bookieHost: "bookie-1"', b'bookieHost: "bookie-2"'), "here")
 
 
-def test_a_new_cluster_has_these_formats(chroot: str) -> None:
+def test_new_cluster_for_bookkeepers_clients_has_bookkeepers_formats(chroot: str) -> None:
     with (
         contextlib.closing(ZooKeeperStore(chroot, begin=LedgerManager.BOOKKEEPER)) as store,
         nodes(chroot) as (zk, root),
@@ -93,8 +93,8 @@ def test_a_new_cluster_has_these_formats(chroot: str) -> None:
         assert store.read_cookie("bookie-1") == (COOKIE, 0)
 
 
-def test_nothing_below_instanceid_keeps_bookkeepers_format_from_removing_it(chroot: str) -> None:
-    """Whoever used the cluster that was there changes nothing in the one that is there now."""
+def test_instanceid_has_no_children_and_bookkeepers_shell_can_remove_it(chroot: str) -> None:
+    """After BookKeeper's shell has formatted the cluster, a client of the old cluster changes nothing in the new one."""
     with (
         contextlib.closing(ZooKeeperStore(chroot, begin=LedgerManager.BOOKKEEPER)) as store,
         nodes(chroot) as (zk, root),
@@ -117,7 +117,7 @@ def test_nothing_below_instanceid_keeps_bookkeepers_format_from_removing_it(chro
             assert another.underreplication.list_tasks() == [2]
 
 
-def test_autorecovery_does_not_start_while_one_of_bookkeeper_is_at_work(chroot: str) -> None:
+def test_autorecovery_does_not_start_beside_bookkeepers_auditor(chroot: str) -> None:
     with contextlib.closing(ZooKeeperStore(chroot, begin=LedgerManager.BOOKKEEPER)), nodes(chroot) as (zk, root):
         vote = f"{root}/ledgers/underreplication/auditorelection/V_"
         theirs = zk.create(vote, b'bookieId: "host-9:3181"\n', ephemeral=True, sequence=True)
@@ -128,12 +128,12 @@ def test_autorecovery_does_not_start_while_one_of_bookkeeper_is_at_work(chroot: 
             assert auditors.auditor() == "host-9:3181" and auditors.elect("us") is None
             zk.delete(theirs)
             assert auditors.elect("us") is not None
-            # One that comes later is behind.
+            # A later vote does not win.
             zk.create(vote, b'bookieId: "host-9:3181"\n', ephemeral=True, sequence=True)
             assert auditors.auditor() == "us" and ours.metadata.auditors.elect("another") is None
 
 
-def test_a_task_that_bookkeepers_worker_holds_is_not_taken(chroot: str) -> None:
+def test_task_locked_by_bookkeepers_worker_is_not_taken(chroot: str) -> None:
     with (
         contextlib.closing(ZooKeeperStore(chroot, begin=LedgerManager.BOOKKEEPER)) as store,
         nodes(chroot) as (zk, root),
@@ -150,7 +150,7 @@ def test_a_task_that_bookkeepers_worker_holds_is_not_taken(chroot: str) -> None:
         tasks.release(taken)
 
 
-def test_the_last_check_of_either_auditor_is_known(chroot: str) -> None:
+def test_last_check_of_both_kinds_of_auditor_is_read(chroot: str) -> None:
     with (
         contextlib.closing(ZooKeeperStore(chroot, begin=LedgerManager.BOOKKEEPER)) as store,
         nodes(chroot) as (zk, root),
@@ -172,5 +172,5 @@ def as_earlier_versions_began_it(kazoo: KazooClient, root: str, instance_id: str
     kazoo.create(f"{root}/ledgers/INSTANCEID/{instance_id}")
 
 
-def test_the_layout_says_that_it_is_ours() -> None:
+def test_layout_of_autorecovery_has_bookkeepers_format() -> None:
     assert is_layout(LAYOUT) and not is_layout(b'type: "BASIC"\nversion: 1\n')

@@ -1,4 +1,4 @@
-"""Who may begin a cluster, and what everybody else is told where none is."""
+"""Creation of clusters, and the error where no cluster exists."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore, b
 
 
 def names_below(zookeeper: str) -> set[str]:
-    """Every node of the ensemble, by its path."""
+    """Paths of all nodes of the ZooKeeper ensemble."""
     with contextlib.closing(ZooKeeperStore(f"{zookeeper}/looking", begin=LedgerManager.HIERARCHICAL)) as store:
         paths = [""]
         for path in paths:
@@ -27,12 +27,12 @@ def names_below(zookeeper: str) -> set[str]:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[str]:
-    """A place of a ZooKeeper that no other test has begun a cluster in, not even at its root."""
+    """A path in a ZooKeeper in which no other test has created a cluster, not even at its root."""
     with EmbeddedZooKeeper(tmp_path) as server:
         yield f"{server.connection_string}/tests/{uuid.uuid4().hex}"
 
 
-def test_a_mistyped_place_is_no_empty_cluster_and_stays_as_it_was(place: str) -> None:
+def test_mistyped_connection_string_raises_and_creates_no_node(place: str) -> None:
     servers, _, path = place.partition("/")
     begin_cluster(f"{place}/orders")
     with contextlib.closing(ZooKeeperStore(f"{servers}/looking", begin=LedgerManager.HIERARCHICAL)) as store:
@@ -49,15 +49,15 @@ def test_a_mistyped_place_is_no_empty_cluster_and_stays_as_it_was(place: str) ->
     assert names_below(servers) == before
 
 
-def test_what_is_begun_twice_is_one_cluster(chroot: str) -> None:
+def test_cluster_created_twice_is_the_same_cluster(chroot: str) -> None:
     first = begin_cluster(chroot, LedgerManager.FLAT)
     assert begin_cluster(chroot) == first
     with contextlib.closing(ZooKeeperStore(chroot)) as store:
         assert (store.instance_id, store.layout.manager) == (first, LedgerManager.FLAT)
 
 
-def test_no_cluster_is_begun_over_the_records_of_one_that_was_removed(chroot: str) -> None:
-    """BookKeeper's shell removes what is below "ledgers", and no more: a log of the old cluster named ledgers of the new one."""
+def test_new_cluster_over_records_of_a_removed_cluster_is_refused(chroot: str) -> None:
+    """BookKeeper's shell removes only the nodes below "ledgers": a log of the old cluster then named ledgers of the new one."""
     with contextlib.closing(ZooKeeperStore(chroot, begin=LedgerManager.BOOKKEEPER)) as store:
         first = store.instance_id
         store.write_record("logs", "orders", b"names ledger 0", None)
@@ -68,5 +68,5 @@ def test_no_cluster_is_begun_over_the_records_of_one_that_was_removed(chroot: st
             begin_cluster(chroot, LedgerManager.BOOKKEEPER)
         store.client.delete(store.layout.record("logs", "orders"))
         store.client.ensure_path(f"{store.layout.deletions}/logs-0")
-        # The node of the kind alone is no record, and neither is what counts deletions.
+        # An empty node of the record kind is no record, and neither is the count of deletions.
         assert begin_cluster(chroot, LedgerManager.BOOKKEEPER) != first

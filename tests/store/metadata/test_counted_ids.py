@@ -1,4 +1,4 @@
-"""How many ledger ids BookKeeper's clients drew, from what ZooKeeper tells of a node."""
+"""Number of ledger ids drawn by BookKeeper's clients, from the version of a ZooKeeper node."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bookspark.store.metadata.zookeeper.nodes import Nodes
 
 
 @pytest.mark.parametrize(("made", "there"), [(0, 0), (5, 0), (5, 2), ((1 << 30) + 7, 1), ((1 << 31) - 1, 0)])
-def test_ids_that_were_drawn_are_counted_also_when_the_nodes_version_runs_over(made: int, there: int) -> None:
+def test_drawn_ids_are_counted_even_if_the_nodes_version_overflows(made: int, there: int) -> None:
     told = 2 * made - there
     stat = SimpleNamespace(cversion=(told + (1 << 31)) % (1 << 32) - (1 << 31), numChildren=there)
     connection = SimpleNamespace(client=None, read=lambda what, path, send: (b"", stat))

@@ -1,4 +1,4 @@
-"""The embedded ZooKeeper: how it starts, what it says when it can't, and that it never outlives its parent."""
+"""The embedded ZooKeeper: its start, the errors of a failed start, and its end with its parent."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def await_end(pid: int) -> None:
         os.close(handle)
 
 
-def test_it_serves_on_loopback_until_stopped_and_keeps_its_data(tmp_path: Path) -> None:
+def test_embedded_zookeeper_serves_until_stopped_and_keeps_its_data(tmp_path: Path) -> None:
     server = EmbeddedZooKeeper(tmp_path / "new" / "Ärger & 'more'")
     assert server.pid is None and server.port == 0
     with pytest.raises(MetadataStoreError, match=r"start\(\) first"):
@@ -65,7 +65,7 @@ class ZooKeeperStoreOf:
         self._store.close()
 
 
-def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+def test_port_in_use_is_refused_with_its_number(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(PortInUseError, match=f"port {port} of 127.0.0.1 is in use"):
@@ -73,15 +73,15 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("port", [-1, 65536])
-def test_a_port_that_is_none_is_refused(tmp_path: Path, port: int) -> None:
+def test_invalid_port_is_refused(tmp_path: Path, port: int) -> None:
     with pytest.raises(ConfigurationError, match=f"port {port} is not one"):
         EmbeddedZooKeeper(tmp_path, port=port)
 
 
-def test_a_port_lost_between_look_and_bind_is_replaced(
+def test_port_lost_between_choice_and_bind_is_replaced(
     tmp_path: Path, zookeeper: EmbeddedZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The port's new owner is a ZooKeeper, too: it must not be taken for ours."""
+    """The port's new owner is also a ZooKeeper; it must not be taken for ours."""
     ports = iter([zookeeper.port])
     free_port = embedded._free_port
     monkeypatch.setattr(embedded, "_free_port", lambda wanted: next(ports, None) or free_port(wanted))
@@ -89,7 +89,7 @@ def test_a_port_lost_between_look_and_bind_is_replaced(
         assert server.port != zookeeper.port
 
 
-def test_a_directory_in_use_is_named(zookeeper: EmbeddedZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directory_in_use_is_refused(zookeeper: EmbeddedZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded, "_LOCK_SECONDS", 0.1)
     with pytest.raises(ConfigurationError, match="another ZooKeeper runs in"):
         EmbeddedZooKeeper(zookeeper.directory).start()
@@ -97,20 +97,20 @@ def test_a_directory_in_use_is_named(zookeeper: EmbeddedZooKeeper, monkeypatch: 
         assert store.instance_id
 
 
-def test_a_directory_that_is_a_file_is_named(tmp_path: Path) -> None:
+def test_directory_below_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigurationError, match="can't be written"):
         EmbeddedZooKeeper(tmp_path / "file" / "inner").start()
 
 
-def test_damaged_data_ends_the_start_with_the_servers_last_words(tmp_path: Path) -> None:
+def test_start_with_damaged_data_fails_with_the_servers_last_output(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "version-2").write_text("not a directory")
     with pytest.raises(MetadataStoreError, match=r"ended at its start with status \d+: .*version-2"):
         EmbeddedZooKeeper(tmp_path).start()
 
 
-def test_a_killed_server_is_noticed_and_can_be_started_again(tmp_path: Path) -> None:
+def test_killed_server_is_noticed_and_can_be_restarted(tmp_path: Path) -> None:
     with EmbeddedZooKeeper(tmp_path) as server:
         pid = server.pid
         assert pid
@@ -121,7 +121,7 @@ def test_a_killed_server_is_noticed_and_can_be_started_again(tmp_path: Path) -> 
         assert server.pid not in (None, pid)
 
 
-def test_it_ends_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+def test_embedded_zookeeper_ends_with_its_killed_parent(tmp_path: Path) -> None:
     program = (
         "import sys\nfrom bookspark.store.metadata.zookeeper.embedded import EmbeddedZooKeeper\n"
         "server = EmbeddedZooKeeper(sys.argv[1])\nserver.start()\nprint(server.pid, flush=True)\nsys.stdin.read()\n"
@@ -138,8 +138,8 @@ def test_it_ends_with_a_parent_that_is_killed(tmp_path: Path) -> None:
         assert again.pid != pid
 
 
-def test_a_hanging_server_is_stopped_by_force(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its end by force had no more time than its end by itself: a stop on a busy machine raised TimeoutExpired."""
+def test_hanging_server_is_killed_at_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wait after SIGKILL was as short as the wait before it: a stop on a busy machine raised TimeoutExpired."""
     server = EmbeddedZooKeeper(tmp_path, stop_seconds=0.5)
     server.start()
     pid = server.pid
@@ -158,7 +158,7 @@ def test_a_hanging_server_is_stopped_by_force(tmp_path: Path, monkeypatch: pytes
     await_end(pid)
 
 
-def test_a_forked_child_leaves_it_alone(tmp_path: Path) -> None:
+def test_stop_in_a_forked_child_does_not_end_the_server(tmp_path: Path) -> None:
     with EmbeddedZooKeeper(tmp_path) as server:
         child = os.fork()
         if child == 0:
@@ -180,21 +180,23 @@ def fake_java(directory: Path, version: str, where: str = "java") -> None:
     java.chmod(0o755)
 
 
-def test_no_java_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_java_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigurationError, match=r"no java on PATH.*install Java 17"):
         EmbeddedZooKeeper(tmp_path / "data").start()
 
 
-def test_a_wrong_java_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_java_home_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(ConfigurationError, match=r"JAVA_HOME is .* no bin/java"):
         find_java()
 
 
 @pytest.mark.parametrize(("told", "version"), [('openjdk version "11.0.20"', 11), ('java version "1.8.0_412"', 8)])
-def test_an_old_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str, version: int) -> None:
+def test_old_java_is_refused_with_its_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str, version: int
+) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     fake_java(tmp_path, told)
@@ -202,7 +204,7 @@ def test_an_old_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str,
         find_java()
 
 
-def test_a_java_that_tells_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_without_a_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_java(tmp_path, "what?", "bin/java")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(ConfigurationError, match="does not tell its version"):
@@ -210,7 +212,7 @@ def test_a_java_that_tells_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("told", ['openjdk version "17.0.15"', 'openjdk version "21" 2023-09-19'])
-def test_java_home_goes_before_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str) -> None:
+def test_java_home_is_used_before_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str) -> None:
     fake_java(tmp_path, told, "bin/java")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert find_java() == str(tmp_path / "bin" / "java")

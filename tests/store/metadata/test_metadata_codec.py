@@ -1,4 +1,4 @@
-"""The documents of the metadata store: each comes back as it was, or is refused by name."""
+"""Documents of the metadata store: each decodes to the encoded value or is refused with its name."""
 
 from __future__ import annotations
 
@@ -62,22 +62,22 @@ def ledgers(draw: st.DrawFn) -> LedgerMetadata:
 
 
 @given(ledgers())
-def test_a_ledgers_metadata_comes_back_as_it_was(metadata: LedgerMetadata) -> None:
+def test_ledger_metadata_decodes_to_the_encoded_value(metadata: LedgerMetadata) -> None:
     assert decode_ledger(metadata.ledger_id, encode_ledger(metadata)) == metadata
 
 
 @given(st.builds(Cookie, TEXT, st.lists(TEXT).map(tuple), TEXT, TEXT))
-def test_a_cookie_comes_back_as_it_was(cookie: Cookie) -> None:
+def test_cookie_decodes_to_the_encoded_value(cookie: Cookie) -> None:
     assert decode_cookie(encode_cookie(cookie), "here") == cookie
 
 
 @given(st.builds(BookieRegistration, TEXT, TEXT, INT64, TEXT, INT64, st.booleans()))
-def test_a_registration_comes_back_as_it_was(registration: BookieRegistration) -> None:
+def test_registration_decodes_to_the_encoded_value(registration: BookieRegistration) -> None:
     assert decode_registration("b", encode_registration(registration)) == registration
 
 
 @given(st.binary())
-def test_whatever_else_is_refused_by_name(document: bytes) -> None:
+def test_random_bytes_are_refused_with_the_records_name(document: bytes) -> None:
     for decode in (decode_ledger, decode_registration):
         with pytest.raises(MetadataStoreError, match="42"):
             decode(42, document)  # type: ignore[operator]
@@ -103,7 +103,7 @@ WITH_LOSS = ledger(
 )
 
 
-def test_an_accepted_loss_is_a_field_and_comes_back_as_it_was() -> None:
+def test_accepted_loss_is_a_field_of_the_ledgers_document() -> None:
     document = encode_ledger(WITH_LOSS)
     assert decode_ledger(7, document) == WITH_LOSS
     assert json.loads(document)["acceptedLoss"]["losses"][1] == {
@@ -114,8 +114,8 @@ def test_an_accepted_loss_is_a_field_and_comes_back_as_it_was() -> None:
     }
 
 
-def test_an_older_client_refuses_a_record_with_an_accepted_loss_and_reads_all_others() -> None:
-    """It would drop the field with its next compare-and-set."""
+def test_only_records_with_an_accepted_loss_have_format_version_2() -> None:
+    """An older client refuses such a record; otherwise its next compare-and-set would drop the field."""
     assert json.loads(encode_ledger(WITH_LOSS))["formatVersion"] == 2
     document = json.loads(encode_ledger(ledger(7)))
     assert document["formatVersion"] == 1 and "acceptedLoss" not in document
@@ -132,20 +132,20 @@ def test_an_older_client_refuses_a_record_with_an_accepted_loss_and_reads_all_ot
         ("namedBookies", [1]),
     ],
 )
-def test_an_accepted_loss_that_cannot_be_is_refused(field: str, value: object) -> None:
+def test_impossible_accepted_loss_is_refused(field: str, value: object) -> None:
     document = json.loads(encode_ledger(WITH_LOSS))
     document["acceptedLoss"][field] = value
     with pytest.raises(MetadataStoreError, match="ledger 7"):
         decode_ledger(7, json.dumps(document).encode())
 
 
-def test_the_label_of_an_earlier_version_stays_a_label() -> None:
+def test_accepted_loss_in_custom_metadata_stays_custom_metadata() -> None:
     label = {"bookspark.accepted_loss": b'{"by": "ann", "at_ms": 5, "not_known": ["entry 3"]}'}
     found = decode_ledger(7, encode_ledger(ledger(7, custom_metadata=label)))
     assert found.custom_metadata == label and found.accepted_loss is None
 
 
-def test_the_fields_are_those_of_ledger_metadata_format() -> None:
+def test_ledger_document_has_the_fields_of_ledger_metadata_format() -> None:
     document = json.loads(
         encode_ledger(ledger(7, master_key=b"key", custom_metadata={"a": b"b"}, c_token=9, ctime_ms=17))
     )
@@ -188,25 +188,25 @@ def changed(**fields: object) -> bytes:
         (b"\xff\xfe", "can't be read"),
     ],
 )
-def test_a_bad_document_is_refused_with_the_reason_and_the_ledger(document: bytes, why: str) -> None:
+def test_bad_document_is_refused_with_its_ledger_and_the_reason(document: bytes, why: str) -> None:
     with pytest.raises(MetadataStoreError, match=f"ledger 7.*{why}"):
         decode_ledger(7, document)
 
 
-def test_a_newer_bookies_registration_is_read() -> None:
+def test_registration_with_an_unknown_field_is_read() -> None:
     document = json.loads(encode_registration(BookieRegistration("b", "a:1", 3)))
     assert decode_registration("b", json.dumps({**document, "rack": "r1"}).encode()).address == "a:1"
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1))
-def test_a_record_name_comes_back_from_its_node(name: str) -> None:
+def test_record_name_decodes_from_its_node_name(name: str) -> None:
     node = encode_name(name)
     assert decode_name(node) == name
     assert "/" not in node and node not in (".", "..") and node.isascii() and node.isprintable()
 
 
 @given(st.integers(0, 9_999_999_999), st.sampled_from(LedgerManager))
-def test_a_ledger_id_comes_back_from_its_path(ledger_id: int, manager: LedgerManager) -> None:
+def test_ledger_id_decodes_from_its_path(ledger_id: int, manager: LedgerManager) -> None:
     layout = Layout("/root", manager)
     *above, leaf = layout.ledger(ledger_id).removeprefix(f"{layout.ledgers}/").split("/")
     assert ledger_ids([leaf, "LAYOUT", "idgen", "L"], "".join(above)) == [ledger_id]

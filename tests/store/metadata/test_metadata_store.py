@@ -1,4 +1,4 @@
-"""One behaviour suite over every metadata store: ZooKeeper with both ledger managers, and the twin in memory."""
+"""Behaviour of every metadata store: ZooKeeper with both ledger managers, and the store in memory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ AWKWARD_NAMES = ["plain", "with/slash", ".", "..", "…", "100 %", "a%2Fb", "rea
 
 @pytest.fixture(params=["hierarchical", "flat", "memory"])
 def stores(request: pytest.FixtureRequest) -> Iterator[Callable[[], MetadataStore]]:
-    """Makes clients of one cluster, each with its own session."""
+    """Makes clients of the same cluster, each with its own session."""
     in_memory = request.param == "memory"
     with clients("") if in_memory else clients(request.getfixturevalue("chroot"), request.param) as new:
         yield new
@@ -54,18 +54,18 @@ def other(store: MetadataStore, stores: Callable[[], MetadataStore]) -> Metadata
 # -- cluster
 
 
-def test_all_clients_see_one_instance_id(store: MetadataStore, other: MetadataStore) -> None:
+def test_all_clients_see_the_same_instance_id(store: MetadataStore, other: MetadataStore) -> None:
     assert store.instance_id == other.instance_id != ""
 
 
-def test_a_closed_store_says_so(store: MetadataStore) -> None:
+def test_closed_store_raises_an_error_that_says_so(store: MetadataStore) -> None:
     store.close()
     store.close()
     with pytest.raises(MetadataStoreError, match="closed"):
         store.list_ledgers()
 
 
-def test_a_store_is_refused_in_a_forked_child_and_lives_on_in_its_parent(store: MetadataStore) -> None:
+def test_store_is_refused_in_a_forked_child_and_still_works_in_its_parent(store: MetadataStore) -> None:
     store.create_ledger(ledger(1))
     child = os.fork()
     if child == 0:
@@ -91,9 +91,7 @@ def test_ledger_ids_start_at_0_and_are_never_given_twice(store: MetadataStore, o
     assert given == [0, 1, 2, 3, 4, 5]
 
 
-def test_the_highest_id_counts_what_users_gave_also_once_it_is_deleted(
-    store: MetadataStore, other: MetadataStore
-) -> None:
+def test_highest_ledger_id_includes_given_ids_of_deleted_ledgers(store: MetadataStore, other: MetadataStore) -> None:
     assert store.highest_ledger_id() == -1
     assert [store.new_ledger_id(), store.highest_ledger_id()] == [0, 0]
     for given in (50, 7, LEDGER_ID_MAX):
@@ -106,13 +104,13 @@ def test_the_highest_id_counts_what_users_gave_also_once_it_is_deleted(
     assert store.last_ledger_id() == 0 and store.new_ledger_id() == 1
 
 
-def test_the_highest_id_is_that_of_all_who_give_at_once(store: MetadataStore, other: MetadataStore) -> None:
+def test_highest_ledger_id_is_right_after_concurrent_given_ids(store: MetadataStore, other: MetadataStore) -> None:
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda given: (store, other)[given % 2].note_given_id(given), range(8)))
     assert store.highest_ledger_id() == other.highest_ledger_id() == 7
 
 
-def test_ids_that_are_skipped_are_given_to_nobody(store: MetadataStore, other: MetadataStore) -> None:
+def test_skipped_ledger_ids_are_never_given(store: MetadataStore, other: MetadataStore) -> None:
     assert store.new_ledger_id() == 0
     store.skip_ledger_ids(1_234)
     assert other.last_ledger_id() == store.highest_ledger_id() == 1_234
@@ -120,7 +118,7 @@ def test_ids_that_are_skipped_are_given_to_nobody(store: MetadataStore, other: M
     assert other.new_ledger_id() == 1_235
 
 
-def test_lost_records_are_those_that_all_have_noted(store: MetadataStore, other: MetadataStore) -> None:
+def test_lost_records_noted_concurrently_are_merged(store: MetadataStore, other: MetadataStore) -> None:
     with ThreadPoolExecutor(4) as threads:
         noted = [LostRecords(10 * number, 10 * number + 8 + number % 2) for number in range(8)]
         list(threads.map(lambda one: note_lost_records((store, other)[one.first // 10 % 2], one), noted))
@@ -146,7 +144,7 @@ def test_ledger_ids_are_unique_over_threads(store: MetadataStore) -> None:
     assert sorted(given) == list(range(40))
 
 
-def test_a_created_ledger_is_read_as_it_was_by_every_client(store: MetadataStore, other: MetadataStore) -> None:
+def test_created_ledger_reads_the_same_for_every_client(store: MetadataStore, other: MetadataStore) -> None:
     metadata = ledger(5, master_key=b"\0\xff", custom_metadata={"ö": b"\x80"}, ctime_ms=17, c_token=2**62)
     assert store.create_ledger(metadata) == 0
     assert other.read_ledger(5) == (metadata, 0)
@@ -158,18 +156,18 @@ def test_a_second_ledger_of_the_same_id_is_refused(store: MetadataStore, other: 
         other.create_ledger(ledger(5, c_token=2))
 
 
-def test_a_create_finds_its_own_record_by_its_token(store: MetadataStore) -> None:
+def test_repeated_create_recognises_its_record_by_its_token(store: MetadataStore) -> None:
     assert store.create_ledger(ledger(5, c_token=1)) == 0
     assert store.create_ledger(ledger(5, c_token=1)) == 0
 
 
-def test_a_token_of_0_is_nobodys(store: MetadataStore) -> None:
+def test_create_with_token_0_never_recognises_its_record(store: MetadataStore) -> None:
     store.create_ledger(ledger(5))
     with pytest.raises(LedgerExistsError):
         store.create_ledger(ledger(5))
 
 
-def test_finding_ones_own_record_does_not_hide_that_it_was_changed(store: MetadataStore, other: MetadataStore) -> None:
+def test_repeated_create_does_not_hide_a_change_by_another_client(store: MetadataStore, other: MetadataStore) -> None:
     metadata = ledger(5, c_token=1)
     store.create_ledger(metadata)
     other.write_ledger(metadata.in_recovery(), 0)
@@ -177,13 +175,13 @@ def test_finding_ones_own_record_does_not_hide_that_it_was_changed(store: Metada
         store.write_ledger(metadata.close_at(9, 90), store.create_ledger(metadata))
 
 
-def test_a_ledger_that_is_not_there(store: MetadataStore) -> None:
+def test_operations_on_a_missing_ledger_raise(store: MetadataStore) -> None:
     for operation in (store.read_ledger, store.delete_ledger, lambda i: store.write_ledger(ledger(i), 0)):
         with pytest.raises(NoSuchLedgerError, match="ledger 5"):
             operation(5)
 
 
-def test_of_two_changes_over_one_version_one_loses(store: MetadataStore, other: MetadataStore) -> None:
+def test_second_of_two_writes_over_the_same_version_fails(store: MetadataStore, other: MetadataStore) -> None:
     metadata = ledger(5)
     version = store.create_ledger(metadata)
     assert store.write_ledger(metadata.in_recovery(), version) == 1
@@ -193,7 +191,7 @@ def test_of_two_changes_over_one_version_one_loses(store: MetadataStore, other: 
     assert store.read_ledger(5) == (metadata.in_recovery().close_at(3, 30), 2)
 
 
-def test_a_deleted_ledger_is_gone_and_its_place_can_be_taken(store: MetadataStore, other: MetadataStore) -> None:
+def test_deleted_ledger_is_gone_and_its_id_can_be_used_again(store: MetadataStore, other: MetadataStore) -> None:
     store.create_ledger(ledger(5))
     other.delete_ledger(5)
     with pytest.raises(NoSuchLedgerError):
@@ -201,7 +199,7 @@ def test_a_deleted_ledger_is_gone_and_its_place_can_be_taken(store: MetadataStor
     assert store.create_ledger(ledger(5)) == 0
 
 
-def test_the_list_is_whole_and_ascending(store: MetadataStore, other: MetadataStore) -> None:
+def test_list_of_ledgers_is_complete_and_ascending(store: MetadataStore, other: MetadataStore) -> None:
     assert store.list_ledgers() == []
     ids = [0, 1, 9_999, 10_000, 10_001, 99_999_999, 100_000_000, 2**31 - 1, 9_999_999_999]
     for ledger_id in reversed(ids):
@@ -231,12 +229,12 @@ def test_ledgers_can_be_listed_in_spans_of_ids(store: MetadataStore, other: Meta
 
 
 @pytest.mark.parametrize("ledger_id", [-1, 10_000_000_000])
-def test_an_id_without_a_place_is_refused(store: MetadataStore, ledger_id: int) -> None:
+def test_ledger_id_out_of_range_is_refused(store: MetadataStore, ledger_id: int) -> None:
     with pytest.raises(ConfigurationError, match=str(ledger_id)):
         store.create_ledger(ledger(ledger_id))
 
 
-def test_a_record_too_large_is_refused_and_harms_nothing(store: MetadataStore) -> None:
+def test_too_large_record_is_refused_and_the_store_still_works(store: MetadataStore) -> None:
     with pytest.raises(ConfigurationError, match="ledger 5 takes"):
         store.create_ledger(ledger(5, custom_metadata={"big": bytes(1_000_000)}))
     with pytest.raises(ConfigurationError, match="make it smaller"):
@@ -244,8 +242,8 @@ def test_a_record_too_large_is_refused_and_harms_nothing(store: MetadataStore) -
     assert store.write_record("logs", "fits", bytes(1_000_000), None) == 0
 
 
-def test_creates_and_deletes_at_once_lose_nothing(store: MetadataStore, other: MetadataStore) -> None:
-    """Deleting removes empty nodes above; a create in the same place must not trip over that."""
+def test_concurrent_creates_and_deletes_lose_no_ledger(store: MetadataStore, other: MetadataStore) -> None:
+    """A delete also removes empty parent nodes; a concurrent create below them must not fail."""
     for ledger_id in (1, 2):
         store.create_ledger(ledger(ledger_id))
 
@@ -279,13 +277,13 @@ def test_a_ledgers_watcher_is_called_once(store: MetadataStore, other: MetadataS
     assert calls.count == 1
 
 
-def test_watching_a_ledger_that_is_gone_calls_at_once(store: MetadataStore) -> None:
+def test_watcher_of_a_missing_ledger_is_called_at_once(store: MetadataStore) -> None:
     calls = Changes()
     store.watch_ledger(5, calls)
     calls.wait()
 
 
-def test_a_watcher_may_use_the_store_and_may_fail(store: MetadataStore) -> None:
+def test_watcher_can_use_the_store_and_can_fail(store: MetadataStore) -> None:
     metadata, read, calls = ledger(5), [], Changes()
     store.create_ledger(metadata)
 
@@ -304,7 +302,7 @@ def test_a_watcher_may_use_the_store_and_may_fail(store: MetadataStore) -> None:
 # -- bookies
 
 
-def test_a_registered_bookie_is_seen_until_it_unregisters(store: MetadataStore, other: MetadataStore) -> None:
+def test_registered_bookie_is_listed_until_it_unregisters(store: MetadataStore, other: MetadataStore) -> None:
     assert other.bookies() == {}
     store.register_bookie(BOOKIE)
     assert other.bookies() == {"bookie-1": BOOKIE}
@@ -313,20 +311,20 @@ def test_a_registered_bookie_is_seen_until_it_unregisters(store: MetadataStore, 
     assert other.bookies() == {}
 
 
-def test_a_registration_goes_with_its_session(store: MetadataStore, other: MetadataStore) -> None:
+def test_registration_ends_with_its_session(store: MetadataStore, other: MetadataStore) -> None:
     store.register_bookie(BOOKIE)
     store.close()
     assert other.bookies() == {}
 
 
-def test_read_only_and_back(store: MetadataStore, other: MetadataStore) -> None:
+def test_bookie_can_change_to_read_only_and_back(store: MetadataStore, other: MetadataStore) -> None:
     read_only = BookieRegistration("bookie-1", "127.0.0.1:3181", incarnation=7, read_only=True)
     for registration in (BOOKIE, read_only, BOOKIE, BOOKIE):
         store.register_bookie(registration)
         assert other.bookies() == {"bookie-1": registration}
 
 
-def test_a_bookie_that_changes_its_mode_is_in_every_listing(store: MetadataStore, other: MetadataStore) -> None:
+def test_bookie_that_changes_its_mode_is_in_every_listing(store: MetadataStore, other: MetadataStore) -> None:
     read_only = BookieRegistration("bookie-1", "127.0.0.1:3181", incarnation=7, read_only=True)
     store.register_bookie(BOOKIE)
     done = threading.Event()
@@ -344,7 +342,7 @@ def test_a_bookie_that_changes_its_mode_is_in_every_listing(store: MetadataStore
     assert other.bookies() == {"bookie-1": BOOKIE}
 
 
-def test_a_registration_that_another_session_left_is_replaced(store: MetadataStore, other: MetadataStore) -> None:
+def test_registration_left_by_another_session_is_replaced(store: MetadataStore, other: MetadataStore) -> None:
     again = BookieRegistration("bookie-1", "127.0.0.1:4000", incarnation=8)
     store.register_bookie(BOOKIE)
     other.register_bookie(again)
@@ -370,7 +368,7 @@ def test_watchers_of_bookies_are_called_for_every_change(store: MetadataStore, o
 
 
 @pytest.mark.parametrize("bookie_id", ["", "readonly", "a/b", "..", "ä"])
-def test_a_bookie_id_that_can_be_no_node_is_refused(store: MetadataStore, bookie_id: str) -> None:
+def test_bookie_id_that_is_no_valid_node_name_is_refused(store: MetadataStore, bookie_id: str) -> None:
     with pytest.raises(ConfigurationError, match="bookie id"):
         store.register_bookie(BookieRegistration(bookie_id, "a:1", 1))
     with pytest.raises(ConfigurationError, match="bookie id"):
@@ -380,7 +378,7 @@ def test_a_bookie_id_that_can_be_no_node_is_refused(store: MetadataStore, bookie
 # -- cookies
 
 
-def test_a_cookie_is_made_changed_and_deleted_by_compare_and_set(store: MetadataStore, other: MetadataStore) -> None:
+def test_cookie_is_created_changed_and_deleted_by_compare_and_set(store: MetadataStore, other: MetadataStore) -> None:
     assert store.read_cookie("bookie-1") is None
     assert store.write_cookie(COOKIE, None) == 0
     with pytest.raises(MetadataVersionError, match="bookie-1 is there already"):
@@ -404,8 +402,8 @@ def test_a_cookie_is_made_changed_and_deleted_by_compare_and_set(store: Metadata
 # -- records
 
 
-def test_many_records_are_read_in_the_order_of_their_names_and_none_where_there_is_none(store: MetadataStore) -> None:
-    # More than are asked for at once.
+def test_many_records_are_read_in_the_given_order_with_none_for_missing_records(store: MetadataStore) -> None:
+    # More records than a single request reads.
     names = [f"orders@{number}" for number in range(1100)]
     for name in (names[3], *names[::50]):
         store.write_record("logs", name, name.encode(), None)
@@ -438,10 +436,10 @@ def test_a_record_of_any_name_is_changed_by_compare_and_set(store: MetadataStore
         store.write_record("logs", name, b"3", 1)
 
 
-def test_a_compare_and_set_does_not_take_a_record_that_was_made_anew_for_the_one_it_read(
+def test_compare_and_set_fails_on_a_record_deleted_and_created_again(
     store: MetadataStore, other: MetadataStore
 ) -> None:
-    """Versions began anew with the record: who had paused over its deletion wrote over the new one, or deleted it."""
+    """Versions started again with a new record: a client that paused over the deletion overwrote or deleted the new record."""
     store.write_record("logs", "orders", b"old", None)
     found = store.read_record("logs", "orders")
     (together,) = store.read_records("logs", ["orders"])
@@ -456,7 +454,7 @@ def test_a_compare_and_set_does_not_take_a_record_that_was_made_anew_for_the_one
             late()
     kept = other.read_record("logs", "orders")
     assert kept is not None and kept.value == b"new"
-    # Who made it, or reads it now, changes it.
+    # Its creator, and a client that has read it since, can change it.
     assert store.write_record("logs", "orders", b"newer", kept.version) == kept.version + 1
     other.delete_record("logs", "orders", kept.version + 1)
     made = store.write_record("logs", "orders", b"third", None)
@@ -464,7 +462,7 @@ def test_a_compare_and_set_does_not_take_a_record_that_was_made_anew_for_the_one
     assert made not in (found.version, kept.version)
 
 
-def test_all_awkward_names_stand_side_by_side(store: MetadataStore, other: MetadataStore) -> None:
+def test_records_with_awkward_names_coexist(store: MetadataStore, other: MetadataStore) -> None:
     for name in AWKWARD_NAMES:
         store.write_record("logs", name, name.encode(), None)
     assert other.list_records("logs") == sorted(AWKWARD_NAMES)
@@ -472,14 +470,14 @@ def test_all_awkward_names_stand_side_by_side(store: MetadataStore, other: Metad
     assert "plain" not in other.list_records("logs")
 
 
-def test_a_record_without_a_name_or_of_an_odd_kind_is_refused(store: MetadataStore) -> None:
+def test_record_without_a_name_or_with_an_invalid_kind_is_refused(store: MetadataStore) -> None:
     with pytest.raises(ConfigurationError, match="name that is not empty"):
         store.write_record("logs", "", b"", None)
     with pytest.raises(ConfigurationError, match="record kind"):
         store.list_records("a/b")
 
 
-def test_a_records_watcher_sees_it_made_changed_and_deleted(store: MetadataStore, other: MetadataStore) -> None:
+def test_watcher_of_a_record_sees_its_creation_change_and_deletion(store: MetadataStore, other: MetadataStore) -> None:
     def made() -> None:
         other.write_record("logs", "a", b"1", None)
 

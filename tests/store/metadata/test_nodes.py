@@ -1,4 +1,4 @@
-"""Nodes over a connection of memory."""
+"""``Nodes`` over a simulated connection to ZooKeeper."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from bookspark.store.metadata.zookeeper.nodes import Nodes
 
 
 @pytest.mark.parametrize(("nodes", "names", "groups_max"), [(100, 10_000, 60), (2000, 3, 12), (5, 0, 2)])
-def test_a_listing_of_very_many_names_has_more_than_one_deadline(nodes: int, names: int, groups_max: int) -> None:
-    """A million ledgers were listed in one group, whose deadline was over before the names were read."""
+def test_listing_of_very_many_names_is_split_into_groups(nodes: int, names: int, groups_max: int) -> None:
+    """A million ledgers were listed in a single group, whose deadline passed before the names were read."""
     groups: list[int] = []
 
     def gather(what: str, send: Callable[[], list[Any]]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""ZooKeeper over TLS and with SASL, as the options of the connection string say: client, bookies and their clients take them."""
+"""ZooKeeper over TLS and with SASL, by options of the connection string: clients and bookies use them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.awaiting import await_that
 from tests.store.metadata.kit import EVENT_SECONDS, begun
 from tests.store.metadata.secured_zookeeper import secured_zookeeper
 
-# Kazoo leaves a socket to the garbage collector when TLS fails on it.
+# Kazoo leaves a socket to the garbage collector when its TLS handshake fails.
 pytestmark = [
     pytest.mark.acceptance,
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
@@ -63,7 +63,7 @@ def secret(files, name, content):
     return str(path)
 
 
-def test_a_cluster_runs_over_tls_and_sasl_and_nobody_else_gets_in(files, authority, options, server):
+def test_cluster_runs_over_tls_and_sasl_and_refuses_other_clients(files, authority, options, server):
     connect = f"{server}/secured{options}"
     begun(connect, start_timeout_seconds=60.0).close()
     with LocalCluster(bookies=1, zookeeper=connect) as cluster, cluster.bookkeeper() as client:
@@ -83,13 +83,13 @@ def test_a_cluster_runs_over_tls_and_sasl_and_nobody_else_gets_in(files, authori
 
     for others, told in refused.items():
         with pytest.raises(MetadataStoreError, match=told):
-            # Whom the server answers has time to hear it; whom it never answers waits in vain.
+            # An expected answer from the server gets enough time; a server that never answers gets 1 s.
             ask(others, 60.0 if "Error" in told else 1.0)
 
 
 @pytest.fixture
 def turned_away(monkeypatch):
-    """Each session that is made while it holds something takes one, and is taken for turned away within SASL's exchange."""
+    """Each new session removes an item from this list, if any, and fails as if refused during the SASL exchange."""
     left = []
     authenticate = ConnectionHandler._authenticate_with_sasl
 
@@ -104,8 +104,8 @@ def turned_away(monkeypatch):
 
 
 @needs_sasl
-def test_who_is_turned_away_before_anyone_looked_is_told(options, server, turned_away, monkeypatch):
-    """The session and its end came before the start looked, which then waited in vain and told of no refusal."""
+def test_sasl_refusal_before_the_start_waits_is_reported(options, server, turned_away, monkeypatch):
+    """The refusal came before the start began to wait; the start then timed out without reporting it."""
     turned_away += [None] * 100
     seen = threading.Event()
     told, wait = KazooClient._session_callback, Latch.wait
@@ -126,8 +126,8 @@ def test_who_is_turned_away_before_anyone_looked_is_told(options, server, turned
 
 
 @needs_sasl
-def test_a_server_that_ends_within_sasls_exchange_is_asked_again(options, server, turned_away):
-    """Kazoo takes that for a refusal and tries no more: a bookie stayed without its registration for good."""
+def test_connection_lost_during_the_sasl_exchange_is_retried(options, server, turned_away):
+    """Kazoo takes the lost connection for a refusal and does not retry: a bookie stayed unregistered forever."""
     bookie = BookieRegistration("bookie-1", "127.0.0.1:3181", incarnation=7)
     with contextlib.closing(begun(f"{server}/exchange{options}", start_timeout_seconds=EVENT_SECONDS)) as store:
         store.register_bookie(bookie)
@@ -142,7 +142,7 @@ def test_a_server_that_ends_within_sasls_exchange_is_asked_again(options, server
 
 
 @needs_sasl
-def test_a_session_that_could_not_be_begun_again_is_tried_again(options, server, turned_away, monkeypatch):
+def test_failed_restart_of_a_session_is_retried(options, server, turned_away, monkeypatch):
     failed = threading.Event()
     start = KazooClient.start_async
 
@@ -160,14 +160,14 @@ def test_a_session_that_could_not_be_begun_again_is_tried_again(options, server,
         await_that(lambda: store.new_ledger_id() >= 0, what="a new session", despite=MetadataStoreError)
 
 
-def test_a_server_that_a_stranger_vouches_for_is_not_trusted(files, server):
+def test_server_with_an_untrusted_certificate_authority_is_refused(files, server):
     stranger = Authority(files / "stranger")
     options = f"?tls_ca={stranger.file}&tls_certificate={stranger.certificate('us')}"
     with pytest.raises(MetadataStoreError, match="could not be reached"):
         ZooKeeperStore(f"{server}/secured{options}", start_timeout_seconds=1.0)
 
 
-def test_options_are_files_that_are_there(tmp_path):
+def test_unreadable_files_in_connection_options_are_refused(tmp_path):
     for option in Access._fields:
         more = "" if option in ("auth_file", "sasl_file", "tls_ca") else f"&tls_ca={__file__}"
         more += f"&tls_certificate={__file__}" if option == "tls_key" else ""
@@ -178,7 +178,7 @@ def test_options_are_files_that_are_there(tmp_path):
 
 
 @pytest.mark.skipif(SASL, reason="pure-sasl is installed")
-def test_sasl_without_its_package_names_the_extra(tmp_path):
+def test_error_about_missing_sasl_package_names_the_extra(tmp_path):
     with pytest.raises(ConfigurationError, match=r"sasl_file needs puresasl.*bookspark\[sasl\]"):
         ZooKeeperStore(f"h?sasl_file={secret(tmp_path, 'us', 'us:our password')}")
 
@@ -186,6 +186,6 @@ def test_sasl_without_its_package_names_the_extra(tmp_path):
 @pytest.mark.parametrize(
     "query", ["tls_key=/k", "tls_ca=/a&tls_key=/k", "tls_ca=/a&tls_ca=/b", "tls_ca=", "user=me", "&"]
 )
-def test_options_that_make_no_sense_are_refused(query):
+def test_invalid_connection_options_are_refused(query):
     with pytest.raises(ConfigurationError, match="does not name a ZooKeeper"):
         parse_address(f"h?{query}")

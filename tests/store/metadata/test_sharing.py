@@ -1,4 +1,4 @@
-"""One behaviour suite over what members share out: on ZooKeeper, and in memory."""
+"""Sharing of work among members, on ZooKeeper and in memory."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ PATH = "audit@orders"
 
 @pytest.fixture(params=["zookeeper", "memory"])
 def new_store(request: pytest.FixtureRequest) -> Iterator[Callable[[], MetadataStore]]:
-    """Makes clients of one cluster, each with its own session."""
+    """Makes clients of the same cluster, each with its own session."""
     with clients(request.getfixturevalue("chroot") if request.param == "zookeeper" else "") as new:
         yield new
 
 
-def test_a_thing_has_one_holder_until_it_is_given_back(new_store: Callable[[], MetadataStore]) -> None:
+def test_share_has_a_single_holder_until_given_back(new_store: Callable[[], MetadataStore]) -> None:
     one, two = (new_store().sharing(PATH, name) for name in ("one", "two"))
     assert one.join() == ["one"] and two.join() == ["one", "two"] == one.join()
     assert one.take(["0", "7"]) == {"0", "7"} and two.take(["7", "8"]) == {"8"}
@@ -34,7 +34,7 @@ def test_a_thing_has_one_holder_until_it_is_given_back(new_store: Callable[[], M
     assert two.join() == ["two"] and two.holders() == {"8": "two"}
 
 
-def test_what_a_session_held_goes_free_with_it(new_store: Callable[[], MetadataStore]) -> None:
+def test_shares_of_an_ended_session_become_free(new_store: Callable[[], MetadataStore]) -> None:
     store, other = new_store(), new_store().sharing(PATH, "other")
     gone = store.sharing(PATH, "gone")
     gone.join()
@@ -44,14 +44,14 @@ def test_what_a_session_held_goes_free_with_it(new_store: Callable[[], MetadataS
     assert await_that(lambda: other.join() == ["other"] and other.take(["3"])) == {"3"}
 
 
-def test_groups_know_nothing_of_each_other(new_store: Callable[[], MetadataStore]) -> None:
+def test_sharing_groups_are_independent(new_store: Callable[[], MetadataStore]) -> None:
     store = new_store()
     one, other = store.sharing(PATH, "a"), store.sharing("audit@orders@3", "a")
     one.join()
     assert one.take(["3"]) == other.take(["3"]) == {"3"} and other.holders() == {"3": "a"}
 
 
-def test_the_last_one_leaves_nothing_behind(chroot: str) -> None:
+def test_last_member_removes_the_groups_node(chroot: str) -> None:
     with clients(chroot) as new:
         store = new()
         assert isinstance(store, ZooKeeperStore)

@@ -1,5 +1,4 @@
-"""One behaviour suite over underreplication tasks and the auditors' documents: on ZooKeeper, there also in BookKeeper's formats,
-and in memory."""
+"""Underreplication tasks and the auditors' documents: on ZooKeeper, also in BookKeeper's formats, and in memory."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ LOST = {"bookie-1": Reason.LOST}
 
 @pytest.fixture(params=["zookeeper", "bookkeeper", "memory"])
 def stores(request: pytest.FixtureRequest) -> Iterator[Callable[[], MetadataStore]]:
-    """Makes clients of one cluster, each with its own session; ``bookkeeper``: on ZooKeeper, in BookKeeper's formats."""
+    """Makes clients of the same cluster, each with its own session; ``bookkeeper``: on ZooKeeper, in BookKeeper's formats."""
     manager = "bookkeeper" if request.param == "bookkeeper" else "hierarchical"
     with clients("" if request.param == "memory" else request.getfixturevalue("chroot"), manager) as new:
         yield new
@@ -67,12 +66,12 @@ def test_marks_become_tasks_that_every_session_sees(tasks: Underreplication, oth
     assert found.marked_at_ms > 0
 
 
-def test_more_marks_than_fit_in_one_group(tasks: Underreplication) -> None:
+def test_more_marks_than_a_group_holds_become_tasks(tasks: Underreplication) -> None:
     tasks.mark(Mark(i, LOST) for i in range(600))
     assert tasks.list_tasks() == list(range(600))
 
 
-def test_marks_merge(tasks: Underreplication, others: Underreplication) -> None:
+def test_marks_of_the_same_ledger_merge(tasks: Underreplication, others: Underreplication) -> None:
     tasks.mark([Mark(1, LOST, "gone"), Mark(1, {"bookie-2": Reason.LACKS})])
     others.mark([Mark(1, {"bookie-3": Reason.MISPLACED, "bookie-2": Reason.LOST}, "and more")])
     found = tasks.task(1)
@@ -81,7 +80,7 @@ def test_marks_merge(tasks: Underreplication, others: Underreplication) -> None:
     assert (found.detail, found.marks) == ("and more", 3)
 
 
-def test_marks_of_many_at_once_merge(tasks: Underreplication, others: Underreplication) -> None:
+def test_concurrent_marks_merge(tasks: Underreplication, others: Underreplication) -> None:
     def mark(store: Underreplication, bookie: str) -> None:
         for _ in range(5):
             store.mark([Mark(1, {bookie: Reason.LOST})])
@@ -95,12 +94,12 @@ def test_marks_of_many_at_once_merge(tasks: Underreplication, others: Underrepli
     assert found is not None and found.marks == 10 and set(found.bookies) == {"bookie-1", "bookie-2"}
 
 
-def test_a_ledger_id_that_has_no_place_is_refused(tasks: Underreplication) -> None:
+def test_mark_with_an_invalid_ledger_id_is_refused(tasks: Underreplication) -> None:
     with pytest.raises(ConfigurationError, match="ledger id"):
         tasks.mark([Mark(-1, LOST)])
 
 
-def test_a_write_whose_reply_is_lost_is_done_once(chroot: str) -> None:
+def test_task_write_whose_reply_is_lost_is_done_once(chroot: str) -> None:
     servers, _, path = chroot.partition("/")
     with LossyProxy(servers) as proxy, contextlib.closing(begun(f"{proxy.address}/{path}")) as store:
         tasks = store.underreplication
@@ -120,7 +119,7 @@ def test_a_write_whose_reply_is_lost_is_done_once(chroot: str) -> None:
 # -- locks
 
 
-def test_one_worker_takes_a_task(tasks: Underreplication, others: Underreplication) -> None:
+def test_task_is_taken_by_a_single_worker_at_a_time(tasks: Underreplication, others: Underreplication) -> None:
     tasks.mark([Mark(1, LOST)])
     taken = tasks.take(1, "worker-1")
     assert taken is not None and taken.ledger_id == 1 and taken.task == tasks.task(1)
@@ -141,7 +140,7 @@ def test_a_lock_ends_with_its_session(tasks: Underreplication, stores: Callable[
 
 
 class Interrupted:
-    """A tree whose calls of ``method`` fail: before or after they were made, as when the answer is lost."""
+    """A tree whose calls of ``method`` fail, either before the call or (``made``) after it, as if its answer were lost."""
 
     def __init__(self, tree, monkeypatch) -> None:
         self._tree, self._patch = tree, monkeypatch
@@ -176,10 +175,10 @@ ENDS = {
 
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize(("method", "path"), [("read", "locks"), ("delete", "locks"), ("write", ""), ("delete", "")])
-def test_a_lock_whose_release_failed_orphans_no_task(
+def test_failed_release_of_a_lock_orphans_no_task(
     tasks: Underreplication, others: Underreplication, interrupted: Interrupted, end: str, method: str, path: str
 ) -> None:
-    """No worker took it again while that session lived: the picker left it out, as somebody seemed to work at it."""
+    """No worker took the task again while that session lived: its lock still stood, so the picker skipped it."""
     tasks.mark([Mark(1, LOST)])
     taken = tasks.take(1, "worker-1")
     assert taken is not None
@@ -202,7 +201,7 @@ def test_a_lock_whose_release_failed_orphans_no_task(
 
 
 @pytest.mark.parametrize("made", [False, True])
-def test_a_lock_that_may_have_been_taken_orphans_no_task(
+def test_lock_request_with_unknown_outcome_orphans_no_task(
     tasks: Underreplication, others: Underreplication, interrupted: Interrupted, made: bool
 ) -> None:
     tasks.mark([Mark(1, LOST)])
@@ -216,9 +215,7 @@ def test_a_lock_that_may_have_been_taken_orphans_no_task(
     assert others.holders() == {1: "worker-1"}, "a lock that was taken after all is kept"
 
 
-def test_a_lock_that_another_took_meanwhile_is_not_given_back(
-    tasks: Underreplication, others: Underreplication
-) -> None:
+def test_late_release_keeps_a_lock_taken_by_another_worker(tasks: Underreplication, others: Underreplication) -> None:
     tasks.mark([Mark(1, LOST)])
     first = tasks.take(1, "worker-1")
     assert first is not None
@@ -228,7 +225,7 @@ def test_a_lock_that_another_took_meanwhile_is_not_given_back(
     assert tasks.holders() == {1: "worker-2"}
 
 
-def test_a_task_that_is_done_is_gone(tasks: Underreplication, others: Underreplication) -> None:
+def test_completed_task_is_removed(tasks: Underreplication, others: Underreplication) -> None:
     tasks.mark([Mark(1, LOST), Mark(2, LOST)])
     taken = tasks.take(1, "worker")
     assert taken is not None and tasks.done(taken)
@@ -249,7 +246,9 @@ def test_a_replica_reported_damaged_during_its_repair_is_repaired_again(
     assert again is not None and bookie in again.task.bookies
 
 
-def test_a_failed_task_is_put_off_with_its_reason(tasks: Underreplication, others: Underreplication) -> None:
+def test_failed_task_is_postponed_with_its_reason_until_a_new_mark(
+    tasks: Underreplication, others: Underreplication
+) -> None:
     tasks.mark([Mark(1, LOST)])
     taken = tasks.take(1, "worker")
     assert taken is not None
@@ -265,9 +264,7 @@ def test_a_failed_task_is_put_off_with_its_reason(tasks: Underreplication, other
     assert found is not None and others.due(found) and found.error, "another bookie is"
 
 
-def test_a_task_tells_the_entries_that_could_not_be_copied_until_it_has_news(
-    tasks: Underreplication, others: Underreplication
-) -> None:
+def test_task_keeps_its_uncopied_entries_until_a_new_mark(tasks: Underreplication, others: Underreplication) -> None:
     tasks.mark([Mark(1, LOST)])
     taken = tasks.take(1, "worker")
     assert taken is not None
@@ -283,7 +280,7 @@ def test_a_task_tells_the_entries_that_could_not_be_copied_until_it_has_news(
     assert found is not None and found.missed == ()
 
 
-def test_a_failure_of_a_task_that_was_marked_meanwhile_puts_nothing_off(tasks: Underreplication) -> None:
+def test_failed_task_with_a_new_mark_is_not_postponed(tasks: Underreplication) -> None:
     tasks.mark([Mark(1, LOST)])
     taken = tasks.take(1, "worker")
     assert taken is not None
@@ -294,7 +291,7 @@ def test_a_failure_of_a_task_that_was_marked_meanwhile_puts_nothing_off(tasks: U
     assert set(found.bookies) == {"bookie-1", "bookie-2"}
 
 
-def test_a_picker_takes_what_is_due_and_free(tasks: Underreplication, others: Underreplication) -> None:
+def test_picker_chooses_due_and_unlocked_tasks(tasks: Underreplication, others: Underreplication) -> None:
     tasks.mark(Mark(i, LOST) for i in range(5))
     assert others.take(0, "another") is not None
     put_off = tasks.take(1, "worker")
@@ -310,10 +307,10 @@ def test_a_picker_takes_what_is_due_and_free(tasks: Underreplication, others: Un
     assert picker.next() == 2
 
 
-# -- the switch, and those who wait
+# -- the switch, and waiting workers
 
 
-def test_the_switch(tasks: Underreplication, others: Underreplication) -> None:
+def test_autorecovery_switch_is_seen_by_every_session(tasks: Underreplication, others: Underreplication) -> None:
     assert tasks.enabled()
     for _ in range(2):
         others.disable()
@@ -323,7 +320,7 @@ def test_the_switch(tasks: Underreplication, others: Underreplication) -> None:
         assert others.enabled()
 
 
-def test_no_task_is_taken_while_replication_is_switched_off(tasks: Underreplication, others: Underreplication) -> None:
+def test_no_task_is_taken_while_autorecovery_is_disabled(tasks: Underreplication, others: Underreplication) -> None:
     tasks.mark(Mark(i, LOST) for i in range(3))
     picker = TaskPicker(tasks)
     first = picker.next()
@@ -336,7 +333,7 @@ def test_no_task_is_taken_while_replication_is_switched_off(tasks: Underreplicat
     assert picker.next() is not None and tasks.take(first, "worker") is not None
 
 
-def test_who_waits_is_told_of_marks_and_of_the_switch(tasks: Underreplication, others: Underreplication) -> None:
+def test_waiting_worker_wakes_on_marks_and_on_the_switch(tasks: Underreplication, others: Underreplication) -> None:
     assert tasks.wait(0), "the first time: it has to look"
     assert not tasks.wait(0)
     for change in (
@@ -352,14 +349,16 @@ def test_who_waits_is_told_of_marks_and_of_the_switch(tasks: Underreplication, o
     assert tasks.wait(EVENT_SECONDS)
 
 
-def test_a_wait_fails_when_the_store_is_closed(store: MetadataStore) -> None:
+def test_wait_on_a_closed_store_raises(store: MetadataStore) -> None:
     tasks = store.underreplication
     store.close()
     with pytest.raises(MetadataStoreError):
         tasks.wait(0)
 
 
-def test_progress_stands_as_long_as_its_worker(tasks: Underreplication, stores: Callable[[], MetadataStore]) -> None:
+def test_progress_lasts_as_long_as_its_workers_session(
+    tasks: Underreplication, stores: Callable[[], MetadataStore]
+) -> None:
     doomed = stores()
     doomed.underreplication.publish_progress("worker/1", Progress(1.0, 2, 3, 4))
     doomed.underreplication.publish_progress("worker/1", Progress(2.0, 3, 4, 5, 6))
@@ -372,7 +371,9 @@ def test_progress_stands_as_long_as_its_worker(tasks: Underreplication, stores: 
 # -- auditors
 
 
-def test_one_is_the_auditor_until_its_session_ends(store: MetadataStore, stores: Callable[[], MetadataStore]) -> None:
+def test_elected_auditor_stays_until_its_session_ends(
+    store: MetadataStore, stores: Callable[[], MetadataStore]
+) -> None:
     doomed = stores()
     assert store.auditors.auditor() is None
     lock = doomed.auditors.elect("auditor-1")
@@ -388,19 +389,19 @@ def test_one_is_the_auditor_until_its_session_ends(store: MetadataStore, stores:
     assert store.auditors.auditor() is None and not store.auditors.elected(second)
 
 
-def test_the_delay_of_all_auditors(store: MetadataStore, stores: Callable[[], MetadataStore]) -> None:
+def test_delay_is_shared_by_all_auditors(store: MetadataStore, stores: Callable[[], MetadataStore]) -> None:
     other, waiting = stores().auditors, store.auditors
     assert waiting.wait(0) and waiting.delay_seconds() is None
     for seconds in (30, 0.5, 0):
         other.set_delay(seconds)
-        # BookKeeper knows whole seconds.
+        # BookKeeper's format has whole seconds.
         told = math.ceil(seconds) if in_bookkeepers_formats(store) else seconds
         assert waiting.wait(EVENT_SECONDS) and waiting.delay_seconds() == told
     other.set_delay(None)
     assert waiting.delay_seconds() is None
 
 
-def test_a_trigger_stands_until_a_check_that_began_after_it(store: MetadataStore) -> None:
+def test_trigger_lasts_until_a_check_that_began_after_it(store: MetadataStore) -> None:
     auditors = store.auditors
     assert auditors.triggered() is None
     auditors.trigger()
@@ -414,7 +415,7 @@ def test_a_trigger_stands_until_a_check_that_began_after_it(store: MetadataStore
     assert auditors.triggered() is None
 
 
-def test_what_the_auditor_tells(store: MetadataStore, stores: Callable[[], MetadataStore]) -> None:
+def test_auditor_publishes_its_state_and_last_check(store: MetadataStore, stores: Callable[[], MetadataStore]) -> None:
     auditors, doomed = store.auditors, stores()
     assert auditors.state() is None and auditors.last_check() is None
     assert doomed.auditors.elect("auditor/1") is not None
@@ -432,7 +433,7 @@ def test_what_the_auditor_tells(store: MetadataStore, stores: Callable[[], Metad
 # -- many ledgers
 
 
-def test_many_ledgers_are_read_and_those_that_are_gone_left_out(store: MetadataStore) -> None:
+def test_deleted_ledgers_are_left_out_when_many_are_read(store: MetadataStore) -> None:
     for ledger_id in range(5):
         store.create_ledger(ledger(ledger_id))
     store.delete_ledger(3)

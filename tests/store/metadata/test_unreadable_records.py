@@ -1,4 +1,4 @@
-"""A record is written only if it can be read again; one that can't be read concerns its ledger alone."""
+"""A record is written only if it can be decoded again; an unreadable record affects only itself."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.store.metadata.kit import begun, clients, ledger
 
 @pytest.fixture(params=["zookeeper", "memory"])
 def stores(request: pytest.FixtureRequest) -> Iterator[Callable[[], MetadataStore]]:
-    """Makes clients of one cluster."""
+    """Makes clients of the same cluster."""
     with clients("" if request.param == "memory" else request.getfixturevalue("chroot")) as new:
         yield new
 
@@ -53,8 +53,9 @@ def wrong_ledgers() -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("fields", wrong_ledgers().values(), ids=wrong_ledgers().keys())
-def test_a_ledger_that_nobody_could_read_again_is_not_written(store: MetadataStore, fields: dict[str, Any]) -> None:
-    """``digest_type="CRC32C"`` as text wrote data that no read accepted; a label of text made a record nobody could decode."""
+def test_ledger_record_that_could_not_be_decoded_is_not_written(store: MetadataStore, fields: dict[str, Any]) -> None:
+    """With ``digest_type="CRC32C"`` as text, a writer wrote data that no read accepted; custom metadata of type text made a
+    record that no client could decode."""
     store.create_ledger(ledger(1))
     for write in (lambda one: store.create_ledger(replace(one, ledger_id=2)), lambda one: store.write_ledger(one, 0)):
         with pytest.raises(InvalidArgumentError, match="is not written"):
@@ -62,7 +63,7 @@ def test_a_ledger_that_nobody_could_read_again_is_not_written(store: MetadataSto
     assert store.list_ledgers() == [1] and store.read_ledger(1).version == 0
 
 
-def test_nor_is_any_other_record(store: MetadataStore) -> None:
+def test_other_records_that_could_not_be_decoded_are_not_written(store: MetadataStore) -> None:
     refused: list[Callable[[], object]] = [
         lambda: store.write_cookie(Cookie("bookie-1", ["/d"], "i", "n"), None),  # type: ignore[arg-type]
         lambda: store.write_cookie(Cookie("bookie-1", ("/d",), 7, "n"), None),  # type: ignore[arg-type]
@@ -88,7 +89,7 @@ def test_nor_is_any_other_record(store: MetadataStore) -> None:
     )
 
 
-def test_bad_records_in_zookeeper(chroot: str) -> None:
+def test_unreadable_record_in_zookeeper_affects_only_itself(chroot: str) -> None:
     store = begun(chroot)
     try:
         for ledger_id in (1, 2, 3):

@@ -1,4 +1,4 @@
-"""What only a real ZooKeeper can do to a store: lose replies, sessions and itself."""
+"""The metadata store on a real ZooKeeper: its layout, and lost replies, sessions and servers."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def lossy(store: ZooKeeperStore, proxy: LossyProxy, chroot: str) -> Iterator[Zoo
         ("zk://[::1]:21,10.0.0.1/", "[::1]:21,10.0.0.1:2181", ""),
     ],
 )
-def test_connection_strings(connect: str, servers: str, chroot: str) -> None:
+def test_connection_strings_are_parsed(connect: str, servers: str, chroot: str) -> None:
     assert parse_address(connect) == Address(servers, chroot)
     assert parse_address(connect.strip() + "?auth_file=/a/b?c") == Address(servers, chroot, Access("/a/b?c"))
 
@@ -90,7 +90,7 @@ def test_connection_strings(connect: str, servers: str, chroot: str) -> None:
 @pytest.mark.parametrize(
     "connect", ["", "zk://", "/a", "h:", "h:0", "h:99999", "http://h", "h1,,h2", "h:1:2", "h/../a", "h i", "h?user=me"]
 )
-def test_a_bad_connection_string_is_named(connect: str) -> None:
+def test_bad_connection_string_is_refused(connect: str) -> None:
     with pytest.raises(ConfigurationError, match=r"does not name a ZooKeeper.*zk://"):
         begun(connect)
 
@@ -98,7 +98,7 @@ def test_a_bad_connection_string_is_named(connect: str) -> None:
 # -- layout
 
 
-def test_the_layout_is_bookkeepers(store: ZooKeeperStore, chroot: str, kazoo: KazooClient) -> None:
+def test_layout_equals_bookkeepers(store: ZooKeeperStore, chroot: str, kazoo: KazooClient) -> None:
     root = "/" + chroot.partition("/")[2]
     store.create_ledger(ledger(1))
     store.register_bookie(BOOKIE)
@@ -116,7 +116,7 @@ def test_the_layout_is_bookkeepers(store: ZooKeeperStore, chroot: str, kazoo: Ka
     assert "00" not in kazoo.get_children(f"{root}/ledgers")
 
 
-def test_a_client_follows_the_manager_that_layout_names(chroot: str, kazoo: KazooClient) -> None:
+def test_client_uses_the_ledger_manager_named_in_layout(chroot: str, kazoo: KazooClient) -> None:
     flat = ZooKeeperStore(chroot, begin=LedgerManager.FLAT)
     hierarchical = ZooKeeperStore(chroot)
     hierarchical.create_ledger(ledger(7))
@@ -136,20 +136,20 @@ def test_a_foreign_layout_is_refused(chroot: str, kazoo: KazooClient) -> None:
         ZooKeeperStore(chroot, begin=LedgerManager.HIERARCHICAL)
 
 
-def test_a_damaged_record_is_an_error_that_names_the_ledger(store: ZooKeeperStore) -> None:
+def test_error_about_a_damaged_record_names_its_ledger(store: ZooKeeperStore) -> None:
     store.create_ledger(ledger(5))
     store.client.set(store.layout.ledger(5), b"rubbish")
     with pytest.raises(MetadataStoreError, match="ledger 5 can't be read"):
         store.read_ledger(5)
 
 
-def test_used_up_ids_are_refused(store: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exhausted_ledger_ids_raise(store: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store._nodes, "count", lambda *_: -(2**31))
     with pytest.raises(MetadataStoreError, match="given out"):
         store.new_ledger_id()
 
 
-def test_a_layout_that_is_gone_is_named(store: ZooKeeperStore) -> None:
+def test_error_about_a_deleted_layout_names_its_path(store: ZooKeeperStore) -> None:
     store.client.delete(store.layout.ledgers, recursive=True)
     for operation in (
         store.new_ledger_id,
@@ -161,10 +161,10 @@ def test_a_layout_that_is_gone_is_named(store: ZooKeeperStore) -> None:
             operation()
 
 
-def test_many_ledgers_are_read_in_one_round_trip_as_new_as_one(
+def test_many_ledgers_are_read_in_groups_each_after_a_sync(
     store: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A sync goes ahead of them: a server that is behind would answer with what was there before."""
+    """A sync precedes each group: without it, a server that is behind would answer with old records."""
     for ledger_id in range(5):
         store.create_ledger(ledger(ledger_id))
     store.write_ledger(ledger(3).in_recovery(), 0)
@@ -190,7 +190,7 @@ def test_many_ledgers_are_read_in_one_round_trip_as_new_as_one(
 
 
 def test_many_ledgers_are_read_with_few_requests(store: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is not there is left out, and nothing else with it."""
+    """Only missing ledgers are left out."""
     monkeypatch.setattr(nodes, "NODES_PER_REQUEST", 3)
     for ledger_id in range(8):
         store.create_ledger(ledger(ledger_id))
@@ -205,9 +205,7 @@ def test_many_ledgers_are_read_with_few_requests(store: ZooKeeperStore, monkeypa
     assert requests.count("GetData") == 1, "of INSTANCEID, because a ledger is gone"
 
 
-def test_a_record_that_may_not_be_read_is_told_as_one_that_is_read_alone(
-    store: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_record_refused_within_a_group_is_read_alone(store: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch) -> None:
     for ledger_id in range(3):
         store.create_ledger(ledger(ledger_id))
     many = nodes.read_many
@@ -223,10 +221,10 @@ def test_a_record_that_may_not_be_read_is_told_as_one_that_is_read_alone(
 
 @pytest.mark.parametrize("manager", ["hierarchical", "flat"])
 @pytest.mark.parametrize("made_anew", [False, True])
-def test_a_zookeeper_that_lost_its_data_does_not_say_that_ledgers_were_deleted(
+def test_zookeeper_that_lost_its_data_does_not_report_ledgers_as_deleted(
     chroot: str, manager: str, made_anew: bool
 ) -> None:
-    """Both looks of garbage collection agreed then, and every bookie deleted all that it had."""
+    """Both checks of garbage collection then agreed, and every bookie deleted all its ledgers."""
     with contextlib.closing(ZooKeeperStore(chroot, begin=LedgerManager(manager))) as store:
         store.create_ledger(ledger(5))
         store.client.delete(store.layout.ledgers, recursive=True)
@@ -244,8 +242,8 @@ def test_a_zookeeper_that_lost_its_data_does_not_say_that_ledgers_were_deleted(
 
 
 @pytest.mark.parametrize("manager", ["hierarchical", "flat"])
-def test_a_client_of_a_cluster_that_was_there_before_changes_nothing(chroot: str, manager: str) -> None:
-    """Ledger ids and versions begin anew: the old client's close went over another ledger's record, and what it deleted was
+def test_client_of_a_removed_cluster_changes_nothing_in_the_new_cluster(chroot: str, manager: str) -> None:
+    """Ledger ids and versions start again: the old client's close overwrote the record of another ledger, and its delete removed
     another ledger."""
     with (
         contextlib.closing(ZooKeeperStore(chroot, begin=LedgerManager(manager))) as old,
@@ -279,7 +277,7 @@ def test_a_client_of_a_cluster_that_was_there_before_changes_nothing(chroot: str
             assert new.bookies() == {}
 
 
-def test_a_cluster_that_an_earlier_version_made_is_marked(chroot: str) -> None:
+def test_cluster_without_its_mark_gets_it_at_the_next_start(chroot: str) -> None:
     with contextlib.closing(begun(chroot)) as store:
         store.create_ledger(ledger(5))
         mark = store.layout.mark(store.instance_id)
@@ -292,7 +290,7 @@ def test_a_cluster_that_an_earlier_version_made_is_marked(chroot: str) -> None:
 # -- ACLs
 
 
-def test_with_an_auth_file_only_those_who_know_its_credentials_get_in(chroot: str, tmp_path: Path) -> None:
+def test_cluster_with_an_auth_file_refuses_clients_without_its_credentials(chroot: str, tmp_path: Path) -> None:
     files = {}
     for user in ("us", "them"):
         files[user] = tmp_path / user
@@ -319,7 +317,7 @@ def test_with_an_auth_file_only_those_who_know_its_credentials_get_in(chroot: st
         each.close()
 
 
-def test_an_auth_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+def test_unusable_auth_file_is_refused_with_its_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="auth_file /nowhere can't be read"):
         begun("h?auth_file=/nowhere")
     (tmp_path / "empty").touch()
@@ -330,14 +328,16 @@ def test_an_auth_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 # -- lost replies
 
 
-def test_the_layout_is_made_although_the_reply_is_lost(zookeeper: EmbeddedZooKeeper, proxy: LossyProxy) -> None:
+def test_layout_is_created_although_the_reply_is_lost(zookeeper: EmbeddedZooKeeper, proxy: LossyProxy) -> None:
     proxy.lose_reply(MULTI)
     made = begun(proxy.address + "/tests/lost-layout")
     assert proxy.lost == 1 and made.instance_id
     made.close()
 
 
-def test_create_ledger(lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeeperStore) -> None:
+def test_create_ledger_succeeds_although_its_reply_is_lost(
+    lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeeperStore
+) -> None:
     store.create_ledger(ledger(4))
     proxy.lose_reply(CREATE)
     assert lossy.create_ledger(ledger(5, c_token=9)) == 0
@@ -345,7 +345,7 @@ def test_create_ledger(lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeepe
     assert store.read_ledger(5) == (ledger(5, c_token=9), 0)
 
 
-def test_create_ledger_whose_record_was_fenced_meanwhile(
+def test_create_ledger_with_lost_reply_does_not_hide_a_concurrent_fence(
     lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeeperStore
 ) -> None:
     metadata = ledger(5, c_token=9)
@@ -356,7 +356,7 @@ def test_create_ledger_whose_record_was_fenced_meanwhile(
         lossy.write_ledger(metadata.close_at(1, 1), version)
 
 
-def test_create_ledger_that_another_created_first(
+def test_create_ledger_with_lost_reply_raises_if_another_client_was_first(
     lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeeperStore
 ) -> None:
     store.create_ledger(ledger(5, c_token=1))
@@ -366,14 +366,18 @@ def test_create_ledger_that_another_created_first(
     assert proxy.lost == 1
 
 
-def test_write_ledger(lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeeperStore) -> None:
+def test_write_ledger_succeeds_although_its_reply_is_lost(
+    lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeeperStore
+) -> None:
     store.create_ledger(ledger(5))
     proxy.lose_reply(MULTI)
     assert lossy.write_ledger(ledger(5).in_recovery(), 0) == 1
     assert proxy.lost == 1 and store.read_ledger(5).version == 1
 
 
-def test_write_ledger_that_lost_the_race(lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeeperStore) -> None:
+def test_write_ledger_with_lost_reply_raises_if_the_version_was_old(
+    lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeeperStore
+) -> None:
     store.create_ledger(ledger(5))
     store.write_ledger(ledger(5).in_recovery(), 0)
     proxy.lose_reply(MULTI)
@@ -382,7 +386,7 @@ def test_write_ledger_that_lost_the_race(lossy: ZooKeeperStore, proxy: LossyProx
     assert proxy.lost == 1 and store.read_ledger(5) == (ledger(5).in_recovery(), 1)
 
 
-def test_write_ledger_over_which_another_wrote_is_unknown(
+def test_outcome_of_write_ledger_is_unknown_if_overwritten_before_its_lost_reply(
     lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeeperStore
 ) -> None:
     closed = ledger(5).in_recovery().close_at(1, 1)
@@ -393,7 +397,7 @@ def test_write_ledger_over_which_another_wrote_is_unknown(
     assert store.read_ledger(5) == (closed, 2)
 
 
-def test_write_ledger_that_was_deleted_meanwhile(
+def test_write_ledger_with_lost_reply_raises_if_the_ledger_was_deleted(
     lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeeperStore
 ) -> None:
     store.create_ledger(ledger(5))
@@ -402,14 +406,18 @@ def test_write_ledger_that_was_deleted_meanwhile(
         lossy.write_ledger(ledger(5).in_recovery(), 0)
 
 
-def test_delete_ledger(lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeeperStore) -> None:
+def test_delete_ledger_succeeds_although_its_reply_is_lost(
+    lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeeperStore
+) -> None:
     store.create_ledger(ledger(5))
     proxy.lose_reply(MULTI)
     lossy.delete_ledger(5)
     assert proxy.lost == 1 and store.list_ledgers() == []
 
 
-def test_write_record(lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeeperStore) -> None:
+def test_writes_and_deletes_of_records_succeed_although_their_replies_are_lost(
+    lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeeperStore
+) -> None:
     store.write_record("logs", "a", b"", None)
     proxy.lose_reply(CREATE)
     assert lossy.write_record("logs", "b", b"1", None) == 0
@@ -420,7 +428,7 @@ def test_write_record(lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeeper
     assert proxy.lost == 3 and store.list_records("logs") == ["a"]
 
 
-def test_write_record_that_was_made_anew_meanwhile(
+def test_record_write_with_lost_reply_raises_if_the_record_was_recreated(
     lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeeperStore
 ) -> None:
     def anew() -> None:
@@ -438,7 +446,7 @@ def test_write_record_that_was_made_anew_meanwhile(
     assert proxy.lost == 2 and store.read_record("logs", "b").value == b"new"  # type: ignore[union-attr]
 
 
-def test_a_record_and_its_guard_are_read_and_written_in_a_round_trip_each(
+def test_each_operation_on_a_record_takes_a_single_round_trip(
     store: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trips: list[str] = []
@@ -457,7 +465,9 @@ def test_a_record_and_its_guard_are_read_and_written_in_a_round_trip_each(
     assert [trip.partition(" ")[0] for trip in trips] == ["creating", "reading", "changing", "deleting"]
 
 
-def test_register_bookie(lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeeperStore) -> None:
+def test_register_bookie_succeeds_although_its_reply_is_lost(
+    lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeeperStore
+) -> None:
     proxy.lose_reply(MULTI)
     lossy.register_bookie(BOOKIE)
     assert proxy.lost == 1 and store.bookies() == {"bookie-1": BOOKIE}
@@ -465,7 +475,7 @@ def test_register_bookie(lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKee
     assert store.bookies() == {}
 
 
-def test_new_ledger_id_may_leave_a_gap_and_repeats_nothing(
+def test_new_ledger_id_with_lost_reply_leaves_a_gap_and_repeats_no_id(
     lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeeperStore
 ) -> None:
     proxy.lose_reply(SET_DATA)
@@ -473,7 +483,7 @@ def test_new_ledger_id_may_leave_a_gap_and_repeats_nothing(
 
 
 @pytest.mark.parametrize("manager", [LedgerManager.HIERARCHICAL, LedgerManager.BOOKKEEPER])
-def test_skipped_ids_are_skipped_also_where_bookkeepers_clients_count(chroot: str, manager: LedgerManager) -> None:
+def test_skipped_ids_are_never_given_by_either_kind_of_id_counter(chroot: str, manager: LedgerManager) -> None:
     with closing(ZooKeeperStore(chroot, begin=manager)) as store:
         assert store.new_ledger_id() == 0
         store.skip_ledger_ids(700)
@@ -481,7 +491,9 @@ def test_skipped_ids_are_skipped_also_where_bookkeepers_clients_count(chroot: st
         assert [store.new_ledger_id(), store.last_ledger_id()] == [701, 701]
 
 
-def test_note_given_id(lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeeperStore) -> None:
+def test_given_id_is_noted_although_the_reply_is_lost(
+    lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeeperStore
+) -> None:
     proxy.lose_reply(CREATE)
     lossy.note_given_id(50)
     assert proxy.lost == 1 and store.highest_ledger_id() == 50
@@ -496,7 +508,7 @@ def test_note_given_id(lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeepe
 def test_watchers_are_called_when_the_connection_is_lost(
     lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeeperStore
 ) -> None:
-    """The server forgets its watches with the connection, so a change in the gap would go unseen."""
+    """The server drops its watches with the connection, so a change in the gap would be missed."""
     ledger_calls, record_calls, bookie_calls = Changes(), Changes(), Changes()
     store.create_ledger(ledger(5))
     lossy.watch_ledger(5, ledger_calls)
@@ -518,7 +530,7 @@ def expire(store: ZooKeeperStore, zookeeper: EmbeddedZooKeeper) -> None:
     end_session(zookeeper.connection_string, store.client)
 
 
-def test_registration_and_watches_outlive_the_session(
+def test_registration_and_watches_survive_an_expired_session(
     store: ZooKeeperStore, chroot: str, zookeeper: EmbeddedZooKeeper
 ) -> None:
     watcher, calls, own_calls = begun(chroot), Changes(), Changes()
@@ -537,14 +549,14 @@ def test_registration_and_watches_outlive_the_session(
     watcher.close()
 
 
-def test_nobody_registers_or_takes_an_id_where_fewer_were_given_out_than_before(
+def test_client_of_a_rolled_back_zookeeper_cannot_register_or_draw_ids(
     store: ZooKeeperStore,
     chroot: str,
     zookeeper: EmbeddedZooKeeper,
     kazoo: KazooClient,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """An ensemble into which an older copy was put takes the clients of before. Their bookies went on as if nothing was lost."""
+    """A ZooKeeper restored from an older copy accepts its earlier clients. Their bookies continued as if nothing were lost."""
     watcher = begun(chroot)
     store.register_bookie(BOOKIE)
     store.skip_ledger_ids(5)
@@ -565,10 +577,8 @@ def test_nobody_registers_or_takes_an_id_where_fewer_were_given_out_than_before(
     watcher.close()
 
 
-def test_a_registration_that_somebody_deletes_is_made_again(
-    store: ZooKeeperStore, chroot: str, kazoo: KazooClient
-) -> None:
-    """The bookie served on, and nobody found it, until it was started again."""
+def test_deleted_registration_is_created_again(store: ZooKeeperStore, chroot: str, kazoo: KazooClient) -> None:
+    """The bookie kept serving, but clients could not find it until it was restarted."""
     watcher, calls = begun(chroot), Changes()
     watcher.watch_bookies(calls)
     for read_only in (False, True):
@@ -592,7 +602,7 @@ def _created_after(kazoo: KazooClient, path: str, zxid: int) -> bool:
     return found is not None and found.czxid > zxid
 
 
-def test_two_sessions_that_register_one_bookie_do_not_take_it_from_each_other_for_ever(
+def test_two_sessions_with_the_same_bookie_do_not_fight_over_its_registration(
     store: ZooKeeperStore, chroot: str, kazoo: KazooClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     other = begun(chroot)
@@ -604,7 +614,7 @@ def test_two_sessions_that_register_one_bookie_do_not_take_it_from_each_other_fo
     other.close()
 
 
-def test_a_registration_that_was_withdrawn_does_not_come_back(
+def test_withdrawn_registration_does_not_return_with_a_new_session(
     store: ZooKeeperStore, zookeeper: EmbeddedZooKeeper
 ) -> None:
     calls = Changes()
@@ -616,7 +626,7 @@ def test_a_registration_that_was_withdrawn_does_not_come_back(
     assert store.bookies() == {}
 
 
-def test_calls_go_on_over_an_expired_session(store: ZooKeeperStore, zookeeper: EmbeddedZooKeeper) -> None:
+def test_calls_continue_after_an_expired_session(store: ZooKeeperStore, zookeeper: EmbeddedZooKeeper) -> None:
     for turn in range(3):
         expire(store, zookeeper)
         assert store.new_ledger_id() == turn
@@ -625,7 +635,7 @@ def test_calls_go_on_over_an_expired_session(store: ZooKeeperStore, zookeeper: E
 # -- lost servers
 
 
-def test_an_unreachable_server_is_an_error_within_seconds_that_names_it() -> None:
+def test_unreachable_server_raises_soon_with_its_address() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         for connect in (f"127.0.0.1:{port}", "127.0.0.1:1", "no-such-host.invalid:2181"):
@@ -637,16 +647,16 @@ def test_an_unreachable_server_is_an_error_within_seconds_that_names_it() -> Non
 
 @contextlib.contextmanager
 def takes_less_than(seconds: float) -> Iterator[None]:
-    """Than the deadline of a call that the store was made with: what takes it did not go by the one that was set."""
+    """The bound is far below the store's original deadline: a longer call has ignored the deadline set later."""
     started = time.monotonic()
     yield
     assert time.monotonic() - started < seconds
 
 
-def test_a_hanging_server_costs_a_call_its_deadline_and_no_more(tmp_path: Path) -> None:
+def test_call_to_a_hanging_server_ends_at_its_deadline(tmp_path: Path) -> None:
     with EmbeddedZooKeeper(tmp_path) as server:
         store = begun(server.connection_string, timeout_seconds=600.0)
-        store.connection.timeout_seconds = 1.0  # not before it is connected: a server that just starts may take longer
+        store.connection.timeout_seconds = 1.0  # only after the connect: a starting server may take longer
         assert server.pid
         with halted(server.pid):
             with (
@@ -662,24 +672,24 @@ def test_a_hanging_server_costs_a_call_its_deadline_and_no_more(tmp_path: Path) 
                 store.close()
 
 
-def test_a_restarted_server_finds_its_clients_again(tmp_path: Path) -> None:
+def test_clients_reconnect_to_a_restarted_server(tmp_path: Path) -> None:
     with EmbeddedZooKeeper(tmp_path) as server:
         port = server.port
         store, calls = begun(server.connection_string), Changes()
         store.create_ledger(ledger(5))
         store.register_bookie(BOOKIE)
         store.watch_bookies(calls)
-    # A store that nobody closed would look for its server while later tests run.
+    # An unclosed store would try to reconnect while later tests run.
     with closing(store), EmbeddedZooKeeper(tmp_path, port=port):
         await_that(lambda: store.list_ledgers() == [5], what="its answer", despite=MetadataStoreError)
         calls.wait()
         calls.await_that(lambda: store.bookies() == {"bookie-1": BOOKIE})
 
 
-def test_a_watch_that_is_being_set_when_the_store_is_closed_ends_without_a_word(
+def test_watch_being_set_while_the_store_closes_logs_no_warning(
     store: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Bookies that went as a client was closed made it say that it would try again with a closed connection."""
+    """If bookies left while a client closed, it logged that it would retry, with a closed connection."""
     watch, begun = store._nodes.watch_children, threading.Event()
     store.watch_bookies(Changes())
 

@@ -1,8 +1,7 @@
-"""Finds what users call: all that the packages of ``bookspark`` export, by itself, so that nothing new can be left out.
+"""Finds the public functions and methods of ``bookspark`` from its exports, so that a new one can't be left out.
 
-A package that says ``__all__`` is public, and so are the modules of ``MODULES``. Of what they export, functions and public
-methods count, and the constructors that have a docstring: users make such an object. Records (tuples, dataclasses, structs),
-enums and errors are no calls.
+Packages with ``__all__`` and the modules in ``MODULES`` are public. Their functions, public methods and documented constructors
+count. Records (tuples, dataclasses, structs), enums and errors do not.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ MODULES = (
     "bookspark.spark.offload.offloading",
     "bookspark.store.autorecovery.decommission",
 )
-"""Public modules of packages that export nothing themselves, or not all of it: README, docs and jobs name them."""
+"""Public modules that their packages do not export; README, docs and jobs name them."""
 NOT_CALLED_BY_USERS = {
     "bookspark.support.arguments": "the mechanism itself",
     "bookspark.logs.chain.committer": "a part of the sink",
@@ -48,9 +47,9 @@ class Call(NamedTuple):
 
     name: str
     function: Callable[..., Any]
-    """As it stands in its class or module."""
+    """The function, not bound to an object."""
     owner: type | None
-    """The class of a method."""
+    """Class of a method."""
 
     def __str__(self) -> str:
         return self.name
@@ -58,14 +57,14 @@ class Call(NamedTuple):
 
 @cache
 def calls() -> tuple[Call, ...]:
-    """Every public function, method and documented constructor that has parameters."""
+    """All public functions, methods and documented constructors with parameters."""
     found = {call.name: call for name in _public() for call in _calls_of(name)}
     return tuple(found[name] for name in sorted(found))
 
 
 @cache
 def configs() -> tuple[type[Config], ...]:
-    """Every class of options."""
+    """All classes of options."""
     _import_all()
     return tuple(sorted(_below(Config), key=lambda kind: kind.__name__))
 

@@ -1,7 +1,7 @@
-"""Every public parameter is handed wrong values, drawn from its own annotation.
+"""Every public parameter refuses wrong values, derived from its annotation.
 
-A method is called on an object that was never initialised, and a function with stand-ins without attributes. So whatever a call
-does before its arguments are judged is an AttributeError here: nothing can have been written or sent, or waited for.
+Methods are called on uninitialised objects, and functions with stand-ins without attributes. So any work before the arguments
+are checked raises AttributeError: a refused call has written, sent and awaited nothing.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def test_wrong_values_are_refused_by_the_name_of_the_argument(call: Call) -> Non
 @pytest.mark.parametrize("call", calls(), ids=str)
 @settings(max_examples=5, derandomize=True, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 @given(data=st.data())
-def test_drawn_wrong_values_are_refused_by_the_name_of_the_argument(call: Call, data: st.DataObject) -> None:
-    """Drawn from what the annotation declares; the values above are examples that are always tried."""
+def test_random_wrong_values_are_refused_with_the_name_of_the_argument(call: Call, data: st.DataObject) -> None:
+    """These values are drawn at random; those of the test above are always tried."""
     for name, parameter in parameters(call.function).items():
         values = drawn_wrong(annotation_of(call.function, parameter), parameter.default)
         if parameter.kind is not parameter.VAR_KEYWORD and not values.is_empty:
@@ -76,7 +76,7 @@ def _shown(value: Any) -> str:
 
 
 @pytest.mark.parametrize("kind", configs(), ids=lambda kind: kind.__name__)
-def test_an_option_is_judged_whichever_way_its_config_is_made(kind: type[Config]) -> None:
+def test_wrong_option_is_refused_by_both_ways_to_make_a_config(kind: type[Config]) -> None:
     needed = {one.name: right(one.type) for one in msgspec.structs.fields(kind) if one.required}
     assert kind(**needed) == make_config(kind, needed)
     for field in msgspec.structs.fields(kind):
@@ -90,7 +90,7 @@ def test_an_option_is_judged_whichever_way_its_config_is_made(kind: type[Config]
                 make_config(kind, {**needed, field.name: value})
 
 
-def test_the_surface_has_what_users_call() -> None:
+def test_public_functions_include_the_main_api() -> None:
     names = {call.name for call in calls()}
     for name in (
         "bookspark.store.client.bookkeeper.BookKeeper.__init__",
@@ -111,15 +111,15 @@ def test_the_surface_has_what_users_call() -> None:
     assert {kind.__name__ for kind in configs()} >= {"ClientConfig", "BookieConfig", "AutorecoveryConfig"}
 
 
-def test_a_function_without_the_mechanism_is_found() -> None:
+def test_public_function_without_argument_checks_is_reported() -> None:
     def public(count: int) -> None:
-        """Checks nothing."""
+        """A function without argument checks."""
 
     with pytest.raises(AssertionError, match="decorate it"):
         test_wrong_values_are_refused_by_the_name_of_the_argument(Call("public", public, None))
 
 
-def test_what_a_python_user_expects_is_taken() -> None:
+def test_numpy_numbers_buffers_and_subclasses_are_accepted_and_converted() -> None:
     numpy = pytest.importorskip("numpy")
 
     @checked
@@ -158,7 +158,7 @@ def choose(choices: Choices | None = None) -> Choices | None:
     return choices
 
 
-def test_the_fields_of_a_record_are_judged_where_it_is_handed_in() -> None:
+def test_fields_of_a_record_are_checked_when_it_is_passed() -> None:
     right = Choices(DigestType.HMAC, 2)
     assert choose(right) is right and choose() is None
     assert choose(Choices("hmac")) == Choices(DigestType.HMAC)  # type: ignore[arg-type]
@@ -167,7 +167,7 @@ def test_the_fields_of_a_record_are_judged_where_it_is_handed_in() -> None:
             choose(misfit)
 
 
-def test_a_secret_is_in_no_error() -> None:
+def test_error_about_a_wrong_password_does_not_show_it() -> None:
     from bookspark import BookKeeper
 
     client = object.__new__(BookKeeper)

@@ -1,4 +1,4 @@
-"""What judging an argument leaves behind."""
+"""References left behind by the check of an argument."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bookspark.support.arguments.taken import judged, taken_by
 
 
 class Held:
-    """Something that a caller has."""
+    """An object of the caller."""
 
 
 @pytest.fixture
@@ -28,9 +28,9 @@ def no_collector() -> Iterator[None]:
 @pytest.mark.usefixtures("no_collector")
 @pytest.mark.parametrize("value", [5, None, "5", 0.5, [1, "x"]])
 @pytest.mark.parametrize("annotation", [int, int | None, int | list[int] | None, dict[str, int] | int])
-def test_what_the_caller_has_is_freed_with_him(annotation: Any, value: object) -> None:
-    """A value that one part of a union does not take kept the frames of all callers, and so a handle that was dropped, until the
-    collector came."""
+def test_checked_argument_keeps_no_object_of_its_caller_alive(annotation: Any, value: object) -> None:
+    """A value refused by a part of a union kept the frames of all callers alive, and so an unused handle, until the garbage
+    collector ran."""
 
     def call() -> weakref.ref[Held]:
         held = Held()

@@ -1,4 +1,4 @@
-"""Every option of ``format("bookspark")`` is handed wrong texts. The options are found by what the parsers ask for."""
+"""Every option of ``format("bookspark")`` refuses wrong texts; the parsers themselves reveal the options."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ TEXTS = [
 
 
 def _known(parse: Callable[..., Any], right: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The options that the parser takes, each with the kind of its values."""
+    """Options of the parser, each with the description of its values."""
     kinds: dict[str, str] = {}
     judged = GivenOptions.judged
 
@@ -58,7 +58,7 @@ def _known(parse: Callable[..., Any], right: dict[str, str], monkeypatch: pytest
 
 
 @pytest.mark.parametrize("name", PARSERS)
-def test_wrong_texts_are_refused_by_the_name_of_the_option(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_texts_are_refused_with_the_name_of_the_option(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     parse, right = PARSERS[name]
     kinds = _known(parse, right, monkeypatch)
     assert len(kinds) > 8
@@ -73,13 +73,13 @@ def test_wrong_texts_are_refused_by_the_name_of_the_option(name: str, monkeypatc
             if told is None:
                 assert "number" not in words and "\0" not in text and "\ud800" not in text, f"{option}={text[:50]!r}"
                 continue
-            # What contradicts another option names both.
+            # An error about two contradicting options names both.
             assert option in str(told) and len(str(told)) < 1000, f"{option}={text[:50]!r}: {told}"
             refused += isinstance(told, InvalidArgumentError)
     assert refused > 5 * len(kinds)
 
 
 @pytest.mark.parametrize("ids", ["0-9999999999", "1-2000000", "5,0-999999", "10000000000", "3-", "-3", "1,,2"])
-def test_a_list_of_ledgers_that_nobody_could_read_is_refused_at_once(ids: str) -> None:
+def test_invalid_list_of_ledgers_is_refused(ids: str) -> None:
     with pytest.raises(InvalidArgumentError, match="ledgers"):
         SourceOptions.parse({"zookeeper": "h:1", "ledgers": ids})

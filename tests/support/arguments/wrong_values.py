@@ -1,6 +1,6 @@
-"""Wrong values for an annotation, and right ones, by rules of their own, without ``bookspark.support.arguments``.
+"""Wrong and right values for an annotation, by rules that are independent of ``bookspark.support.arguments``.
 
-A value is wrong for an annotation if none of its alternatives could take it. What might be right is left out.
+A value is wrong for an annotation if none of its alternatives could accept it. Values that might be right are left out.
 """
 
 from __future__ import annotations
@@ -78,14 +78,14 @@ class _ForTypeCheckers(type):
 
 
 def annotation_of(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
-    """What stands in the signature, evaluated."""
+    """The parameter's annotation, evaluated."""
     written = parameter.annotation
     scope = _Names({**vars(builtins), **inspect.unwrap(function).__globals__})
     return eval(written, {}, scope) if isinstance(written, str) else written
 
 
 def wrong(annotation: Any, default: Any = inspect.Parameter.empty) -> list[Any]:
-    """Values that the annotation does not take."""
+    """Fixed values that the annotation does not accept."""
     kinds = list(_alternatives(annotation))
     if any(kind in (Any, object) or isinstance(kind, typing.TypeVar) for kind, _ in kinds):
         return []
@@ -96,7 +96,7 @@ def wrong(annotation: Any, default: Any = inspect.Parameter.empty) -> list[Any]:
 
 
 def drawn_wrong(annotation: Any, default: Any = inspect.Parameter.empty) -> st.SearchStrategy[Any]:
-    """Values that the annotation does not take: of other kinds, out of bounds, and of the right kind with a wrong item."""
+    """Random values that the annotation does not accept: other types, out of bounds, or the right type with a wrong item."""
     kinds = list(_alternatives(annotation))
     if any(kind in (Any, object) or isinstance(kind, typing.TypeVar) for kind, _ in kinds):
         return st.nothing()
@@ -130,7 +130,7 @@ def _names_a_member(kind: Any, value: Any) -> bool:
 
 
 def right(annotation: Any) -> Any:
-    """A value that the annotation takes."""
+    """A value that the annotation accepts."""
     kind, notes = next(_alternatives(annotation))
     origin, inner = get_origin(kind) or kind, get_args(kind)
     meta = next((one for one in notes if isinstance(one, Meta)), Meta())
@@ -166,7 +166,7 @@ def _alternatives(annotation: Any, notes: tuple[Any, ...] = ()) -> Iterator[tupl
 
 
 def _might_take(kind: Any, notes: tuple[Any, ...], value: Any) -> bool:
-    """Errs on the side of True."""
+    """Can this alternative accept the value? True if in doubt."""
     origin, inner = get_origin(kind) or kind, get_args(kind)
     meta = next((one for one in notes if isinstance(one, Meta)), Meta())
     low = -(1 << 63) if meta.ge is None else meta.ge

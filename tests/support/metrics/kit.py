@@ -1,4 +1,4 @@
-"""What the tests of rules and dashboards share: every metric by name, and what an expression of Prometheus names."""
+"""Helpers for the tests of alert rules and dashboards: all metrics by name, and the metrics in a Prometheus expression."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ METRICS = {
 
 
 def named(expression: str) -> set[str]:
-    """The metrics that an expression names, without the endings of a histogram's series."""
+    """Metrics in an expression, without the suffixes of a histogram's series."""
     found = re.findall(r"\bbookspark_[a-z_]+", expression)
     return {re.sub(r"_(bucket|sum|count)$", "", one) for one in found}

@@ -1,6 +1,6 @@
-"""The alert rules of conf/prometheus: they name metrics that there are, each fires in its trouble, and none while all is well.
+"""The alert rules of conf/prometheus: they use existing metrics, and each fires only in its own trouble.
 
-Whether they fire is tried by ``promtool`` (Debian's package ``prometheus``), where it is installed.
+The rules are evaluated by ``promtool`` (Debian's package ``prometheus``), if it is installed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _B, _D = 'bookie_id="b1"', 'bookie_id="b1",directory="/d"'
 
 
 def buckets(name, labels, quick, slow):
-    """Series of a histogram of seconds in which so many observations a minute are quick, and so many take 5 s."""
+    """Series of a histogram in seconds with ``quick`` fast observations and ``slow`` observations of 5 s per minute."""
     return {
         f'{name}_bucket{{{labels},le="0.5"}}': f"0+{quick}x100",
         f'{name}_bucket{{{labels},le="5.0"}}': f"0+{quick + slow}x100",
@@ -59,7 +59,7 @@ HEALTHY = {
     **series("bookspark_bookie_reading_paused", 0, _B),
     **buckets("bookspark_bookie_sync_seconds", _D, 1000, 0),
     **buckets("bookspark_bookie_add_seconds", _B, 1000, 0),
-    # Who has the secret is first told what to prove.
+    # A client that has the secret is first refused with the challenge to prove.
     **series("bookspark_bookie_requests_total", "0+10x100", f'{_B},kind="hello",status="unauthorized"'),
     **series("bookspark_bookie_requests_total", "0+10x100", f'{_B},kind="hello",status="ok"'),
     **series("bookspark_autorecovery_enabled", 1),
@@ -117,15 +117,15 @@ MORE = [
     ("BooksparkClock", series("bookspark_bookie_clock_timestamp_seconds", "-3600+60x100", _B)),
     ("", series("bookspark_log_reader_live", 0, _R) | series("bookspark_log_reader_lag_rows", 0, _R)),
 ]
-"""What else an alert tells, and what it does not."""
+"""Further series: the alert that fires, or "" for none."""
 
 
-def test_every_alert_has_its_trouble():
+def test_every_alert_has_a_test_case():
     assert set(TROUBLES) == set(ALERTS)
 
 
 @pytest.mark.parametrize("alert", ALERTS)
-def test_an_alert_names_what_there_is(alert):
+def test_alert_uses_existing_metrics_and_labels(alert):
     rule = ALERTS[alert]
     assert named(rule["expr"]) <= METRICS.keys(), rule["expr"]
     assert rule["labels"]["severity"] in ("danger", "trouble")
@@ -136,14 +136,14 @@ def test_an_alert_names_what_there_is(alert):
     assert set(used) <= known, rule["expr"]
 
 
-def test_kinds_are_those_of_why():
+def test_every_alert_has_an_entry_in_the_why_page():
     page = (ROOT / "docs/why.md").read_text()
     for alert, rule in ALERTS.items():
         assert f"`{rule['labels'].get('why', 'clock')}`" in page, alert
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (Debian: prometheus)")
-def test_each_alert_fires_in_its_trouble_alone_and_none_while_all_is_well(tmp_path):
+def test_each_alert_fires_only_in_its_own_trouble(tmp_path):
     firing = 'group by (alertname) (ALERTS{alertstate="firing"})'
     cases = []
     for name, trouble in [("", {}), *TROUBLES.items(), *MORE]:

@@ -1,4 +1,4 @@
-"""The dashboard of conf/grafana: what Grafana needs of its JSON, and metrics that there are."""
+"""The dashboard of conf/grafana: valid JSON for Grafana, with existing metrics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OF_PROMETHEUS = {"le", "instance", "job"}
 OF_PROCESSES = {"bookie_id", "client"}
 
 
-def test_it_is_a_dashboard():
+def test_dashboard_has_the_json_that_grafana_needs():
     assert DASHBOARD["schemaVersion"] >= 36 and DASHBOARD["uid"] == "bookspark" and DASHBOARD["title"]
     ids = [one["id"] for one in PANELS]
     assert len(set(ids)) == len(ids)
@@ -31,7 +31,7 @@ def test_it_is_a_dashboard():
         assert len({target["refId"] for target in one["targets"]}) == len(one["targets"])
 
 
-def test_panels_lie_side_by_side():
+def test_panels_do_not_overlap():
     taken = set()
     for one in PANELS:
         place = one["gridPos"]
@@ -46,7 +46,7 @@ def test_panels_lie_side_by_side():
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_an_expression_names_what_there_is(expression):
+def test_expression_uses_existing_metrics_and_labels(expression):
     assert named(expression) and named(expression) <= METRICS.keys()
     labels = {label for name in named(expression) for label in METRICS[name].labels} | OF_PROMETHEUS | OF_PROCESSES
     grouped = {label.strip() for by in re.findall(r"by \(([^)]*)\)", expression) for label in by.split(",")}
@@ -54,7 +54,7 @@ def test_an_expression_names_what_there_is(expression):
     assert grouped | matched <= labels
 
 
-def test_what_it_shows_it_can_tell_apart():
+def test_legends_use_labels_of_their_metrics():
     for one in GRAPHS:
         for target in one["targets"]:
             of_legend = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
@@ -63,7 +63,7 @@ def test_what_it_shows_it_can_tell_apart():
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (Debian: prometheus)")
-def test_prometheus_takes_every_expression(tmp_path):
+def test_prometheus_accepts_every_expression(tmp_path):
     rules = [
         {"record": f"r{number}", "expr": one.replace("$__rate_interval", "1m").replace("$bookie", ".*")}
         for number, one in enumerate(EXPRESSIONS)

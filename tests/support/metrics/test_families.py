@@ -1,4 +1,4 @@
-"""Figures as Prometheus reads them."""
+"""Figures in the text format of Prometheus."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def told(figures):
     }
 
 
-def test_each_form_is_told_with_the_labels_of_all_and_its_own():
+def test_each_form_of_metric_is_exported_with_common_and_own_labels():
     seconds = Histogram((1, 2))
     seconds.observe(1.5, 2)
     one = ("bookie_id", "one")
@@ -41,11 +41,11 @@ def test_each_form_is_told_with_the_labels_of_all_and_its_own():
     }
 
 
-def test_what_is_in_no_table_is_not_told():
+def test_metric_without_a_description_is_refused():
     with pytest.raises(KeyError, match="d_total"):
         told({"d_total": 1})
 
 
-def test_labels_are_those_of_the_table():
+def test_metric_with_wrong_labels_is_refused():
     with pytest.raises(ValueError, match="b_total has the labels"):
         told({"b_total": 1})

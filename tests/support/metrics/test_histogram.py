@@ -1,4 +1,4 @@
-"""Counts by size."""
+"""Histograms: counts of values in buckets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from bookspark.support.metrics.histogram import Histogram, together
 
 
-def test_a_value_counts_in_the_first_bucket_that_it_fits_into():
+def test_a_value_counts_in_the_first_bucket_that_it_fits():
     seconds = Histogram((1, 2, 5))
     for value in (0.5, 1, 1.5, 5, 6):
         seconds.observe(value)
@@ -17,7 +17,7 @@ def test_a_value_counts_in_the_first_bucket_that_it_fits_into():
     assert found.total == 14
 
 
-def test_several_values_at_once_are_as_many_observations():
+def test_value_observed_with_a_count_equals_repeated_observations():
     one, many = Histogram((1, 2)), Histogram((1, 2))
     many.observe(1.5, 3)
     for _ in range(3):
@@ -25,14 +25,14 @@ def test_several_values_at_once_are_as_many_observations():
     assert many.copy() == one.copy()
 
 
-def test_a_copy_does_not_change_any_more():
+def test_copy_of_a_histogram_does_not_change():
     seconds = Histogram((1,))
     before = seconds.copy()
     seconds.observe(0.5)
     assert (before.total, list(before.counts)) == (0, [0, 0])
 
 
-def test_histograms_of_several_threads_are_one():
+def test_histograms_with_the_same_bounds_are_added():
     first, second = Histogram((1, 2)), Histogram((1, 2))
     first.observe(0.5)
     second.observe(1.5, 2)

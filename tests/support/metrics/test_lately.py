@@ -1,4 +1,4 @@
-"""How long something takes lately."""
+"""Recent duration of an operation."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ def every_second(seconds: Iterable[float]) -> Lately:
     return took(*((at, at + one) for at, one in enumerate(seconds)))
 
 
-def test_one_slow_time_tells_nothing() -> None:
+def test_single_slow_operation_does_not_raise_the_median() -> None:
     assert Lately().seconds(0.0) is None
     assert took((0.0, 9.0)).seconds(9.0) is None and took((0.0, 9.0), (9.0, 18.0)).seconds(18.0) is None
     assert every_second([0.01] * 15 + [0.9]).seconds(16.0) == pytest.approx(0.01)
 
 
-def test_the_median_of_the_last_times_within_a_minute() -> None:
+def test_recent_duration_is_the_median_of_the_last_minute() -> None:
     slow = every_second([0.01] * 100 + [0.9] * 9)
     assert slow.seconds(110.0) == pytest.approx(0.9)
     assert slow.seconds(169.5) is None, "two are of the last minute"
     assert slow.seconds(200.0) is None
 
 
-def test_one_that_hangs_counts_while_it_does() -> None:
+def test_hanging_operation_counts_while_it_hangs() -> None:
     hangs = every_second([0.01] * 10)
     hangs.begins(10.0)
     assert hangs.seconds(14.0) == pytest.approx(0.01)
@@ -43,7 +43,7 @@ def test_one_that_hangs_counts_while_it_does() -> None:
     assert hangs.seconds(42.0) == pytest.approx(0.01)
 
 
-def test_an_end_without_a_beginning_is_none() -> None:
+def test_end_without_a_beginning_is_ignored() -> None:
     lately = every_second([0.01] * 3)
     lately.ends(99.0)
     assert lately.seconds(5.0) == pytest.approx(0.01)
