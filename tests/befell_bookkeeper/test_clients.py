@@ -129,7 +129,7 @@ def read_over(**answers):
     return delivered, wire.asked
 
 
-def test_4789_batch_with_a_bad_entry_is_used_up_to_it_and_the_next_replica_continues():
+def test_4789_batch_is_used_up_to_its_bad_entry_and_the_next_replica_continues():
     """BookKeeper #4789: an answer with many entries counted as complete before their digests were checked. When one was bad,
     the next replica was asked, but its answer was ignored because the read was complete: the read hung."""
     rotten = ended(frame(*range(5)), frame(5, good=False), frame(6, 7, 8, 9), last=9, value=10)

@@ -28,7 +28,7 @@ LOSS = 0.3
 _ATTEMPTS_MAX, _LEDGERS = 15, 24
 
 
-def test_3497_bookie_admits_no_more_than_its_disk_can_write(tmp_path: Path) -> None:
+def test_3497_bookie_bounds_its_memory_and_the_bound_cannot_be_switched_off(tmp_path: Path) -> None:
     """BookKeeper #3497: a bookie that received more than its disk could take kept all of it in memory, until it had none left
     and died. Back-pressure existed, but off by default on both sides, and partly for one protocol version only."""
     for name in ("request_bytes_in_flight_max", "read_bytes_in_flight_max", "requests_in_flight_max"):

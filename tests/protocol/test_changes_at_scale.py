@@ -35,7 +35,7 @@ def test_moved_bookie_gives_its_copies_to_the_new_bookie() -> None:
     assert ratio <= 1.1 and figures.taken_down == 1
 
 
-def test_moved_copies_share_hosts_no_more_than_before() -> None:
+def test_moved_copies_share_hosts_hardly_more_than_before() -> None:
     seen = cluster(30, 2_000, hosts=10)
 
     def shared() -> int:

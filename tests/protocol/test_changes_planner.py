@@ -235,7 +235,7 @@ def test_preferred_targets_come_first_and_assigned_copies_count() -> None:
     assert [move.target for move in moves] == ["e"] * 4
 
 
-def test_member_of_the_ensemble_gets_no_copy_and_counts_no_load() -> None:
+def test_skipped_target_gets_no_copy_and_counts_no_load() -> None:
     first, second = (Placed(ledger, 0, ("a", other), 2, 2, False, 100) for ledger, other in ((1, "b"), (2, "x")))
     loads = [Placed(9, 0, (name,), 1, 1, False, size) for name, size in (("c", 5), ("d", 60))]
     seen = observed([*loads, Placed(8, 0, ("b",), 1, 1, False, 1)], "abcdx")
@@ -279,7 +279,7 @@ def test_restart_of_all_bookies_is_foreseen_step_by_step() -> None:
     assert steps == [*one[0], *one[1], Decision()]
 
 
-def test_foreseeing_a_disk_replacement_or_removal_leaves_the_observed_state_unchanged() -> None:
+def test_disk_replacement_and_removal_are_foreseen_without_changing_the_observation() -> None:
     seen = observed([CLOSED, OPEN])
     before = Progress({"a": Before(1, 0)})
     assert list(foreseen(DISK, before, seen)) == [SetReadOnly("a"), ReplaceDisk("a", "/disk"), Resume("a"), Decision()]

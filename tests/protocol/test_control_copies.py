@@ -44,7 +44,7 @@ def damaged(reaches):
         ([damaged(7), ControlCopy(True, 7, 7, frozenset({2}), 1)], CopiesTell.ALL),
     ],
 )
-def test_whole_copy_replaces_a_damaged_copy_only_if_it_reaches_as_far(copies, tell):
+def test_whole_copy_replaces_a_damaged_copy_only_with_enough_reach(copies, tell):
     assert judge_copies(copies) is tell
     assert judge_copies(reversed(copies)) is tell
 

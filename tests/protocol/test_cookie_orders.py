@@ -215,7 +215,7 @@ BOUNDS = [Bounds(3, 2), Bounds(3, 2, "bookie-x")]
 
 
 @pytest.mark.parametrize("bounds", BOUNDS, ids=["ids are drawn", "both are named alike"])
-def test_no_order_of_boots_and_disk_losses_lets_a_bookie_serve_without_its_data(bounds: Bounds) -> None:
+def test_bookie_never_serves_without_its_data_in_any_order_of_boots(bounds: Bounds) -> None:
     states, wrong = search(bounds)
     assert wrong is None
     assert states > 1_000

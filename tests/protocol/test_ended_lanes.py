@@ -42,7 +42,7 @@ def ended_lane() -> LogRecord:
     return lane_ended(taken, "ender", taken.epoch, 7, 100, 0)
 
 
-def test_ending_a_lane_takes_it_over_and_ends_all_writing() -> None:
+def test_ending_a_lane_takes_over_and_stops_its_writers() -> None:
     taken = ending(LANE, "ender")
     assert taken.epoch == LANE.epoch + 1 and ending(taken, "ender") is taken
     with pytest.raises(LogTakenOverError):

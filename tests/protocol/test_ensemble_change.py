@@ -286,7 +286,7 @@ class TestConflict:
 
 
 class TestNoBookies:
-    def test_ledger_goes_on_while_it_has_an_ack_quorum(self):
+    def test_ledger_continues_with_an_ack_quorum(self):
         pair = failing()
         pair.append()
         pair.writer.answers("b2", 1)
@@ -446,10 +446,10 @@ class TestStoreOutage:
         pair.writer.reads_metadata()
         return pair
 
-    def test_change_completes_if_it_was_written(self):
+    def test_change_completes_if_its_unanswered_write_took_effect(self):
         assert self.unanswered(written=True).writer.confirmed == 1
 
-    def test_change_is_written_again_if_it_was_not_written(self):
+    def test_change_is_written_again_if_its_unanswered_write_was_lost(self):
         pair = self.unanswered(written=False)
         pair.writer.writes()
         assert pair.writer.confirmed == 1
@@ -524,7 +524,7 @@ def test_bookie_that_holds_up_the_writer_is_replaced_by_a_sound_bookie():
     assert pair.writer.confirmed == 0
 
 
-def test_only_the_worse_of_two_slow_bookies_is_replaced_if_an_ack_quorum_needs_the_other():
+def test_worse_of_two_slow_bookies_is_replaced_if_the_quorum_needs_the_other():
     """Failing both would close a ledger with a single spare bookie, although the slow bookie serves."""
     pair = held_up("b2", "b1")
     assert pair.writer.wanted == [ChooseBookies(("b1", "b2", "b3"), ("b2",), sound_only=True)]
@@ -607,7 +607,7 @@ def test_kept_bookie_counts_as_failed_up_to_its_last_missed_entry(fails, missed,
 
 
 @pytest.mark.parametrize("copies", [1, 2, 3])
-def test_postponed_change_is_due_for_a_writer_that_gives_up_with_too_few_copies(copies):
+def test_postponed_change_is_due_if_giving_up_leaves_too_few_copies(copies):
     """Two of three bookies are left: enough for two copies, too few for three."""
     changes, ledger = EnsembleChanges(ChangeMode.AT_ONCE), metadata()
     changes.fail("b3", 0)

@@ -131,7 +131,7 @@ def test_entries_for_several_targets_are_read_once():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_each_entry_is_copied_or_reported_whatever_fails(seed):
+def test_each_entry_is_copied_or_reported_despite_failures(seed):
     rng = random.Random(seed)
     found = closed(199, e=rng.choice((3, 5)), wq=3)
     absent, refuses = rng.sample(range(200), rng.randrange(6)), rng.sample(range(200), rng.randrange(6))

@@ -160,7 +160,7 @@ def test_new_lafr_of_a_guaranteed_ledger_is_sent():
     assert told.idle() == [SendLac(ALL, 0, 0)]
 
 
-def test_lac_is_sent_during_the_close_and_not_after_it(told):
+def test_lac_is_sent_during_but_not_after_the_close(told):
     told.machine.step(Close())
     assert told.machine.step(TellLac()) == [SendLac(ALL, 0)]
     told.answers("b1", TIMEOUT)

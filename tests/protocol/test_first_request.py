@@ -21,7 +21,7 @@ def test_wrong_password_is_refused():
     assert answer_first_request("b2", metadata(master_key=KEY), b"o" * 16) == UNAUTHORIZED
 
 
-def test_missing_ledger_or_one_of_other_bookies_answers_limbo():
+def test_first_request_for_a_missing_or_foreign_ledger_answers_limbo():
     """The answer counts towards no coverage: the id may be a guess, or not issued yet."""
     for answer in (answer_first_request("b2", None, KEY), answer_first_request("b9", metadata(master_key=KEY), KEY)):
         assert isinstance(answer, Unknown) and answer.reason is UnknownReason.LIMBO

@@ -32,7 +32,7 @@ def test_every_order_of_five_ids_is_sent_once_and_ascending():
         assert (ids.state, ids.waiting) == (Order.IN_ORDER, set())
 
 
-def test_missing_id_releases_all_ids_that_waited_for_it():
+def test_missing_id_releases_the_run_behind_the_gap():
     ids = after(0, 2, 3, 5)
     assert ids.state is Order.GAP
     assert ids.step(Given(1)) == [InOrder(1, 3)]

@@ -11,7 +11,7 @@ from bookspark.protocol.logs.lanes import moves
 
 @pytest.mark.parametrize("lanes", range(8))
 @pytest.mark.parametrize("count", range(1, 6))
-def test_readers_have_equally_many_lanes_or_one_more(lanes: int, count: int) -> None:
+def test_readers_of_a_group_share_lanes_evenly(lanes: int, count: int) -> None:
     members, holders = [f"{n}" for n in range(count)], dict[int, str]()
     for _ in range(3):
         for name in reversed(members):

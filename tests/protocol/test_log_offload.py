@@ -25,7 +25,7 @@ def test_second_transaction_waits_for_the_pending_one() -> None:
         begun.offload_done(25, 1)
 
 
-def test_late_run_sees_its_transaction_done() -> None:
+def test_late_completion_of_a_done_transaction_changes_nothing() -> None:
     later = LogRecord("orders").offload_begun("/table", 10).offload_done(10, 0).offload_begun("/table", 20)
     assert later.offload_done(10, 5) == later
 

@@ -163,7 +163,7 @@ def test_ended_or_unknown_batch_write_neither_commits_nor_begins_again() -> None
         ended.batch_write_begun("w", 0)
 
 
-def test_new_batch_write_drops_older_than_a_day_except_those_with_a_commit() -> None:
+def test_new_batch_write_drops_day_old_writes_without_a_commit() -> None:
     dead = LogRecord("orders").batch_write_begun("dead", 0)
     committed = dead.batch_write_begun("committed", 0).with_commit_ledger(5, "committed", 2, ())
     later = committed.batch_write_begun("next", BATCH_WRITE_MS_MAX)
@@ -211,7 +211,7 @@ def test_compacted_ledger_has_the_highest_epoch_of_its_commits() -> None:
     assert record.with_compacted(record.commit_ledgers[:3], 9, "a", 1).commit_ledgers[0] == CommitLedger(9, 2)
 
 
-def test_new_query_must_name_the_query_whose_log_it_takes_over() -> None:
+def test_new_query_takes_over_a_log_only_by_naming_its_query() -> None:
     record = LogRecord("orders").claim("a", "q")
     assert record.claim("b", "q").owner == "b", "the query itself, started again"
     with pytest.raises(AnotherQueryError, match=r"log 'orders' is written by query q.*option follows to 'q'"):
@@ -329,7 +329,7 @@ def test_truncation_drops_commit_ledgers_before_the_row_but_never_the_last(row: 
     assert record.first_position == row and record.commit_ledgers == CHAIN[-kept:]
 
 
-def test_truncation_keeps_the_last_commit_ledger_even_if_it_ends_before_the_row() -> None:
+def test_truncation_keeps_the_last_commit_ledger_even_if_its_end_is_lower() -> None:
     assert LONG.truncated(10_000, {**ENDS, CHAIN[2]: 300}).commit_ledgers == CHAIN[-1:]
 
 

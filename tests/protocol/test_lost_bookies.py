@@ -48,7 +48,7 @@ def test_rolling_restart_loses_no_bookie(view: LostBookies) -> None:
             assert not view.lost and view.lost_at() == {}
 
 
-def test_second_loss_during_the_delay_ends_it_for_both(view: LostBookies) -> None:
+def test_second_loss_during_the_delay_makes_both_bookies_lost(view: LostBookies) -> None:
     view.look(10.0, ALL - {"a"}, ALL)
     view.look(11.0, ALL - {"a", "b"}, ALL)
     assert view.lost == view.to_mark == {"a", "b"}

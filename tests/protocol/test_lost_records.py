@@ -22,7 +22,7 @@ from bookspark.protocol.ledger.ledger_metadata import BOOKKEEPERS_LEDGER_ID_MAX,
         ((BOOKKEEPERS_LEDGER_ID_MAX,), BOOKKEEPERS_LEDGER_ID_MAX - 1, LostRecords(*[BOOKKEEPERS_LEDGER_ID_MAX] * 2)),
     ],
 )
-def test_held_ids_just_beyond_the_issued_ids_are_lost_but_distant_ids_are_not(held, given_out, expected):
+def test_held_ids_just_beyond_the_issued_ids_are_lost_unlike_distant_ids(held, given_out, expected):
     assert lost_records(held, given_out) == expected
 
 
@@ -34,7 +34,7 @@ def test_held_ids_just_beyond_the_issued_ids_are_lost_but_distant_ids_are_not(he
         (LEDGER_ID_MAX - 1, LEDGER_ID_MAX, LostRecords(LEDGER_ID_MAX, LEDGER_ID_MAX)),
     ],
 )
-def test_lost_user_given_ids_far_beyond_the_counter_do_not_move_it(given, held, expected):
+def test_lost_user_given_ids_far_beyond_the_counter_leave_it_unchanged(given, held, expected):
     lost = lost_records([held], given)
     assert lost == expected
     assert skipped_to(lost, 7) is None
@@ -44,7 +44,7 @@ def test_impossible_ledger_id_is_not_noted_as_lost():
     assert lost_records([LEDGER_ID_MAX + 1], LEDGER_ID_MAX - 1) is None
 
 
-def test_counter_skips_lost_ids_near_it_within_its_own_range():
+def test_counter_skips_nearby_lost_ids_within_its_own_range():
     assert skipped_to(LostRecords(8, 7 + IDS_MAX + BEYOND), 7) == 7 + IDS_MAX + BEYOND
     last = BOOKKEEPERS_LEDGER_ID_MAX
     assert skipped_to(LostRecords(last - 5, last + 5), last - 9) == last

@@ -46,7 +46,7 @@ def test_covered_means_that_every_ack_quorum_has_a_member(e, wq, aq):
 
 
 @pytest.mark.parametrize(("e", "wq", "aq"), QUORUMS)
-def test_fencing_verdict_comes_as_soon_as_no_answer_can_change_it(e, wq, aq):
+def test_fencing_verdict_comes_as_early_as_possible(e, wq, aq):
     quorums = list(ack_quorums(e, wq, aq))
     for positives in subsets(range(e)):
         for unknowns in subsets(set(range(e)) - positives):

@@ -37,7 +37,7 @@ def answer(bookie, first, last, following=OK):
     return ReadAnswered(bookie, first, last, following, f"{first}..{last}")
 
 
-def test_range_is_read_from_a_replica_while_it_delivers():
+def test_delivering_replica_serves_the_whole_range():
     read = RangeRead(metadata(), 0, 99)
     assert read.start() == [SendRead("b1", 0, 99)]
     assert read.step(answer("b1", 0, 49)) == [Deliver(0, 49, "0..49"), SendRead("b1", 50, 99)]
@@ -155,7 +155,7 @@ class TestStripedReadAhead:
         came = ReadAnswered("b3", 2, 2, NO, "2", ahead=((5, "5"),))
         assert read.step(came) == [Deliver(i, i, str(i)) for i in (2, 3, 4, 5)] + [Finish()]
 
-    def test_later_entries_are_kept_from_a_bookie_without_the_next_entry(self):
+    def test_bookie_without_the_next_entry_still_delivers_later_entries(self):
         read = self.read(last=3)
         assert read.step(ReadAnswered("b1", 0, -1, NO, ahead=((3, "3"),))) == [SendRead("b2", 0, 3, sparse=True)]
         read.step(ReadAnswered("b2", 0, 1, NO, "0..1"))
@@ -265,7 +265,7 @@ class TestSpeculativeRead:
         assert read.step(answer("b2", 0, 9)) == [Deliver(0, 9, "0..9"), Finish()]
         assert read.step(answer("b1", 0, 9)) == [], "delivered once"
 
-    def test_late_replica_is_asked_last_until_it_delivers(self):
+    def test_late_replica_is_asked_last(self):
         read = RangeRead(metadata(), 0, 99, ReadOrder(sticky=False))
         read.start()
         read.step(ReadIsLate(0))

@@ -58,6 +58,6 @@ def test_offsets_of_an_earlier_log_of_that_name_and_old_records_are_outdated() -
     assert gone(a=replace(nameless, heard_ms=NOW - UNNAMED_KEPT_MS - 1), b=nameless) == {"a"}
 
 
-def test_number_of_kept_dead_readers_is_bounded() -> None:
+def test_number_of_records_of_dead_readers_is_bounded() -> None:
     many = {f"s{n}": replace(GROUP, reader=f"g{n}", heard_ms=NOW - STALE_MS - 1 - n) for n in range(KEPT_MAX + 2)}
     assert gone(**many, live=GROUP) == {f"s{KEPT_MAX}", f"s{KEPT_MAX + 1}"}

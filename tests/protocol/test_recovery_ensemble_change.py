@@ -74,7 +74,7 @@ def test_ensemble_change_of_recovery_is_written_only_with_the_close():
     assert (write.metadata.state, len(write.metadata.fragments)) == (LedgerState.CLOSED, 2)
 
 
-def test_recovery_reads_from_the_ensemble_that_it_began_with():
+def test_recovery_keeps_reading_from_its_first_ensemble():
     _, recovery = to_write_back()
     recovery.refuses("b2", 1)
     recovery.refuses("b3", 1)
@@ -268,6 +268,6 @@ class TestGuaranteed:
         assert "confirmed, but seems absent" in str(recovery.error)
 
     @pytest.mark.parametrize("striped", [False, True])
-    def test_recovery_of_an_empty_ledger_closes_it_empty(self, striped):
+    def test_recovered_empty_ledger_is_closed_empty(self, striped):
         pair = LedgerPair(e=4 if striped else 3, guaranteed=True)
         assert pair.recover().closed.last_entry_id == -1

@@ -25,7 +25,7 @@ def test_commit_older_than_the_retention_expires(time_ms: int, goes: bool) -> No
 
 
 @pytest.mark.parametrize(("behind", "goes"), [(41, True), (40, True), (39, False), (0, False)])
-def test_commit_with_the_retention_bytes_behind_it_expires(behind: int, goes: bool) -> None:
+def test_commit_followed_by_the_retention_bytes_expires(behind: int, goes: bool) -> None:
     assert expired(Retention(retention_bytes=40), NOW_MS, behind) is goes
 
 

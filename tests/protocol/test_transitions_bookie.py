@@ -82,14 +82,14 @@ class TestBookieLedger:
         self.refuses(ledger, lambda: ledger.added(decision, 3, 3))
 
     @pytest.mark.parametrize("key", [KEY, None])
-    def test_add_admitted_before_a_fence_is_not_applied_after_it(self, key):
+    def test_admitted_add_is_not_applied_after_a_fence(self, key):
         ledger = BookieLedger(7, key)
         decision = ledger.admit_add(KEY, recovery=False)
         ledger.fence(KEY)
         self.refuses(ledger, lambda: ledger.added(decision, 3, 3))
 
     @pytest.mark.parametrize("key", [KEY, None])
-    def test_recovery_add_admitted_before_a_fence_is_applied_after_it(self, key):
+    def test_admitted_recovery_add_is_applied_after_a_fence(self, key):
         ledger = BookieLedger(7, key)
         decision = ledger.admit_add(KEY, recovery=True)
         ledger.fence(KEY)
@@ -151,7 +151,7 @@ class TestLogRecords:
         with pytest.raises(ValueError):
             record.with_compacted((), 9, "a", 1)
 
-    def test_offload_is_done_only_after_it_began(self):
+    def test_offload_cannot_end_before_its_beginning(self):
         for record in (LogRecord("orders"), LogRecord("orders").offload_begun("table", 10)):
             with pytest.raises(OffloadError):
                 record.offload_done(12, 1)

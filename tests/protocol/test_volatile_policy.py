@@ -84,7 +84,7 @@ def test_sync_is_requested_after_sync_bytes_up_to_the_appended_entry() -> None:
         "the goal",
     ],
 )
-def test_bookie_syncs_again_if_it_has_the_next_entry_up_to_the_goal(adds: list[PendingAdd], asked: bool) -> None:
+def test_bookie_with_the_next_entry_syncs_again_up_to_the_goal(adds: list[PendingAdd], asked: bool) -> None:
     volatile = policy()
     volatile.want(9, 1)
     volatile.acknowledged(9)

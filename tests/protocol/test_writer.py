@@ -138,7 +138,7 @@ class TestCloseRace:
         (write,) = closing.step(MetadataRead(metadata(), 5))
         assert (write.version, write.metadata.state, write.metadata.last_entry_id) == (5, LedgerState.CLOSED, 0)
 
-    def test_fenced_answer_caused_by_this_close_does_not_fail_it(self, writer):
+    def test_fenced_answer_caused_by_this_close_is_ignored(self, writer):
         """A bookie whose fence is unsure read the metadata, saw CLOSED, and refused the third copy as fenced: close() reported
         that another client had fenced the ledger."""
         send = add(writer)

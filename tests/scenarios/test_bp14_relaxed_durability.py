@@ -87,7 +87,7 @@ class TestAcknowledgement:
         pair.writer.answers("b2", 0)
         assert pair.writer.acknowledged == 1
 
-    def test_lac_advances_only_when_all_entries_before_it_are_synced(self):
+    def test_lac_advances_only_over_synced_entries(self):
         pair = volatile()
         pair.appended(3)
         pair.bookies("b1").sync()
@@ -298,7 +298,7 @@ class TestEnsembleChange:
         (assignment,) = {request.assignment for bookie, request in pair.writer.sent if bookie == "b4"}
         assert assignment == Assignment(2)
 
-    def test_new_bookies_sync_counts_only_after_it_has_the_earlier_entries(self):
+    def test_sync_of_a_new_bookie_counts_only_with_the_earlier_entries(self):
         pair = self.lost()
         pair.change_ensemble("b4")
         pair.writer.answers("b1", 4)

@@ -282,7 +282,7 @@ class TestTweak2:
         assert (pair.writer.closed, pair.writer.error) == (None, None)
         return pair
 
-    def test_close_waits_for_the_replacement_of_a_bookie_that_failed_on_entries_2_and_3(self):
+    def test_close_waits_until_the_replacement_has_entries_2_and_3(self):
         """Without tweak 2 "the head of the last fragment would have remained at AQ"."""
         pair = LedgerPair(guaranteed=True)
         pair.appended(2)

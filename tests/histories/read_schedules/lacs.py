@@ -1,7 +1,7 @@
 """A read of the LAC (last add confirmed), or a long poll for an entry.
 
-Law of a read: it ends as soon as the bookies that have not answered cannot form an ack quorum, or one has answered and no more
-answers are awaited; with the highest reported LAC. It fails if no bookie reported a LAC, and not before.
+Law of a read: it ends as soon as the bookies without a report cannot form an ack quorum, or one has reported and no more answers
+are awaited; with the highest reported LAC. It fails if no bookie reported a LAC, and not before.
 
 Law of a long poll: it ends as soon as it sees the entry confirmed or the ledger closed, or at its deadline, with the highest
 reported LAC. Until then each bookie of the last ensemble has one request outstanding or has failed. It fails exactly when all of
