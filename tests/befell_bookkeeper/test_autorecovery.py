@@ -1,4 +1,4 @@
-"""What befell autorecovery of BookKeeper: loops over what can't be repaired, and work for nothing (docs/befell.md)."""
+"""Failures of BookKeeper's autorecovery: endless attempts at unrepairable ledgers, and useless work (docs/befell.md)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.store.autorecovery.kit import Cluster
 
 
 class Unreachable:
-    """No bookie of it answers a read or a fetch; adds are never sent."""
+    """Requests of which no bookie answers a read or a fetch; adds are never sent."""
 
     def __init__(self, asked: list[Any]) -> None:
         self._asked = asked
@@ -45,7 +45,7 @@ class Unreachable:
 
 
 class Repaired(Cluster):
-    """A cluster whose bookies are not reached; ``sent`` are the requests to them."""
+    """A cluster with unreachable bookies; ``sent`` are the requests to them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,14 +64,14 @@ class Repaired(Cluster):
         return act.MetadataRead(*self.metadata.read_ledger(metadata.ledger_id))
 
     def close_single(self, ledger_id: int, bookie: str) -> None:
-        """A closed ledger of ten entries, with one copy."""
+        """A closed ledger of ten entries with a single copy."""
         fragments = (Fragment(0, (bookie,)),)
         self.metadata.create_ledger(LedgerMetadata(ledger_id, 1, 1, 1, fragments, LedgerState.CLOSED, 9, 100))
 
 
 @contextmanager
 def at_work(cluster: Cluster, **options: Any) -> Iterator[ReplicationWorker]:
-    """A worker, of one ledger at a time."""
+    """A worker that repairs one ledger at a time."""
     settings = {"retry_seconds": 0.01, "retry_seconds_max": 3600.0, "poll_seconds": 0.02, "ledgers_at_once": 1}
     worker = ReplicationWorker(cluster, AutorecoveryConfig(**settings | options))  # type: ignore[arg-type]
     worker.start()
@@ -81,11 +81,11 @@ def at_work(cluster: Cluster, **options: Any) -> Iterator[ReplicationWorker]:
         assert worker.stop()
 
 
-def test_4872_the_only_copy_is_looked_for_less_and_less_often_and_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    """BookKeeper #4872: of a ledger with one copy, on a bookie that is gone for good, nothing can be made anew. Workers tried it
-    again and again, which cost them the time for ledgers that could be repaired, and hid the loss among their log lines.
+def test_4872_attempts_at_an_only_copy_back_off_and_name_the_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """BookKeeper #4872: a ledger with a single copy, on a bookie that is gone for good, cannot be repaired. Workers tried it
+    again and again, which delayed repairable ledgers and hid the loss among log lines.
 
-    Here the pause doubles with each attempt, the task names the entries and the reason, and the others are repaired."""
+    Here the pause doubles with each attempt, the task names the entries and the reason, and the other ledgers are repaired."""
     cluster = Repaired()
     cluster.close_single(1, "gone")
     cluster.close_ledger(2)
@@ -111,9 +111,9 @@ def test_4872_the_only_copy_is_looked_for_less_and_less_often_and_told_of(monkey
 
 
 @pytest.mark.parametrize("when", ["before it is begun", "while it is repaired"])
-def test_3316_a_task_of_a_ledger_that_was_deleted_goes(when: str) -> None:
-    """BookKeeper #3316: a ledger had been deleted while it was marked for repair. Workers found nothing to read, took that for
-    one more failure, and began again, until somebody removed the task from ZooKeeper by hand."""
+def test_3316_task_of_a_deleted_ledger_is_removed(when: str) -> None:
+    """BookKeeper #3316: a ledger marked for repair was deleted. Workers could read nothing, took that for another failure,
+    and started again, until an operator removed the task from ZooKeeper by hand."""
     cluster = Repaired()
     cluster.close_single(1, "gone")
     tasks = cluster.metadata.underreplication
@@ -133,11 +133,11 @@ def test_3316_a_task_of_a_ledger_that_was_deleted_goes(when: str) -> None:
         assert worker.progress().failed == 0
 
 
-def test_2766_a_bookie_that_came_back_is_not_replaced_and_its_ledgers_are_not_copied() -> None:
-    """BookKeeper #2766: bookies were away for a while, and all of their ledgers were marked. When they were back, with everything
-    that they ever held, the ledgers stayed marked and were copied to others all the same.
+def test_2766_returned_bookie_is_not_replaced_and_its_ledgers_are_not_copied() -> None:
+    """BookKeeper #2766: bookies were away for a while, and all their ledgers were marked. After they returned with all their
+    entries, the ledgers stayed marked and were copied to other bookies.
 
-    Here a bookie that is registered is asked what it lacks, whatever the mark says of it."""
+    Here a registered bookie is asked for its missing entries, whatever the mark says."""
     cluster = Repaired()
     for ledger_id in range(1, 21):
         cluster.close_ledger(ledger_id)

@@ -1,4 +1,4 @@
-"""What befell bookies of BookKeeper: fences, collection, compaction, checkpoints and full disks (docs/befell.md)."""
+"""Failures of BookKeeper's bookies: fences, collection, compaction, checkpoints and full disks (docs/befell.md)."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def settings(*directories: str, **options: object) -> BookieConfig:
 
 
 @pytest.mark.parametrize("known", [False, True], ids=["a new ledger", "a ledger with entries"])
-def test_4701_what_a_fence_answers_holds_for_every_add_whatever_the_order(known: bool) -> None:
-    """BookKeeper #4701: an add and a fence were the first to ask for a ledger, at the same moment. Each made an object for it,
-    with a lock of its own. The fence marked one of the two, and read "no entries"; the add was admitted by the other one, and
-    acknowledged behind the end that recovery found.
+def test_4701_fence_sees_every_acknowledged_add_in_any_order(known: bool) -> None:
+    """BookKeeper #4701: an add and a fence were the first requests for a ledger, at the same moment. Each created an object
+    for it, with its own lock. The fence marked one object and read "no entries"; the other admitted the add, which was
+    acknowledged behind the end that recovery had determined.
 
-    Here each order of two adds, a fence, and the disk's work between them: what is acknowledged was seen by the fence."""
+    Here every order of two adds, a fence, and the disk's work between them: the fence has seen each acknowledged add."""
     first = 5 if known else 0
     steps = ("add", "add", "fence", "disk", "disk")
     for order in set(permutations(steps)):
@@ -72,11 +72,11 @@ def test_4701_what_a_fence_answers_holds_for_every_add_whatever_the_order(known:
 
 
 @pytest.mark.parametrize("header", ["zeros", "noise", "the end of another file"])
-def test_4607_a_log_with_a_wrong_header_is_neither_taken_for_dead_nor_for_empty(header: str) -> None:
+def test_4607_log_with_a_wrong_header_is_neither_collected_nor_taken_for_empty(header: str) -> None:
     """BookKeeper #4607: the buffer for a new log's header was not cleared, so a header said that the log names no ledgers.
-    Collection believed it, found nothing that lives in the log, and deleted the entries of ledgers that were alive.
+    Collection believed it, and deleted the entries of live ledgers.
 
-    Here the header decides nothing: what lives is what the index names, and a boot reads behind a header that is wrong."""
+    Here the header decides nothing: the index names the live entries, and a boot reads past a wrong header."""
     files = MemoryFileSystem("/disk")
     run = Stepped(settings("/disk"), files)
     for ledger_id in (5, 6, 7):
@@ -102,13 +102,13 @@ def test_4607_a_log_with_a_wrong_header_is_neither_taken_for_dead_nor_for_empty(
     run.storage.close()
 
 
-def test_4740_a_checkpoint_that_was_taken_first_and_is_written_last_does_not_go_back() -> None:
-    """BookKeeper #4740 and #4105: a flush took the position of the journal, then had the storage flush, which took a later one,
-    wrote it and removed the journals before it. The first flush ended by writing its own, earlier position. The next start looked
-    for journals that were gone, and the bookie stayed down.
+def test_4740_earlier_checkpoint_never_overwrites_a_later_one() -> None:
+    """BookKeeper #4740 and #4105: a flush took the position of the journal, then had the storage flush, which took a later
+    position, wrote it and removed the journals before it. The first flush ended by writing its own, earlier position. The next
+    start missed the removed journals, and the bookie stayed down.
 
-    Here both end with the later one on the disk, and a start finds what it names. (``test_rewriting`` has the same with logs that
-    are removed meanwhile.)"""
+    Here the later checkpoint stays on the disk, and a start has everything that it names. (``test_rewriting`` has the same with
+    logs removed meanwhile.)"""
     files = MemoryFileSystem("/disk")
     run = Stepped(settings("/disk"), files)
     run.add(5, 0, 9)
@@ -127,11 +127,11 @@ def test_4740_a_checkpoint_that_was_taken_first_and_is_written_last_does_not_go_
     again.storage.close()
 
 
-def test_4640_a_bookie_that_was_full_and_has_room_when_it_starts_again_takes_adds() -> None:
-    """BookKeeper #4640: a bookie turned read-only because its disk was full, and kept that for its next start. Although the disk
-    had been emptied meanwhile, it stayed read-only, because only a change from full to not full made it writable.
+def test_4640_bookie_that_was_full_accepts_adds_after_a_restart_with_room() -> None:
+    """BookKeeper #4640: a bookie became read-only because its disk was full, and kept that state for its next start. Although
+    the disk had been emptied, it stayed read-only, because only a change from full to not full made it writable.
 
-    Here fullness is measured and never noted. What is noted is only the switch of an operator
+    Here fullness is measured and never stored. Only the operator's switch is stored
     (``test_full_disks_say_so.test_the_switch_is_kept_over_a_restart``)."""
     files = MemoryFileSystem("/disk", capacity_bytes=1 << 20)
     run = Stepped(settings("/disk"), files)
@@ -154,11 +154,11 @@ def test_4640_a_bookie_that_was_full_and_has_room_when_it_starts_again_takes_add
 
 @pytest.mark.parametrize("failing", ["/a", "/b"])
 @pytest.mark.parametrize("fault", ["no-space", "io-error"])
-def test_4661_a_disk_without_room_stops_the_reclaiming_of_no_other(failing: str, fault: str) -> None:
-    """BookKeeper #4661: each directory has a collector of its own, and all of them heard when any disk was full. So one full disk
+def test_4661_full_disk_does_not_stop_reclaiming_on_other_disks(failing: str, fault: str) -> None:
+    """BookKeeper #4661: each directory has its own collector, and all of them were notified of any full disk. So one full disk
     ended the collection and compaction of all others, until they were full too.
 
-    Here a job that finds no room, or a disk that fails, leaves the jobs of the other directory as they are."""
+    Here a job without room, or a failing disk, leaves the jobs of the other directory alone."""
     files = FaultyFileSystem(MemoryFileSystem("/a", "/b"))
     run = Stepped(settings("/a", "/b"), files)
     for ledger_id in range(8):
@@ -178,12 +178,12 @@ def test_4661_a_disk_without_room_stops_the_reclaiming_of_no_other(failing: str,
 
 
 @pytest.mark.parametrize("stated", [0x7FFFFFF0, -8, 0], ids=["two gigabytes", "negative", "nothing"])
-def test_4596_a_log_that_can_not_be_read_through_ends_no_compaction(stated: int) -> None:
-    """BookKeeper #4596 and #4544: an entry's size in one log had gone wrong. Who read through that log wanted gigabytes of memory
-    for one entry, and the thread of the collector died without a word: no log was compacted any more until somebody moved the
-    file away.
+def test_4596_unreadable_log_ends_no_compaction(stated: int) -> None:
+    """BookKeeper #4596 and #4544: the size of an entry in a log was damaged. Reading through that log requested gigabytes of
+    memory for one entry, and the collector's thread died silently: no log was compacted any more until an operator moved the file
+    away.
 
-    Here the damaged batch is lost and told of, all others move, and the space of all logs comes back in the same pass."""
+    Here the damaged batch is lost and reported, all other batches move, and the space of all logs is reclaimed in that pass."""
     files = MemoryFileSystem("/disk")
     run = Stepped(settings("/disk"), files)
     for ledger_id in (5, 6, 7):
@@ -196,7 +196,7 @@ def test_4596_a_log_that_can_not_be_read_through_ends_no_compaction(stated: int)
     assert struct.unpack("<q", log.read(8, stated_at))[0] > 0, "the length of the first batch's body"
     log.write([struct.pack("<q", stated)], stated_at)
     run.reclaim()
-    run.commit()  # that the batch is lost is noted; the old logs go after that
+    run.commit()  # the lost batch is noted; the old logs go after that
     run.reclaim()
     assert all(not isinstance(log, EntryLog) for log in run.storage.logs.values())
     for ledger_id in (5, 15, 16, 7, 17):
@@ -207,7 +207,7 @@ def test_4596_a_log_that_can_not_be_read_through_ends_no_compaction(stated: int)
 
 
 class Rewriter(LocalRewriter):
-    """It dies of one log, and is not back for the rest of the pass."""
+    """A rewriter that dies on one log and stays away for the rest of the pass."""
 
     def __init__(self, files: MemoryFileSystem, deadly: int) -> None:
         super().__init__(files)
@@ -223,8 +223,8 @@ class Rewriter(LocalRewriter):
         return super().rewrite(job)
 
 
-def test_4596_a_log_that_its_rewriter_dies_of_comes_last_from_then_on() -> None:
-    """The same from the other side: whatever goes wrong with a log, the others are not behind it for ever."""
+def test_4596_log_that_kills_its_rewriter_comes_last_afterwards() -> None:
+    """A log that always fails does not block the other logs."""
     files = MemoryFileSystem("/disk")
     run = Stepped(settings("/disk"), files)
     for ledger_id in range(6):
@@ -241,9 +241,9 @@ def test_4596_a_log_that_its_rewriter_dies_of_comes_last_from_then_on() -> None:
     run.storage.close()
 
 
-def test_4657_a_ledger_that_is_gone_is_no_matter_of_passwords() -> None:
-    """BookKeeper #4657: once fences outlived their ledgers (#4462), who opened a deleted ledger was told that the password was
-    wrong, because nobody had an answer for the new error. Here each request about it has its own answer."""
+def test_4657_deleted_ledger_is_not_reported_as_a_wrong_password() -> None:
+    """BookKeeper #4657: once fences outlived their ledgers (#4462), opening a deleted ledger reported a wrong password, because
+    the new error had no answer of its own. Here each request for it has its own answer."""
     run = Stepped(settings("/disk"), MemoryFileSystem("/disk"))
     run.add(5, 0)
     run.fence(5)

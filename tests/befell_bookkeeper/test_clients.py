@@ -1,4 +1,4 @@
-"""What befell clients of BookKeeper: threads that got stuck, reads that hung, memory that stayed (docs/befell.md)."""
+"""Failures of BookKeeper's clients: stuck threads, hanging reads, leaked memory (docs/befell.md)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def bench():
 
 @pytest.fixture
 def steps(monkeypatch):
-    """The threads in which events reached a writer. Fails if one came in the middle of another."""
+    """Threads in which events reached a writer. Fails if an event arrives inside another."""
     threads, inside = [], []
     step = LedgerWriter.step
 
@@ -59,12 +59,11 @@ def steps(monkeypatch):
     return threads
 
 
-def test_4557_a_connection_that_breaks_while_others_acknowledge_holds_up_no_append(bench, steps):
-    """BookKeeper #4557: the failure of a broken connection was handled in the connection's thread, and told finished appends to
-    the user while the thread of the ledger did the same. Both took from one queue: an append was passed over, and all behind it
-    waited for ever.
+def test_4557_broken_connection_blocks_no_append(bench, steps):
+    """BookKeeper #4557: the failure of a broken connection was handled in the connection's thread, and completed appends there
+    while the ledger's thread did the same. Both took from one queue: an append was skipped, and all behind it waited for ever.
 
-    Here one thread has all events of a ledger, one after the other, whoever appends."""
+    Here one thread handles all events of a ledger in order, whichever thread appends."""
     bookies = {bookie_id: bench.bookie(bookie_id) for bookie_id in BOOKIES}
     bench.open()
     driver = bench.driver()
@@ -80,12 +79,12 @@ def test_4557_a_connection_that_breaks_while_others_acknowledge_holds_up_no_appe
     assert len(set(steps)) == 1 and threading.get_ident() not in steps
 
 
-def test_4457_a_bookie_that_can_not_be_looked_up_locks_nothing(bench, steps):
+def test_4457_bookie_without_an_address_causes_no_deadlock(bench, steps):
     """BookKeeper #4457 and #4467: a bookie had no address any more. Sending to it failed at once, in the middle of a resend that
-    held the lock of one append; handling the failure wanted the lock of the ledger, which another thread had, and that one wanted
-    the append's.
+    held the lock of an append; handling the failure wanted the lock of the ledger, whose holder in another thread wanted the
+    append's lock.
 
-    Here there are no locks to be had in two orders, and a failure is an event of its own, never in the middle of another."""
+    Here no locks can be taken in two orders, and a failure is a separate event, never inside another."""
     bench.bookie("b2")
     asked = []
 
@@ -102,7 +101,7 @@ def test_4457_a_bookie_that_can_not_be_looked_up_locks_nothing(bench, steps):
 
 
 class Replicas:
-    """An I/O loop and connections in one: each bookie has one answer to every read."""
+    """An I/O loop and its connections in one: each bookie has prepared answers to reads."""
 
     def __init__(self, **answers):
         self.answers = answers
@@ -121,7 +120,7 @@ class Replicas:
 
 
 def read_over(**answers):
-    """Read entries 0 to 9 of a ledger of b1, b2 and b3; returns what was delivered, and who was asked."""
+    """Read entries 0 to 9 of a ledger on b1, b2 and b3; returns the delivered ids and the asked bookies."""
     wire = Replicas(**answers)
     requests = LedgerRequests(wire, wire, 1, NO_KEY, DIGEST, 1.0)
     options = SimpleNamespace(answer_timeout_seconds=1.0, connect_timeout_seconds=1.0, speculative_read_delay_ms=0)
@@ -130,9 +129,9 @@ def read_over(**answers):
     return delivered, wire.asked
 
 
-def test_4789_a_batch_with_a_bad_entry_is_used_up_to_it_and_the_next_replica_goes_on():
-    """BookKeeper #4789: an answer with many entries counted as complete before their digests were looked at. When one of them was
-    bad, the next replica was asked, and its answer was ignored because the read was complete: it hung."""
+def test_4789_batch_is_used_up_to_its_bad_entry_and_the_next_replica_continues():
+    """BookKeeper #4789: an answer with many entries counted as complete before their digests were checked. When one was bad,
+    the next replica was asked, but its answer was ignored because the read was complete: the read hung."""
     rotten = ended(frame(*range(5)), frame(5, good=False), frame(6, 7, 8, 9), last=9, value=10)
     sound = ended(frame(5, 6, 7), frame(8, 9), last=9, value=5)
     delivered, asked = read_over(b1=[rotten], b3=[sound], b2=[sound])
@@ -140,18 +139,18 @@ def test_4789_a_batch_with_a_bad_entry_is_used_up_to_it_and_the_next_replica_goe
     assert asked[0] == "b1" and len(asked) == 2
 
 
-def test_4789_a_read_of_which_no_replica_has_a_sound_copy_ends_and_says_so():
+def test_4789_read_without_any_sound_copy_fails_with_the_reason():
     rotten = ended(frame(*range(10), good=False), last=9, value=10)
     with pytest.raises(ReadError, match="digest") as caught:
         read_over(b1=[rotten], b2=[rotten], b3=[rotten])
     assert all(bookie in str(caught.value) for bookie in BOOKIES)
 
 
-def test_4788_a_late_error_after_a_read_is_complete_changes_nothing():
-    """BookKeeper #4788: a read that another replica had completed gave back its list of replicas, to be used again. Then it noted
-    which replicas had been slow, and late errors looked for their replica: both in a list that was another read's by then.
+def test_4788_late_error_after_a_complete_read_changes_nothing():
+    """BookKeeper #4788: a read completed by another replica returned its replica list to a pool. Afterwards it noted slow
+    replicas, and late errors looked up their replica, both in a list that belonged to another read by then.
 
-    Here such lists are tuples that nobody changes, and a machine that has ended takes nothing."""
+    Here such lists are immutable tuples, and an ended machine accepts no event."""
     read = RangeRead(metadata(), 0, 9)
     (first,) = read.start()
     (second,) = read.step(ReadIsLate(0))
@@ -161,9 +160,9 @@ def test_4788_a_late_error_after_a_read_is_complete_changes_nothing():
     assert read.step(ReadIsLate(0)) == []
 
 
-def test_4713_a_told_lac_leaves_nothing_behind(bench):
-    """BookKeeper #4713: each explicit LAC kept the buffer that it had sent. (#4609: each connection made pools of its own that
-    were never given back. #4513: a check of what can be read kept every entry that it had read.)"""
+def test_4713_explicit_lac_leaks_no_memory(bench):
+    """BookKeeper #4713: each explicit LAC kept the buffer that it had sent. (#4609: each connection made pools that were never
+    freed. #4513: a readability check kept every entry that it had read.)"""
     bookies = [bench.bookie(bookie_id) for bookie_id in BOOKIES]
     for bookie in bookies:
         bookie.statuses[Kind.WRITE_LAC] = Status.OK
@@ -188,7 +187,7 @@ def test_4713_a_told_lac_leaves_nothing_behind(bench):
     assert tell(100) < before + 100
 
 
-def test_4609_a_connection_that_ended_and_a_ledger_that_was_left_are_gone(bench):
+def test_4609_ended_connections_and_closed_ledgers_are_freed(bench):
     others = [each for each in gc.get_objects() if isinstance(each, BookieConnection | LedgerDriver)]
     bookies = [bench.bookie(bookie_id) for bookie_id in BOOKIES]
     bench.open()

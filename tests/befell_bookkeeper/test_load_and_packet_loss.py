@@ -1,4 +1,4 @@
-"""What befell BookKeeper under load and on bad networks (docs/befell.md). The last test has real bookies."""
+"""Failures of BookKeeper under load and on bad networks (docs/befell.md). The last test uses real bookies."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ LOSS = 0.3
 _ATTEMPTS_MAX, _LEDGERS = 15, 24
 
 
-def test_3497_a_bookie_takes_in_no_more_than_it_can_write_and_that_can_not_be_switched_off(tmp_path: Path) -> None:
-    """BookKeeper #3497: a bookie that got more than its disk could take kept all of it in memory, until it had none left and
-    died. What holds clients back was there, but off by default, on both sides, and some of it for one protocol version only."""
+def test_3497_bookie_bounds_its_memory_and_the_bound_cannot_be_switched_off(tmp_path: Path) -> None:
+    """BookKeeper #3497: a bookie that received more than its disk could take kept all of it in memory, until it had none left
+    and died. Back-pressure existed, but off by default on both sides, and partly for one protocol version only."""
     for name in ("request_bytes_in_flight_max", "read_bytes_in_flight_max", "requests_in_flight_max"):
         with pytest.raises(ConfigurationError, match=name):
             bookie_config(directories=["/disk"], zookeeper="-", **{name: 0})
@@ -57,10 +57,9 @@ def test_3497_a_bookie_takes_in_no_more_than_it_can_write_and_that_can_not_be_sw
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_3466_collection_throws_nothing_away_that_lives_while_a_third_of_its_questions_get_no_answer(seed: int) -> None:
-    """BookKeeper #3466: under 30 % packet loss ledgers vanished: their metadata was there, it named two bookies, and both said
-    that they had never heard of the ledger. The thread does not tell the cause. What a bookie does when ZooKeeper answers some of
-    its questions and not others is one place where it can happen."""
+def test_3466_collection_deletes_no_live_ledger_while_a_third_of_metadata_reads_fail(seed: int) -> None:
+    """BookKeeper #3466: under 30 % packet loss ledgers vanished: the metadata named two bookies, and both denied knowing the
+    ledger. The thread does not state the cause. A bookie whose ZooKeeper requests are partly answered is a possible place."""
     random = Random(seed)
 
     class Metadata(MemoryStore):
@@ -95,8 +94,8 @@ def test_3466_collection_throws_nothing_away_that_lives_while_a_third_of_its_que
 
 
 @pytest.mark.acceptance
-def test_3466_what_was_acknowledged_while_a_third_of_all_messages_was_lost_is_there(faulty_cluster) -> None:
-    """The same from the outside: a writer under packet loss, recovered under packet loss, on bookies that collect often."""
+def test_3466_acknowledged_entries_survive_the_loss_of_a_third_of_all_messages(faulty_cluster) -> None:
+    """The same from outside: a writer under packet loss, recovered under packet loss, on bookies that collect often."""
     random = Random(3466)
 
     def lost(message: object) -> bool:
@@ -113,7 +112,7 @@ def test_3466_what_was_acknowledged_while_a_third_of_all_messages_was_lost_is_th
                 payload = b"%d of %d" % (i, number)
                 writer.append(payload)
                 kept.append(payload)
-        # The first attempts end at fences that nobody answers. What is to be shown are those that go further.
+        # The first attempts end at unanswered fences. Later attempts must go further.
         for _ in range(_ATTEMPTS_MAX):
             with suppress(BookKeeperError):
                 client.open_ledger(writer.ledger_id)

@@ -1,4 +1,4 @@
-"""What befell writers of BookKeeper, as steps of the machines here (docs/befell.md)."""
+"""Failures of BookKeeper's writers, as steps of the machines here (docs/befell.md)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.protocol.ledger_pair import LedgerPair
 
 
 def copies_where_the_metadata_says(pair: LedgerPair) -> list[int]:
-    """Of each confirmed entry: how many bookies of the write set that the metadata names hold it."""
+    """For each confirmed entry: the number of bookies that hold it, of the write set in the metadata."""
     found = []
     for entry_id in range(pair.writer.confirmed + 1):
         ensemble = [f for f in pair.metadata.fragments if f.first_entry_id <= entry_id][-1].ensemble
@@ -19,10 +19,10 @@ def copies_where_the_metadata_says(pair: LedgerPair) -> list[int]:
 
 
 @pytest.mark.parametrize("acks_come", ["before bookies are chosen", "before the write", "after the write"])
-def test_4651_what_was_acknowledged_during_a_change_is_on_the_bookies_that_the_change_names(acks_come):
-    """BookKeeper #4651: entries 5 and 6 of a ledger at 2/2/1 were under way when both bookies failed at entry 7. The change put
-    two others in their places from entry 5 on. While it was being written, the old bookies acknowledged 5 and 6, and the writer
-    took that for done: the metadata named two bookies that never got them."""
+def test_4651_entries_acknowledged_during_a_change_are_on_the_new_bookies(acks_come):
+    """BookKeeper #4651: entries 5 and 6 of a 2/2/1 ledger were pending when both bookies failed at entry 7. The change
+    replaced both from entry 5 on. While it was being written, the old bookies acknowledged 5 and 6, and the writer took them for
+    complete: the metadata named two bookies that never got them."""
     pair = LedgerPair(e=2, wq=2, aq=1)
     pair.appended(5)
     pair.append(3)
@@ -37,7 +37,7 @@ def test_4651_what_was_acknowledged_during_a_change_is_on_the_bookies_that_the_c
 
     if acks_come == "before bookies are chosen":
         old_bookies_acknowledge()
-    writer.chooses("b3")  # was asked for before b2 failed too
+    writer.chooses("b3")  # requested before b2 failed too
     writer.chooses("b3", "b4")
     if acks_come == "before the write":
         old_bookies_acknowledge()
@@ -50,10 +50,10 @@ def test_4651_what_was_acknowledged_during_a_change_is_on_the_bookies_that_the_c
     assert copies_where_the_metadata_says(pair) == [2] * 8
 
 
-def test_4194_what_was_complete_and_waited_for_its_turn_is_written_again_where_a_striped_ledger_changes():
-    """BookKeeper #4194: of a striped ledger, entries 1 and 2 had their acks and waited for entry 0. Then b3, which has both,
-    failed at entry 5 and was replaced from entry 0 on. Meanwhile b1 acknowledged entry 0, and all three were told as done. In
-    b3's place the metadata names a bookie that has neither 1 nor 2."""
+def test_4194_complete_entries_behind_an_incomplete_one_are_resent_after_a_striped_change():
+    """BookKeeper #4194: on a striped ledger, entries 1 and 2 had their acks and waited for entry 0. Then b3, which has both,
+    failed at entry 5 and was replaced from entry 0 on. Meanwhile b1 acknowledged entry 0, and all three were reported as
+    complete. In b3's place the metadata names a bookie that has neither 1 nor 2."""
     pair = LedgerPair(e=4, wq=2, aq=2)
     writer = pair.writer
     pair.append(4)

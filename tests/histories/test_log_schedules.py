@@ -1,5 +1,5 @@
-"""Random schedules of all that works on a log break no law, and each of some planted faults makes them break one;
-``scripts/soak log-schedules`` runs thousands."""
+"""Random schedules of all actors of a log keep all laws, and each planted fault breaks a law; ``scripts/soak log-schedules``
+runs thousands."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ SEEDS, SEEDS_PLANTED = 3, 300
 
 
 @pytest.mark.parametrize("kind", Kind)
-def test_random_schedules_break_no_law(kind: Kind) -> None:
-    # (Of a log that is deleted again and again less is read.)
+def test_random_log_schedules_break_no_law(kind: Kind) -> None:
+    # Fewer rows are read from a log that is deleted repeatedly.
     least = 5 if kind in (Kind.ANEW, Kind.OFFLOAD_ANEW) else 25
     assert sum(run(seed, kind)["rows"] for seed in range(SEEDS)) > least
 
 
-def test_a_seed_is_a_schedule() -> None:
+def test_equal_seeds_give_equal_schedules() -> None:
     assert run(17) == run(17)
 
 
@@ -72,7 +72,7 @@ def a_row_more(truncated: Callable[..., LogRecord]) -> Callable[..., LogRecord]:
 
 
 class ListedLater(list[int]):
-    """The ledgers that are there when somebody looks through them."""
+    """The ledgers that exist when the list is iterated."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -87,7 +87,7 @@ def whichever(registry: LogRegistry, name: str, ctime_ms: int | None = None) -> 
 
 
 def with_the_next(expired: Callable[..., bool]) -> Callable[..., bool]:
-    """Nothing need be behind a commit but itself."""
+    """Counts a commit itself as behind it."""
     return lambda kept, commit, after, size, now_ms: expired(kept, commit, after, size + commit.size, now_ms + 20)
 
 
@@ -96,7 +96,7 @@ def all_at(bookkeeper: Any, record: LogRecord, password: bytes, row: int) -> dic
 
 
 def passing_over(enter: Callable[..., None], unopened: float) -> Callable[..., None]:
-    """Ledgers can't be opened more often than in other schedules."""
+    """Ledgers fail to open more often than in other schedules."""
 
     def call(reader: Any, link: Any) -> None:
         try:
@@ -229,7 +229,7 @@ PLANTED = {
         planted(LogRecord, "batch_write_begun", whatever_is_committed(LogRecord.batch_write_begun)),
     ),
 }
-"""The fault, and from which seed on it is looked for: one that finds it now."""
+"""Each fault, and a seed from which the search begins, which detects it now."""
 
 
 PLANTED_ANEW = {
@@ -243,7 +243,7 @@ PLANTED_ANEW = {
         planted(stand_ins, "count", lambda first, _: repeat(first)),
     ),
 }
-"""The same for a log that is deleted and made anew."""
+"""The same for a log that is deleted and recreated."""
 
 PLANTED_RETENTION = {
     "retention takes a commit too many": (17, planted(Retention, "expired", with_the_next(Retention.expired))),
@@ -253,7 +253,7 @@ PLANTED_RETENTION = {
     ),
     "retention takes commit ledgers of rows that stay": (17, planted(retention, "link_ends", all_at)),
 }
-"""The same for one whose rows go by time and by bytes."""
+"""The same for a log whose rows expire by time and by bytes."""
 
 PLANTED_OFFLOAD = {
     "an offload deletes ledgers of which rows are not in the table": (
@@ -265,12 +265,12 @@ PLANTED_OFFLOAD = {
         planted(LogReader, "_enter", passing_over(LogReader._enter, 0.15)),
     ),
 }
-"""The same for one that is offloaded."""
+"""The same for an offloaded log."""
 
 PLANTED_OFFLOAD_ANEW = {
     "an offload goes on in the next log of the name": (7, planted(Offload, "_same", lambda _, record: record)),
 }
-"""The same for one that is offloaded, and deleted and made anew."""
+"""The same for a log that is offloaded, deleted and recreated."""
 
 PLANTED_GROUPS = {
     "a reader saves the end of the log, wherever it is": (
@@ -281,7 +281,7 @@ PLANTED_GROUPS = {
     "a lane is taken that another reader of the group has": (1, planted(Sharing, "take", whoever_has_them)),
     "a place in a log that was deleted is one in the next log": (17, planted(RowReader, "_place_in", of_whichever_log)),
 }
-"""The same for readers of groups."""
+"""The same for groups of readers."""
 
 PLANTED_QUERIES = {
     "plans are not compared": (92, silent(Fingerprint, "may_be_planned_as", True)),
@@ -304,7 +304,7 @@ PLANTED_QUERIES = {
     ),
     "a lane that has ended is ended once more": (17, planted(lane_ending, "ending", whoever_is_there)),
 }
-"""The same for one whose queries have copies of checkpoints, follow one another, and whose lanes end."""
+"""The same for queries with copied checkpoints and followers, and for ended lanes."""
 
 EVERY = [
     *((Kind.STEADY, what, *fault) for what, fault in PLANTED.items()),
@@ -318,7 +318,7 @@ EVERY = [
 
 
 @pytest.mark.parametrize(("kind", "what", "first", "fault"), EVERY, ids=[what for _, what, *_ in EVERY])
-def test_a_planted_fault_is_found(
+def test_planted_fault_is_detected(
     kind: Kind, what: str, first: int, fault: Callable[[], AbstractContextManager[Any]]
 ) -> None:
     def some() -> None:

@@ -1,6 +1,6 @@
-"""A cluster of any size that the planner of changes changes, with every step counted anew.
+"""Changes of a cluster of any size by the planner, with every step counted independently.
 
-As a program it prints the figures of three changes: ``python -m tests.protocol.changes_at_scale 1000 1000000``.
+Run as a program, it prints the figures of these changes: ``python -m tests.protocol.changes_at_scale 1000 1000000``.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ SIZES = ((3, 3, 2), (3, 2, 1), (5, 3, 2), (3, 3, 2))
 
 
 class Figures(NamedTuple):
-    """What a change did. Bytes are bytes of entries."""
+    """Figures of a change. Bytes are bytes of entries."""
 
     steps: int
     taken_down: int
     moves: int
     moved_bytes: int
     least_copies_over_ack_quorum: int
-    """The fewest copies above their ack quorum that entries of a bookie had while it was down."""
+    """The fewest copies above the ack quorum of any entry of a bookie that was down."""
     most_bytes: float
-    """Of all bookies, the most bytes, as a multiple of the average."""
+    """The most bytes on a bookie, as a multiple of the mean."""
     fewest_bytes: float
     seconds: float
 
 
 def cluster(bookies: int, ledgers: int, seed: int = 1, hosts: int = 0) -> Observed:
-    """Ledgers of random sizes on random ensembles; one of a hundred is being written, each tenth of them with two fragments."""
+    """Ledgers of random sizes on random ensembles: one in a hundred is open, one in ten has two fragments."""
     drawn = random.Random(seed)
     names = [f"bookie-{k:04}" for k in range(bookies)]
 
@@ -62,7 +62,7 @@ def cluster(bookies: int, ledgers: int, seed: int = 1, hosts: int = 0) -> Observ
 
 
 def change(wanted: Wanted, seen: Observed) -> Figures:
-    """Carry the change out on ``seen``. Raises AssertionError for a step that takes too much away, and if it does not end."""
+    """Carry out the change on ``seen``. Raises AssertionError for a step that removes too many copies, or if it does not end."""
     began = time.process_time()
     progress = begin(wanted, seen)
     steps = taken = moves = moved = 0
@@ -93,7 +93,7 @@ def change(wanted: Wanted, seen: Observed) -> Figures:
 
 
 def _margin(seen: Observed, name: str) -> int:
-    """Counted entry by entry, without the planner's arithmetic."""
+    """Copies above the ack quorum, counted entry by entry without the planner's arithmetic."""
     margin = 99
     for one in seen.fragments.of(name):
         assert not one.open, f"{name} goes down under the open ledger {one.ledger_id}"
@@ -113,7 +113,7 @@ def upgrade(bookies: int, ledgers: int) -> Figures:
 
 
 def shrink(bookies: int, ledgers: int) -> tuple[Figures, float]:
-    """A tenth of the bookies leaves. Also returned: what was moved, as a multiple of what had to be."""
+    """Remove a tenth of the bookies. Also returns the moved bytes as a multiple of the necessary bytes."""
     seen = cluster(bookies, ledgers)
     leaving = frozenset(sorted(seen.bookies)[::10])
     least = sum(seen.fragments.bytes_of[name] for name in leaving)
@@ -123,7 +123,7 @@ def shrink(bookies: int, ledgers: int) -> tuple[Figures, float]:
 
 
 def grow(bookies: int, ledgers: int) -> tuple[Figures, float]:
-    """A tenth more bookies come. What had to be moved is what makes all even."""
+    """Add a tenth more bookies. The necessary bytes are those above the mean."""
     seen = cluster(bookies, ledgers)
     for k in range(bookies // 10):
         seen.bookies[f"new-{k:04}"] = ObservedBookie(f"new-{k:04}", version="1")
@@ -134,7 +134,7 @@ def grow(bookies: int, ledgers: int) -> tuple[Figures, float]:
 
 
 def move(bookies: int, ledgers: int) -> tuple[Figures, float]:
-    """One bookie's copies go to a new one."""
+    """Move one bookie's copies to a new bookie."""
     seen = cluster(bookies, ledgers)
     old = min(seen.bookies)
     seen.bookies["new"] = ObservedBookie("new", version="1")

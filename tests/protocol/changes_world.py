@@ -1,6 +1,6 @@
-"""A small world around the planner of changes: bookies that crash, writers, an operator, and one who applies a change and dies.
+"""A small world around the change planner: bookies that crash, writers, an operator, and an applier that dies.
 
-What a bookie's going down breaks is counted here anew, entry by entry, without the planner's own arithmetic.
+The damage of taking a bookie down is counted here again, entry by entry, without the planner's arithmetic.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from bookspark.protocol.changes.wanted import Progress, Wanted, begin
 
 @dataclass(frozen=True)
 class World:
-    """One state. Everything in it is a value, so that states can be compared."""
+    """A state of the world. All of it is values, so that states can be compared."""
 
     bookies: tuple[ObservedBookie, ...]
     fragments: tuple[Placed, ...]
     quieted: frozenset[str]
     away: frozenset[str]
     asked: frozenset[Step] = frozenset()
-    """What an operator was asked for, and has not done."""
+    """Steps an operator was asked for and has not done yet."""
     pending: Step | None = None
-    """Decided by a look of some time ago."""
+    """A step decided earlier and not applied yet."""
     noted: bool = False
     crashes: int = 0
     deaths: int = 0
-    """How often the one who applies the change may still die."""
+    """How often the applier may still die."""
     new_ledgers: int = 0
 
     def of(self, name: str) -> ObservedBookie | None:
@@ -82,7 +82,7 @@ class Model:
         return self._decisions[key]
 
     def applies(self, world: World) -> Iterator[World]:
-        """What the one who applies the change may do next."""
+        """Next states of the applier of the change."""
         if world.pending is None:
             steps = [step for step in self.decision(world).steps if step not in world.asked]
             if steps:
@@ -124,7 +124,7 @@ class Model:
         return replace(world, quieted=after.quieted, away=after.away)
 
     def moved(self, world: World, move: Move) -> World:
-        """Copies are made only if there is one to copy from, and the target takes them."""
+        """Copies are made only from a live source to a target that accepts them."""
         target = world.of(move.target)
 
         def after(one: Placed) -> Placed:
@@ -142,10 +142,10 @@ class Model:
 
         return replace(world, fragments=tuple(map(after, world.fragments)))
 
-    # -- the law, counted anew
+    # -- the law, counted again
 
     def check(self, world: World, step: Step) -> None:
-        """Nothing that could be read, or written with all copies, can't be because this bookie goes down."""
+        """Taking this bookie down makes no entry unreadable and no open ledger unwritable."""
         assert not isinstance(step, Move)
         down = {one.bookie_id for one in world.asked if not isinstance(one, Move)} | {step.bookie_id}
         for one in world.fragments:
@@ -164,10 +164,10 @@ class Model:
                         f"{step}: entry {entry_id} of ledger {one.ledger_id} would be on {sorted(live)} only"
                     )
 
-    # -- all others
+    # -- everything outside the change
 
     def others(self, world: World) -> Iterator[World]:
-        """What may befall the cluster meanwhile."""
+        """Events that may befall the cluster meanwhile."""
         if world.deaths and world.pending is not None:
             yield replace(world, pending=None, noted=False, deaths=world.deaths - 1)
         for one in world.bookies:
@@ -182,7 +182,7 @@ class Model:
         yield from self.help(world)
 
     def help(self, world: World) -> Iterator[World]:
-        """What happens sooner or later."""
+        """Events that happen sooner or later."""
         for step in sorted(world.asked, key=str):
             yield self.obeyed(world, step)
         stopped = {one.bookie_id for one in world.asked if isinstance(one, Stop)} | self.wanted.leaving
@@ -199,7 +199,7 @@ class Model:
                     yield self.replaced(world, one, bad[0], free[0])
 
     def obeyed(self, world: World, step: Step) -> World:
-        """The operator does what he was asked for; the process comes back later."""
+        """The operator does the requested step; the process comes back later."""
         assert isinstance(step, Restart | ReplaceDisk | Stop)
         world = replace(world, asked=world.asked - {step})
         if isinstance(step, ReplaceDisk):
@@ -207,7 +207,7 @@ class Model:
         return world.with_bookie(step.bookie_id, registered=False)
 
     def replaced(self, world: World, fragment: Placed, bad: str, other: str) -> World:
-        """The writer goes on elsewhere. What was acknowledged stays where it is; an empty fragment is no more."""
+        """The writer moves to another bookie. Acknowledged entries stay; an empty fragment disappears."""
         ensemble = tuple(other if b == bad else b for b in fragment.ensemble)
         kept = [one for one in world.fragments if one != fragment]
         following = fragment._replace(first_entry_id=fragment.first_entry_id + 1, ensemble=ensemble)
@@ -215,7 +215,7 @@ class Model:
 
 
 def explore(model: Model, first: World, states_max: int, seen: Callable[[World], None] = lambda _: None) -> int:
-    """Every state within reach. Raises Violated, and AssertionError if there are more than ``states_max``."""
+    """Visit every reachable state. Raises Violated, and AssertionError above ``states_max`` states."""
     known = {first}
     left = [first]
     while left:
@@ -230,7 +230,7 @@ def explore(model: Model, first: World, states_max: int, seen: Callable[[World],
 
 
 def settle(model: Model, world: World) -> tuple[World, Decision]:
-    """Let everything happen that happens sooner or later, until nothing does. Returns the end, and what is decided there."""
+    """Apply inevitable events until there are none. Returns the final world and the decision there."""
     for _ in range(400):
         nexts = list(model.help(world)) or list(model.applies(world))
         if not nexts:

@@ -1,4 +1,4 @@
-"""An event of every type that a machine of the protocol can be given, for tests of machines' tables."""
+"""An event of every type that a protocol machine accepts, for tests of transition tables."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _EVENTS = (
 
 
 def samples(**of_this_machine):
-    """A function of the machine for each event type; some are given by the type's name."""
+    """A function of the machine for each event type; arguments override by the type's name."""
     made = {type(event): (lambda machine, event=event: event) for event in _EVENTS}
     by_name = {event_type.__name__: event_type for event_type in made}
     return made | {by_name[name]: sample for name, sample in of_this_machine.items()}

@@ -1,7 +1,7 @@
-"""A ledger's writer, its recoverers, its bookies and its metadata, moved by hand: scenarios read like the papers that tell them.
+"""A ledger's writer, recoverers, bookies and metadata, moved by hand: scenarios read like the papers.
 
 Law: every decision is made by the real machines (``LedgerWriter``, ``LedgerRecovery``, ``BookieLedger``,
-``SyncCursor``); what is here carries requests and answers, one at a time and in the order that the test says. Nothing
+``SyncCursor``). This module carries requests and answers, one at a time and in the order of the test. Nothing
 moves by itself.
 
 ::
@@ -9,8 +9,8 @@ moves by itself.
     pair = LedgerPair(e=3, wq=3, aq=2)          # bookies b1, b2, b3; any other name is a spare
     pair.append()                               # e0 is sent to all three
     pair.writer.answers("b1", 0)                # b1 stores e0, and its answer arrives
-    pair.writer.parks("b2", 0)                  # b2 stores e0, and its answer is under way until ``releases``
-    pair.writer.refuses("b3", 0)                # b3 does not store e0, and says so
+    pair.writer.parks("b2", 0)                  # b2 stores e0, and its answer is delayed until ``releases``
+    pair.writer.refuses("b3", 0)                # b3 does not store e0, and its refusal arrives
     pair.writer.chooses("b4")                   # in place of b3
     pair.writer.writes()                        # the compare-and-set
 """
@@ -37,7 +37,7 @@ IO_ERROR = Unknown(UnknownReason.IO_ERROR)
 
 
 class Bookie:
-    """One bookie. PD adds and what a recoverer writes are synced at once, VD adds by ``sync``."""
+    """A bookie. PD adds and recovery writes are synced at once, VD adds by ``sync``."""
 
     def __init__(self, name):
         self.name = name
@@ -48,7 +48,7 @@ class Bookie:
         self.incarnation = 1
 
     def take(self, request, recovery):
-        """Do what a request asks; the event that answers it."""
+        """Carry out a request; returns the answering event."""
         match request:
             case act.SendAdd():
                 return self._add(request, recovery)
@@ -73,13 +73,13 @@ class Bookie:
         raise AssertionError(request)
 
     def sync(self):
-        """All that is here by now is synced."""
+        """Sync all entries."""
         for entry_id in sorted(self.entries.keys() - self.synced):
             self.cursor.synced(entry_id, entry_id)
         self.synced = set(self.entries)
 
     def crash(self):
-        """The process dies and starts again; what was not synced is gone."""
+        """The process dies and starts again, without its unsynced entries."""
         self.entries = {i: content for i, content in self.entries.items() if i in self.synced}
         self.cursor = SyncCursor((i, i) for i in self.entries)
         self.incarnation += 1
@@ -129,20 +129,20 @@ class Bookie:
 
 
 class Client:
-    """One machine, and what it has asked for that is not answered yet."""
+    """A machine with its outstanding requests."""
 
     def __init__(self, pair, machine, recovery):
         self.pair = pair
         self.machine = machine
         self.recovery = recovery
         self.sent = []
-        """Requests without an answer: (bookie, request), in the order in which they were sent."""
+        """Unanswered requests as (bookie, request), in the order of sending."""
         self.parked = []
-        """Parked answers: (bookie, request, answer). The bookie has acted, and the client does not know it."""
+        """Parked answers as (bookie, request, answer): the bookie has acted, but the client does not know."""
         self.wanted = []
-        """The machine's open questions to the metadata store and to placement."""
+        """Outstanding requests to the metadata store and to placement."""
         self.told = []
-        """The actions that told the machine's user something."""
+        """Actions for the machine's user."""
 
     def step(self, event):
         for action in self.machine.step(event):
@@ -159,16 +159,16 @@ class Client:
     # -- bookies
 
     def waits_for(self, bookie):
-        """First ids of the adds and reads that ``bookie`` has not answered; −1 for a LAC read, "sync" for a sync."""
+        """First ids of unanswered adds and reads of ``bookie``; −1 for a LAC read, "sync" for a sync."""
         return [_name(request) for name, request in self.sent if name == bookie]
 
     def answers(self, bookie, *entry_ids):
-        """``bookie`` acts on its requests (those for ``entry_ids``, or all), and its answers arrive."""
+        """``bookie`` carries out its requests (for ``entry_ids``, or all), and the answers arrive."""
         for request in self._requests(bookie, entry_ids):
             self.step(self.pair.bookies(bookie).take(request, self.recovery))
 
     def parks(self, bookie, *entry_ids):
-        """``bookie`` acts, and its answers are under way."""
+        """``bookie`` carries out its requests; the answers are delayed."""
         for request in self._requests(bookie, entry_ids):
             self.parked.append((bookie, request, self.pair.bookies(bookie).take(request, self.recovery)))
 
@@ -186,7 +186,7 @@ class Client:
             self.step(answer_to(bookie, request, response))
 
     def all_answer(self, *but):
-        """Every bookie answers what it was sent, until nothing is left; those in ``but`` can't be reached."""
+        """All bookies answer until no request is left; those in ``but`` are unreachable."""
         while self.sent:
             bookie, request = self.sent.pop(0)
             if bookie in but:
@@ -204,7 +204,7 @@ class Client:
     # -- placement and metadata
 
     def chooses(self, *bookies):
-        """Placement answers with ``bookies``; with none, that there are not enough."""
+        """Placement answers with ``bookies``, or without any, that there are too few."""
         assert isinstance(self.wanted.pop(0), act.ChooseBookies)
         if bookies:
             self.step(act.BookiesChosen(bookies))
@@ -212,7 +212,7 @@ class Client:
             self.step(act.NoBookies(NotEnoughBookiesError("no bookie left")))
 
     def writes(self):
-        """The compare-and-set that it asked for is made, and answered."""
+        """The requested compare-and-set is made and answered."""
         write = self.wanted.pop(0)
         assert isinstance(write, act.WriteMetadata), write
         found, version = self.pair.store
@@ -228,7 +228,7 @@ class Client:
         self.step(act.MetadataRead(*self.pair.store))
 
     def runs(self, *but, spares=()):
-        """All that is left happens: bookies answer (not those in ``but``), choices come from ``spares``, writes are made."""
+        """Run to the end: bookies answer (except ``but``), choices come from ``spares``, writes are made."""
         left = list(spares)
         while self.sent or self.wanted:
             self.all_answer(*but)
@@ -260,12 +260,12 @@ class Client:
 
     @property
     def closed(self):
-        """The metadata that it finished with."""
+        """The metadata of its Finish."""
         return next((a.metadata for a in self.told if isinstance(a, act.Finish)), None)
 
 
 class LedgerPair:
-    """One ledger and all that take part in it."""
+    """A ledger with all its participants."""
 
     def __init__(
         self,
@@ -306,17 +306,17 @@ class LedgerPair:
             self.writer.step(Append(1, 10))
 
     def appended(self, count=1, but=()):
-        """The same, and all bookies answer."""
+        """Append, and all bookies answer."""
         self.append(count)
         self.writer.all_answer(*but)
 
     def change_ensemble(self, *chosen):
-        """Placement answers, and the record is changed."""
+        """Placement answers, and the metadata is changed."""
         self.writer.chooses(*chosen)
         self.writer.writes()
 
     def restart(self, name):
-        """The bookie crashes, starts again, and the writer connects to it."""
+        """The bookie crashes and restarts, and the writer reconnects."""
         bookie = self.bookies(name)
         bookie.crash()
         self.writer.step(BookieBack(name, bookie.incarnation))
@@ -328,17 +328,17 @@ class LedgerPair:
         return client
 
     def recover(self, *but, spares=(), **options):
-        """Ledger recovery from beginning to end, while bookies ``but`` can't be reached."""
+        """A whole ledger recovery with the bookies ``but`` unreachable."""
         client = self.recoverer(**options)
         client.runs(*but, spares=spares)
         return client
 
     def holders(self, entry_id):
-        """The bookies that hold an entry, wherever the metadata says that it is."""
+        """Bookies that hold an entry, whether the metadata names them or not."""
         return {name for name, bookie in self._bookies.items() if entry_id in bookie.entries}
 
     def replicas(self, entry_id):
-        """The bookies that hold an entry and are to hold it: what counts for its replication factor."""
+        """Bookies of the write set that hold an entry: its replication factor."""
         return self.holders(entry_id) & set(self.metadata.write_set_of(entry_id))
 
 

@@ -1,4 +1,4 @@
-"""Small things that tests of the protocol's machines share."""
+"""Helpers shared by the tests of the protocol's machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ledger recovery that takes what can't be known for lost, on an operator's word (docs/decisions/without-the-journal.md)."""
+"""Ledger recovery in which an operator accepts the loss of unknown entries (docs/decisions/without-the-journal.md)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def answer_fencing(machine, b3=LIMBO, lac=-1):
 
 
 def answer_read(machine, first, *responses, held=()):
-    """Answer a recovery read, and the question for later entries if it follows: who is there has those of ``held``."""
+    """Answer a recovery read, then the question for later entries, if any: reachable bookies report those of ``held``."""
     actions = []
     for bookie, response in zip(("b1", "b2", "b3"), responses, strict=True):
         actions += machine.step(ReadAnswered(bookie, first, first - 1, response))
@@ -66,7 +66,7 @@ def answer_read(machine, first, *responses, held=()):
     return actions
 
 
-def test_ack_quorum_1_and_a_bookie_in_limbo_can_be_closed():
+def test_ledger_with_ack_quorum_1_and_a_bookie_in_limbo_can_be_closed():
     machine = recovery()
     assert [action.first for action in answer_fencing(machine)] == [0, 0, 0]
     (write,) = answer_read(machine, 0, NO, NO, LIMBO)
@@ -80,27 +80,27 @@ def test_ack_quorum_1_and_a_bookie_in_limbo_can_be_closed():
     assert "entry 0" in entry and "b3: in limbo" in entry and "b1: no such entry" in entry
 
 
-def test_without_an_operator_it_stops():
+def test_recovery_stops_without_an_operators_acceptance():
     machine = recovery(accepted=None)
     (fail,) = answer_fencing(machine)
     assert isinstance(fail, Fail)
 
 
-def test_all_are_asked_before_anything_counts_as_lost():
-    """A bookie that answers late may know of a higher LAC."""
+def test_all_bookies_are_asked_before_a_loss_is_accepted():
+    """A bookie that answers late may know a higher LAC."""
     machine = recovery()
     assert machine.step(LacAnswered("b3", LIMBO)) == []
     assert machine.step(LacAnswered("b1", OK, -1)) == []
     assert [action.first for action in machine.step(LacAnswered("b2", OK, 6))] == [7, 7, 7]
 
 
-def test_an_operator_does_not_make_it_wait_for_answers_that_are_not_needed():
+def test_acceptance_does_not_wait_for_unneeded_answers():
     machine = recovery(metadata(state=LedgerState.IN_RECOVERY))
     assert machine.step(LacAnswered("b1", OK, 6)) == []
     assert [action.first for action in machine.step(LacAnswered("b2", OK, 6))] == [7, 7, 7]
 
 
-def test_what_can_be_read_is_kept():
+def test_readable_entries_are_kept():
     machine = recovery()
     answer_fencing(machine)
     (add,) = machine.step(ReadAnswered("b2", 0, 4, NO, "entries", 50))
@@ -109,7 +109,7 @@ def test_what_can_be_read_is_kept():
     assert (write.metadata.last_entry_id, write.metadata.length) == (4, 50)
 
 
-def test_a_ledger_that_could_be_closed_without_it_has_no_note():
+def test_ledger_that_needed_no_accepted_loss_has_no_note():
     machine = recovery()
     answer_fencing(machine, b3=OK)
     (write,) = answer_read(machine, 0, NO, NO, NO)
@@ -124,8 +124,8 @@ def test_custom_metadata_is_kept():
 
 
 @pytest.mark.parametrize("answers", [(NO, NO, DAMAGED), (LIMBO, DAMAGED, DAMAGED), (NO, NO, NO)])
-def test_a_confirmed_entry_is_not_cut_off(answers):
-    """It stays in the ledger, unreadable: what comes after it was acknowledged."""
+def test_confirmed_entry_is_not_truncated(answers):
+    """It stays in the ledger as unreadable, because later entries were acknowledged."""
     machine = recovery(GUARANTEED)
     answer_fencing(machine, b3=OK, lac=1)
     reads = answer_read(machine, 0, *answers)
@@ -138,7 +138,7 @@ def test_a_confirmed_entry_is_not_cut_off(answers):
     assert [what.split(" (")[0] for what in write.metadata.accepted_loss.not_known] == ["entry 0"]
 
 
-def test_the_length_may_be_what_is_not_known():
+def test_unknown_length_is_noted_as_accepted_loss():
     machine = recovery()
     assert [action.first for action in answer_fencing(machine, lac=3)] == [4, 4, 4]
     reads = answer_read(machine, 4, NO, NO, LIMBO)
@@ -148,7 +148,7 @@ def test_the_length_may_be_what_is_not_known():
     assert "length" in write.metadata.accepted_loss.not_known[-1]
 
 
-def test_a_lost_compare_and_set_forgets_what_was_accepted():
+def test_lost_compare_and_set_drops_the_accepted_loss():
     machine = recovery()
     answer_fencing(machine)
     answer_read(machine, 0, NO, NO, LIMBO)
@@ -159,12 +159,12 @@ def test_a_lost_compare_and_set_forgets_what_was_accepted():
     assert write.metadata.accepted_loss is None
 
 
-def test_a_closed_ledger_is_left_as_it_is():
+def test_closed_ledger_is_left_unchanged():
     closed = metadata(state=LedgerState.CLOSED, last_entry_id=4, length=50)
     assert LedgerRecovery(accepted_loss=OPERATOR).step(MetadataRead(closed, 3)) == [Finish(closed, 3)]
 
 
-# -- what can't be reached is lost only if an operator names it
+# -- an unreachable bookie is lost only if an operator names it
 
 
 def named(*bookies):
@@ -175,7 +175,7 @@ ONE_OF_TWO = metadata(state=LedgerState.IN_RECOVERY)
 
 
 @pytest.mark.parametrize("away", [LOST, Unknown(UnknownReason.TIMEOUT), Unknown(UnknownReason.IO_ERROR)])
-def test_all_bookies_were_merely_stopped_and_nothing_is_cut_off(away):
+def test_recovery_truncates_nothing_if_all_bookies_are_merely_stopped(away):
     machine = recovery(ONE_OF_TWO)
     actions = []
     for bookie in ("b1", "b2", "b3"):
@@ -197,22 +197,22 @@ def test_all_bookies_were_merely_stopped_and_nothing_is_cut_off(away):
     ],
 )
 @pytest.mark.parametrize("confirmed", [-1, 0])
-def test_one_bookie_that_may_have_the_entry_keeps_it(lost, answers, blamed, confirmed):
-    """Whether the entry is confirmed or not: it is neither cut off nor noted as lost."""
+def test_single_bookie_that_may_hold_the_entry_prevents_its_loss(lost, answers, blamed, confirmed):
+    """Confirmed or not, the entry is neither truncated nor noted as lost."""
     machine = recovery(GUARANTEED if confirmed == 0 else ONE_OF_TWO, named(*lost))
     answer_fencing(machine, b3=OK, lac=confirmed)
     (fail,) = answer_read(machine, 0, *answers)
     assert isinstance(fail, Fail) and blamed in str(fail.error) and "Nothing was truncated" in str(fail.error)
 
 
-def test_who_is_named_is_named_again_in_the_command():
+def test_suggested_command_repeats_the_named_bookies():
     machine = recovery(ONE_OF_TWO, named("b2"))
     answer_fencing(machine, b3=OK)
     (fail,) = answer_read(machine, 0, NO, LOST, LOST)
     assert "--accept-loss b2 b3" in str(fail.error)
 
 
-def test_named_bookies_count_as_lost_and_the_record_says_so():
+def test_named_bookies_count_as_lost_and_are_recorded():
     machine = recovery(ONE_OF_TWO, named("b2", "b3"))
     actions = []
     for bookie, response in (("b2", LOST), ("b3", LOST), ("b1", OK)):
@@ -226,7 +226,7 @@ def test_named_bookies_count_as_lost_and_the_record_says_so():
     assert loss.losses == (Loss(LossKind.FENCE, -1, -1, ("b2", "b3")), Loss(LossKind.END, 5, 5, ("b2", "b3")))
 
 
-def test_a_named_bookie_that_answers_is_believed():
+def test_answer_of_a_named_bookie_counts():
     machine = recovery(ONE_IS_ENOUGH, named("b1", "b2", "b3"))
     answer_fencing(machine, b3=OK)
     machine.step(ReadAnswered("b1", 0, -1, LOST))
@@ -234,8 +234,8 @@ def test_a_named_bookie_that_answers_is_believed():
     assert (add.first, add.last) == (0, 2)
 
 
-def test_a_bookie_of_the_fence_that_nobody_named_stops_the_recovery():
-    """b2 can still acknowledge what b3, which is in limbo, can't tell."""
+def test_unnamed_unreachable_bookie_stops_the_recovery_at_the_fence():
+    """b2 can still acknowledge entries that b3, in limbo, cannot report."""
     machine = recovery(ONE_IS_ENOUGH)
     for bookie, response in (("b1", OK), ("b3", LIMBO)):
         assert machine.step(LacAnswered(bookie, response)) == []
@@ -243,7 +243,7 @@ def test_a_bookie_of_the_fence_that_nobody_named_stops_the_recovery():
     assert "b2 did not say" in str(fail.error)
 
 
-def test_before_a_confirmed_entry_is_given_up_everybody_is_heard():
+def test_all_bookies_are_heard_before_a_confirmed_entry_is_given_up():
     machine = recovery(GUARANTEED)
     answer_fencing(machine, b3=OK, lac=0)
     for bookie in ("b1", "b2"):
@@ -252,10 +252,10 @@ def test_before_a_confirmed_entry_is_given_up_everybody_is_heard():
     assert add.entries == "entry 0"
 
 
-# -- an entry behind one that can't be known
+# -- entries behind an unknown entry
 
 
-def test_an_entry_that_somebody_holds_is_not_cut_off_behind_one_that_nobody_knows():
+def test_held_entry_behind_an_unknown_entry_is_not_truncated():
     """With ack quorum 1 each entry may be confirmed on another bookie: e0 was on b3, which lost it, and e1 is on b2."""
     machine = recovery()
     answer_fencing(machine)
@@ -271,13 +271,13 @@ def test_an_entry_that_somebody_holds_is_not_cut_off_behind_one_that_nobody_know
     )
 
 
-def test_what_a_bookie_in_limbo_holds_is_not_cut_off_either():
+def test_entry_held_by_a_bookie_in_limbo_is_not_truncated():
     machine = recovery()
     answer_fencing(machine)
     assert [action.first for action in answer_read(machine, 0, NO, NO, LIMBO, held={"b3": 4})] == [1, 1, 1]
 
 
-def test_all_between_that_nobody_knows_is_passed_over_without_another_question():
+def test_unknown_entries_before_a_held_entry_are_skipped_without_more_questions():
     machine = recovery()
     answer_fencing(machine)
     answer_read(machine, 0, NO, NO, LIMBO, held={"b2": 3})
@@ -286,8 +286,8 @@ def test_all_between_that_nobody_knows_is_passed_over_without_another_question()
         assert [action.first for action in again] == 3 * [entry_id + 1]
 
 
-def test_an_entry_that_is_surely_absent_ends_the_ledger_although_a_later_one_is_there():
-    """It was never confirmed, so no later one was."""
+def test_certainly_absent_entry_ends_the_ledger_despite_a_later_entry():
+    """It was never confirmed, so no later entry was."""
     machine = recovery(metadata(state=LedgerState.IN_RECOVERY))
     answer_fencing(machine, b3=OK)
     answer_read(machine, 0, NO, LIMBO, LIMBO, held={"b1": 2})
@@ -297,8 +297,8 @@ def test_an_entry_that_is_surely_absent_ends_the_ledger_although_a_later_one_is_
 
 
 @pytest.mark.parametrize("named_too", [False, True])
-def test_a_bookie_that_may_hold_a_later_entry_is_brought_back_or_named(named_too):
-    """b4 is no bookie of e0. It may have e1."""
+def test_bookie_that_may_hold_a_later_entry_must_return_or_be_named(named_too):
+    """b4 does not hold e0, but may hold e1."""
     striped = metadata(4, 3, 1, state=LedgerState.IN_RECOVERY)
     machine = recovery(striped, named("b4") if named_too else OPERATOR)
     for bookie, response in (("b1", OK), ("b2", OK), ("b3", LIMBO), ("b4", OK)):
@@ -316,7 +316,7 @@ def test_a_bookie_that_may_hold_a_later_entry_is_brought_back_or_named(named_too
         assert "b4 did not say" in str(end.error) and "--accept-loss b4" in str(end.error)
 
 
-# -- the record, and what repair makes of it
+# -- the record of the loss, and repair
 
 
 def with_a_hole(e=3, wq=3):
@@ -326,7 +326,7 @@ def with_a_hole(e=3, wq=3):
     return metadata(e, wq, state=LedgerState.CLOSED, last_entry_id=9, length=90, accepted_loss=loss)
 
 
-def test_lost_entries_are_noted_as_ranges():
+def test_lost_entries_are_recorded_as_ranges():
     machine = recovery(GUARANTEED)
     answer_fencing(machine, b3=OK, lac=3)
     for entry_id in (0, 1):
@@ -343,7 +343,7 @@ def test_lost_entries_are_noted_as_ranges():
     )
 
 
-def test_a_bookie_that_recovery_put_in_place_of_another_lacks_what_that_one_lost():
+def test_replacement_in_recovery_inherits_the_lost_entries():
     machine = LedgerRecovery(accepted_loss=OPERATOR, replaces_bookies=True)
     machine.step(MetadataRead(GUARANTEED, 3))
     answer_fencing(machine, b3=OK, lac=2)
@@ -362,7 +362,7 @@ def test_a_bookie_that_recovery_put_in_place_of_another_lacks_what_that_one_lost
     )
 
 
-def test_repair_passes_over_the_accepted_entries_and_over_nothing_else():
+def test_repair_skips_exactly_the_accepted_entries():
     ledger = with_a_hole()
     assert list(lacks(ledger, "b2", [(5, 6)])) == [Copy(2, 3, "b2"), Copy(7, 9, "b2")]
     (repair,) = repairs(ledger, {"b1"})
@@ -372,7 +372,7 @@ def test_repair_passes_over_the_accepted_entries_and_over_nothing_else():
     assert after.accepted_loss.losses[-1] == ledger.accepted_loss.losses[-1]
 
 
-def test_a_loss_is_cut_where_another_bookie_takes_over_a_part_and_joined_again():
+def test_loss_is_split_for_a_partial_replacement_and_joined_again():
     loss = AcceptedLoss("ann", 1, (), (Loss(LossKind.ENTRIES, 2, 6, ("b1", "b2")), Loss(LossKind.END, 10, 10, ("b1",))))
     part = loss.taken_over(4, 5, {"b1": "b4"})
     assert part.losses == (
@@ -385,19 +385,19 @@ def test_a_loss_is_cut_where_another_bookie_takes_over_a_part_and_joined_again()
     assert loss.taken_over(7, 9, {"b1": "b4"}) == loss
 
 
-def test_repair_copies_accepted_entries_to_a_bookie_that_the_loss_does_not_name():
+def test_repair_copies_accepted_entries_to_bookies_outside_the_loss():
     ledger = with_a_hole()
     others = replace(ledger.accepted_loss, losses=(Loss(LossKind.ENTRIES, 4, 4, ("b1", "b2")),))
     assert list(lacks(replace(ledger, accepted_loss=others), "b3", [])) == [Copy(0, 9, "b3")]
 
 
-def test_a_healed_bookie_need_not_get_what_was_accepted_as_lost():
+def test_healed_bookie_needs_no_accepted_entries():
     machine = LedgerHealing("b2", 1)
     machine.step(MetadataRead(with_a_hole(), 3))
     assert machine.step(HeldListed(((2, 3), (5, 9)))) == [ClearLimbo(1)]
 
 
-def test_no_record_says_what_cannot_be():
+def test_contradictory_loss_records_are_refused():
     with pytest.raises(ConfigurationError, match="IN_RECOVERY"):
         metadata(state=LedgerState.IN_RECOVERY, accepted_loss=OPERATOR)
     for loss in ((3, 2, ("b1",)), (-1, 2, ("b1",)), (0, 2, ()), (0, 2, ("b1", "b1"))):
@@ -422,7 +422,7 @@ def test_no_record_says_what_cannot_be():
     ],
     ids=range(9),
 )
-def test_a_users_own_label_of_that_name_does_no_harm(mine):
+def test_users_own_label_of_that_name_does_no_harm(mine):
     labelled = replace(ONE_IS_ENOUGH, custom_metadata={"bookspark.accepted_loss": mine})
     machine = recovery(labelled)
     answer_fencing(machine)

@@ -1,17 +1,17 @@
-"""Any event at any time: each machine goes through a plausible course, and at random points is given a random event.
+"""Any event at any time: each machine runs a plausible course and gets random events at random points.
 
-Law: ``step`` returns actions, or raises IllegalEventError or, where the table says REFUSED, the user's error; then nothing has
-changed. Nothing else ever comes out of a machine. Besides:
+Law: ``step`` returns actions, or raises IllegalEventError or, where the table says REFUSED, the user's error; an error changes
+nothing. A machine raises nothing else. Further laws:
 
-* an outcome (Finish, Fail) is told at most once;
+* an outcome (Finish, Fail) is reported at most once;
 * cursors never go back, and released ≤ LAC (last add confirmed) ≤ acknowledged ≤ pushed;
-* a PD (persistent durability) writer confirms what an ack quorum of the write set has acknowledged, and nothing else;
-* as long as it is told the truth, a machine tells it: confirmed entries are synced on an ack quorum, what is delivered is what
-  was written, a recovered ledger ends at its last entry;
-* a writer is CLOSED with nothing pending;
-* a machine that has not ended waits for something that it has asked for.
+* a PD (persistent durability) writer confirms exactly the entries that an ack quorum of the write set acknowledged;
+* a machine that gets true answers gives true answers: confirmed entries are synced on an ack quorum, delivered entries are the
+  written ones, a recovered ledger ends at its last entry;
+* a CLOSED writer has nothing pending;
+* a machine that has not ended waits for an answer that it requested.
 
-More than the gate has time for, from other seeds::
+More courses than the gate has time for, from other seeds::
 
     BOOKSPARK_ANY_EVENT_COURSES=20000 BOOKSPARK_ANY_EVENT_SEED=1 pytest tests/protocol/test_any_event_at_any_time.py
 """
@@ -71,7 +71,7 @@ ERRORS = (GONE, NoSuchLedgerError("ledger 7 is gone"), BookKeeperError("somethin
 
 
 class Anything:
-    """Events of all types, with any content."""
+    """Events of all types, with arbitrary content."""
 
     def __init__(self, rng):
         self.rng = rng
@@ -93,7 +93,7 @@ class Anything:
         return self.rng.choice((None, report))
 
     def record(self):
-        """Of this ledger or another one, in any state."""
+        """A record of this ledger or another, in any state."""
         rng = self.rng
         e, wq, aq = rng.choice(QUORUMS)
         starts = sorted({0, *(rng.randrange(12) for _ in range(rng.randrange(3)))})
@@ -118,7 +118,7 @@ class Anything:
         rng, number, bookie = self.rng, self.number, self.bookie
         return rng.choice(
             (
-                # A longer run is legal. This test counts the acks of each id.
+                # Longer runs are legal, but this test counts the acks of each id.
                 lambda: ev.Append(min(number(), 10), number()),
                 ev.Close,
                 lambda: ev.Abandon(rng.choice(ERRORS)),
@@ -170,7 +170,7 @@ class Anything:
     }
 
     def changed(self, event):
-        """``event`` with another content of one field or two."""
+        """``event`` with one or two fields changed."""
         names = [field.name for field in fields(event) if field.name not in ("holder", "why", "entries")]
         for name in self.rng.sample(names, min(len(names), self.rng.choice((1, 1, 2)))):
             value = getattr(event, name)
@@ -186,8 +186,8 @@ class Anything:
 
 
 class Course:
-    """One machine with what it has asked for. Bookies and the metadata store act when the answer is drawn. It may arrive later,
-    or twice, or not at all."""
+    """A machine with its open requests. Bookies and the metadata store act when the answer is drawn; it may arrive late, twice
+    or never."""
 
     def __init__(self, rng, machine, store, bookies=None, recovery=True):
         self.rng = rng
@@ -197,18 +197,18 @@ class Course:
         self.bookies = bookies if bookies is not None else {name: Bookie(name) for name in BOOKIES}
         self.recovery = recovery
         self.asked = []
-        """Functions, each of which makes the answer to a question."""
+        """Functions that each make the answer to a request."""
         self.under_way = []
         self.heard = []
-        """Events that were taken, to be given again."""
+        """Accepted events, to be repeated later."""
         self.plausible = rng.random() < 0.5
         self.trouble = rng.choice((0.0, 0.02, 0.2))
-        """How often a bookie fails."""
+        """Failure rate of a bookie."""
         self.outcomes = 0
         self.taken = self.refused = 0
 
     def step(self, event):
-        """True if the machine took it."""
+        """Returns whether the machine accepted the event."""
         before = freeze(self.machine)
         try:
             actions = self.give(event)
@@ -245,9 +245,9 @@ class Course:
         return self.machine.phase.name == "DONE"
 
     at_rest = False
-    """Does the machine wait for its user?"""
+    """Whether the machine waits for its user."""
     misled = False
-    """Was it given an answer that nobody would have given? It may be waiting for the true one."""
+    """Whether the machine got a false answer; it may then wait for the true one."""
 
     def ask(self, answer, bookie=None):
         self.asked.append((bookie, answer))
@@ -300,7 +300,7 @@ class Course:
     def written(self, write):
         chance = self.rng.random()
         if chance < 0.1:
-            self.store = (self.store[0], self.store[1] + 1)  # somebody else's write, that changed nothing of interest
+            self.store = (self.store[0], self.store[1] + 1)  # another client's write that changed nothing relevant
         if chance < 0.15:
             return act.MetadataFailed(GONE)
         if write.version != self.store[1]:
@@ -349,7 +349,7 @@ class Course:
         return self.anything.event()
 
     def disturb(self):
-        """Anything, given to a copy if the course is to go on as a plausible one."""
+        """An arbitrary event, given to a copy of the machine if the course is to stay plausible."""
         event = self.strange_event()
         if self.plausible or self.rng.random() < 0.8:
             self.on_a_copy(event)
@@ -401,7 +401,7 @@ class Monotone:
 
 
 class WriterCourse(Course):
-    """``volatile``, ``guaranteed``: the kind of the ledger."""
+    """Course of a writer of a ``volatile`` or ``guaranteed`` ledger."""
 
     at_rest = True
 
@@ -417,7 +417,7 @@ class WriterCourse(Course):
         machine = LedgerWriter(created, 0, rng.choice(list(ChangeMode)), 25, explicit_lac_interval_seconds=1.0)
         super().__init__(rng, machine, (created, 0), recovery=False)
         self.acks = set()
-        """(bookie, entry id): what was acknowledged while the entry was its."""
+        """(bookie, entry id) acknowledged while the bookie was in the entry's write set."""
         self.cursors = Monotone()
         self.confirmed = self.released = -1
 
@@ -448,7 +448,7 @@ class WriterCourse(Course):
         )
 
     def back(self, bookie):
-        """A new connection to the bookie, which may have been started again: nothing of the one before arrives any more."""
+        """A new connection to the bookie, perhaps after a restart: answers of the earlier connection are lost."""
         self.asked = [(b, answer) for b, answer in self.asked if b != bookie]
         self.under_way = [event for event in self.under_way if getattr(event, "bookie", None) != bookie]
         if self.rng.random() < 2 * self.trouble and not self.misled:
@@ -510,7 +510,7 @@ class WriterCourse(Course):
         assert writer.ended == (self.outcomes == 1)
 
     def check_copies(self, last, copies):
-        """What the bookies really have synced."""
+        """Check the copies that bookies have really synced."""
         for entry_id in range(last + 1):
             write_set = self.machine.metadata.write_set_of(entry_id)
             holders = [b for b in write_set if entry_id in self.bookies[b].synced]
@@ -518,7 +518,7 @@ class WriterCourse(Course):
 
 
 def written(rng, state):
-    """A ledger with up to 8 entries, its bookies, and its last entry."""
+    """A ledger with up to 8 entries, its bookies, and its last entry id."""
     e, wq, aq = rng.choice(QUORUMS)
     fragments = [Fragment(0, BOOKIES[:e])]
     if rng.random() < 0.3:
@@ -539,7 +539,7 @@ def written(rng, state):
 
 
 class OtherCourse(Course):
-    """Of a machine that is made with ``make(metadata, rng)``, and begins with Start, or with the record."""
+    """Course of a machine made by ``make(metadata, rng)`` that begins with Start or with the record."""
 
     def __init__(self, rng, make, states=tuple(LedgerState)):
         record, bookies, self.last = written(rng, rng.choice(states))
@@ -577,7 +577,7 @@ class OtherCourse(Course):
                 self.check_truth(action)
 
     def check_truth(self, action):
-        """Nothing that the machine tells or writes contradicts what the bookies hold."""
+        """Check that outcomes and writes of the machine agree with the entries on bookies."""
         match action:
             case act.Deliver() if isinstance(action.entries, list):
                 ids = range(action.first, action.last + 1)
@@ -595,7 +595,7 @@ class OtherCourse(Course):
         return [b for b in record.write_set_of(entry_id) if entry_id in self.bookies[b].entries]
 
     def check_copies(self, record):
-        """Of a closed record. A recoverer's entries are those of the last fragment."""
+        """Check the copies of a closed ledger. Recovered entries lie in the last fragment."""
         for entry_id in range(self.last + 1):
             assert len(self.holders(record, entry_id)) >= record.ack_quorum, f"entry {entry_id}"
 
@@ -677,7 +677,7 @@ MACHINES = {
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_any_event_at_any_time(machine):
+def test_machines_obey_their_laws_under_any_event_at_any_time(machine):
     taken = refused = 0
     for seed in range(SEED * COURSES, (SEED + 1) * COURSES):
         course = None

@@ -38,25 +38,25 @@ def healing(found=CLOSED):
 
 
 def ranges(actions):
-    """What is read, from whichever peer."""
+    """Ranges of the reads, from whichever peer."""
     assert all(isinstance(action, SendRead) for action in actions)
     return [(action.first, action.last) for action in actions]
 
 
 def copied(machine, first, last, from_bookie="b1"):
-    """A peer delivers, and the copy is synced here."""
+    """A peer delivers the entries, and this bookie syncs its copy."""
     (add,) = machine.step(ReadAnswered(from_bookie, first, last, OK, f"{first}..{last}"))
     assert add == SendAdd(("b2",), first, last, 9, f"{first}..{last}")
     return machine.step(AddAnswered("b2", first, last, OK))
 
 
-def test_a_ledger_that_is_not_closed_is_recovered_first():
+def test_open_ledger_is_recovered_first():
     machine, actions = healing(metadata())
     assert isinstance(actions[0], WriteMetadata)
     assert machine.phase is HealingPhase.RECOVERING
 
 
-def test_a_recovery_that_stops_leaves_it_in_limbo():
+def test_stopped_recovery_leaves_the_ledger_in_limbo():
     machine, _ = healing(metadata(state=LedgerState.IN_RECOVERY))
     machine.step(LacAnswered("b1", LOST))
     (fail,) = machine.step(LacAnswered("b2", LOST))
@@ -64,11 +64,11 @@ def test_a_recovery_that_stops_leaves_it_in_limbo():
     assert machine.phase is HealingPhase.DONE
 
 
-def test_of_a_closed_ledger_what_is_here_is_listed():
+def test_closed_ledgers_held_entries_are_listed():
     assert healing()[1] == [ListHeld()]
 
 
-def test_what_is_missing_is_copied_run_by_run_and_limbo_ends_last():
+def test_missing_entries_are_copied_run_by_run_before_limbo_ends():
     machine, _ = healing()
     assert ranges(machine.step(HeldListed(((2, 4), (7, 9))))) == [(0, 1), (5, 6)]
     assert copied(machine, 0, 1) == []
@@ -76,7 +76,7 @@ def test_what_is_missing_is_copied_run_by_run_and_limbo_ends_last():
     assert machine.step(LimboIsCleared()) == [Finish(CLOSED)]
 
 
-def test_a_run_that_comes_in_pieces_is_saved_piece_by_piece():
+def test_run_delivered_in_pieces_is_saved_piece_by_piece():
     machine, _ = healing()
     machine.step(HeldListed(((4, 9),)))
     _, further = machine.step(ReadAnswered("b1", 0, 1, OK, "0..1"))
@@ -85,13 +85,13 @@ def test_a_run_that_comes_in_pieces_is_saved_piece_by_piece():
     assert copied(machine, 2, 3) == [ClearLimbo(3)]
 
 
-def test_with_nothing_missing_limbo_ends_at_once():
+def test_limbo_ends_at_once_if_nothing_is_missing():
     machine, _ = healing()
     assert machine.step(HeldListed(((0, 9),))) == [ClearLimbo(3)]
 
 
 def all_read(machine, actions, answers):
-    """What follows when each bookie answers every read of ``answers[entry]`` so, and gives everything else."""
+    """Actions that follow when each bookie answers each read of ``answers[entry]`` so and delivers all other entries."""
     todo, ends = list(actions), []
     while todo:
         action = todo.pop(0)
@@ -113,11 +113,11 @@ DAMAGED = Unknown(UnknownReason.LOST)
 IN_LIMBO = Unknown(UnknownReason.LIMBO)
 
 
-class TestEntriesThatNoPeerGives:
+class TestEntriesThatNoPeerDelivers:
     @pytest.mark.parametrize(
         "answer", [LOST, IN_LIMBO, Unknown(UnknownReason.TIMEOUT), Unknown(UnknownReason.IO_ERROR)]
     )
-    def test_one_that_may_come_back_leaves_it_in_limbo(self, answer):
+    def test_entry_that_may_come_back_keeps_the_ledger_in_limbo(self, answer):
         machine, _ = healing()
         actions = machine.step(HeldListed(((0, 8),)))
         (fail,) = all_read(machine, actions, {9: {"b1": NO, "b2": NO, "b3": answer}})
@@ -128,22 +128,22 @@ class TestEntriesThatNoPeerGives:
         ("one", "other"),
         [(NO, NO), (NO, DAMAGED), (DAMAGED, Unknown(UnknownReason.DIGEST_MISMATCH)), (LOST_AT_BOOT, LOST_AT_BOOT)],
     )
-    def test_one_that_nobody_has_any_more_is_noted_as_lost_and_limbo_ends(self, one, other):
-        """Healing never ended, and the exact check left that bookie out for ever. Bookies that are being healed at the same time
-        don't wait for each other."""
+    def test_entry_without_any_copy_is_noted_as_lost_and_limbo_ends(self, one, other):
+        """Healing never ended, and the exact check excluded that bookie for ever. Bookies that heal at the same time do not wait
+        for each other."""
         machine, _ = healing()
         actions = machine.step(HeldListed(()))
         answers = {"b1": one, "b2": IN_LIMBO, "b3": other}
         assert all_read(machine, actions, {0: answers, 1: answers, 5: answers}) == [ClearLimbo(3, ((0, 1), (5, 5)))]
         assert machine.step(LimboIsCleared()) == [Finish(CLOSED)]
 
-    def test_those_behind_one_that_can_not_be_reached_are_copied_all_the_same(self):
+    def test_entries_behind_an_unreachable_entry_are_copied(self):
         machine, _ = healing()
         (fail,) = all_read(machine, machine.step(HeldListed(())), {3: {"b1": LOST, "b2": IN_LIMBO, "b3": LOST}})
         assert [(one.first, one.last) for one in fail.error.entries] == [(3, 3)]
 
 
-def test_a_copy_that_is_refused_leaves_it_in_limbo():
+def test_refused_copy_leaves_the_ledger_in_limbo():
     machine, _ = healing()
     machine.step(HeldListed(((1, 9),)))
     machine.step(ReadAnswered("b1", 0, 0, OK, "0"))
@@ -151,7 +151,7 @@ def test_a_copy_that_is_refused_leaves_it_in_limbo():
     assert isinstance(fail, Fail)
 
 
-def test_a_deadline_ends_it_in_any_phase():
+def test_deadline_ends_healing():
     machine, _ = healing()
     machine.step(HeldListed(()))
     (fail,) = machine.step(DeadlinePassed())

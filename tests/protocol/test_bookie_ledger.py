@@ -40,7 +40,7 @@ def used(**state):
     return BookieLedger(7, master_key=KEY, **state)
 
 
-def test_the_first_add_fixes_the_master_key():
+def test_first_add_sets_the_master_key():
     ledger = BookieLedger(7)
     decision = ledger.admit_add(KEY, recovery=False)
     assert decision.response == Positive() and decision.records == (MasterKeyNoted(7, KEY),)
@@ -51,7 +51,7 @@ def test_the_first_add_fixes_the_master_key():
 
 
 @pytest.mark.parametrize("fenced", [False, True])
-def test_a_wrong_password_has_no_side_effect(fenced):
+def test_wrong_password_has_no_side_effect(fenced):
     ledger = used(fenced=fenced, last_add_confirmed=3)
     before = deepcopy(ledger)
     assert ledger.admit_add(WRONG, recovery=True).response == UNAUTHORIZED
@@ -60,14 +60,14 @@ def test_a_wrong_password_has_no_side_effect(fenced):
     assert ledger == before
 
 
-def test_a_fenced_ledger_takes_adds_of_recovery_only():
+def test_fenced_ledger_admits_only_recovery_adds():
     ledger = used()
     assert ledger.fence(KEY) == Decision(Positive(), (FenceNoted(7),))
     assert ledger.admit_add(KEY, recovery=False) == REFUSED
     assert ledger.admit_add(KEY, recovery=True) == ADMITTED._replace(recovery=True)
 
 
-def test_4462_a_fenced_ledger_is_not_made_anew_by_its_old_writers_add():
+def test_4462_old_writers_add_does_not_recreate_a_fenced_ledger():
     ledger = BookieLedger(7)  # never seen: the fence comes before any entry
     assert ledger.fence(KEY).records == (MasterKeyNoted(7, KEY), FenceNoted(7))
     rebooted = BookieLedger(7)
@@ -76,13 +76,13 @@ def test_4462_a_fenced_ledger_is_not_made_anew_by_its_old_writers_add():
     assert rebooted.admit_add(KEY, recovery=False).response == FENCED
 
 
-def test_a_fence_without_a_key_still_fences():
+def test_fence_without_a_master_key_still_fences():
     ledger = BookieLedger(7, fenced=True)
     assert ledger.admit_add(KEY, recovery=False).response == FENCED
     assert ledger.admit_add(KEY, recovery=True).records == (MasterKeyNoted(7, KEY),)
 
 
-def test_fencing_twice_is_fencing_once():
+def test_second_fence_changes_nothing():
     ledger = used()
     ledger.fence(KEY)
     before = deepcopy(ledger)
@@ -90,7 +90,7 @@ def test_fencing_twice_is_fencing_once():
     assert ledger == before
 
 
-def test_the_last_add_confirmed_never_goes_back():
+def test_last_add_confirmed_never_goes_back():
     ledger = used()
     assert ledger.note(5, 2)
     assert not ledger.note(4, 1)
@@ -98,7 +98,7 @@ def test_the_last_add_confirmed_never_goes_back():
     assert (ledger.last_add_confirmed, ledger.last_add_fully_replicated) == (5, 2)
 
 
-def test_the_last_add_confirmed_is_frozen_at_fencing_for_the_old_writer():
+def test_fencing_freezes_the_old_writers_last_add_confirmed():
     ledger = used(last_add_confirmed=5)
     ledger.fence(KEY)
     assert ledger.write_last_add_confirmed(KEY, 8) == REFUSED
@@ -106,7 +106,7 @@ def test_the_last_add_confirmed_is_frozen_at_fencing_for_the_old_writer():
     assert ledger.last_add_confirmed == 5
 
 
-def test_an_explicit_last_add_confirmed_is_a_control_record_once():
+def test_explicit_last_add_confirmed_is_recorded_once():
     ledger = BookieLedger(7)
     first = ledger.write_last_add_confirmed(KEY, 8)
     assert first.records == (MasterKeyNoted(7, KEY), LastAddConfirmedNoted(7, 8))
@@ -115,7 +115,7 @@ def test_an_explicit_last_add_confirmed_is_a_control_record_once():
     assert ledger.write_last_add_confirmed(KEY, 3) == ADMITTED
 
 
-def test_replay_of_control_records_makes_the_same_state_in_any_order():
+def test_replay_of_control_records_gives_the_same_state_in_any_order():
     ledger = used()
     ledger.write_last_add_confirmed(KEY, 8)
     ledger.fence(KEY)
@@ -129,7 +129,7 @@ def test_replay_of_control_records_makes_the_same_state_in_any_order():
         assert again == ledger
 
 
-def test_absence_is_negative_only_where_the_storage_is_whole():
+def test_absence_is_negative_only_on_undamaged_storage():
     assert answer_absent(None, 0, storage_damaged=False) == Negative(NegativeReason.NO_SUCH_LEDGER)
     assert answer_absent(used(), 0, storage_damaged=False) == Negative(NegativeReason.NO_SUCH_ENTRY)
     for ledger in (None, used()):
@@ -139,7 +139,7 @@ def test_absence_is_negative_only_where_the_storage_is_whole():
         assert isinstance(answer, Unknown) and answer.reason is UnknownReason.LOST, "only another copy brings it back"
 
 
-def test_absence_is_unknown_where_a_copy_was_lost_and_nowhere_else():
+def test_absence_is_unknown_exactly_for_lost_entries():
     ledger = used()
     for record in (EntriesLost(7, 3, 5, 99), EntriesLost(7, 6, 6), EntriesLost(7, 9, 9, 50)):
         ledger.replay(record)
@@ -153,7 +153,7 @@ def test_absence_is_unknown_where_a_copy_was_lost_and_nowhere_else():
     assert ledger.lost == ((6, 6),)
 
 
-def test_ranges_of_entries_are_the_same_sets():
+def test_entry_ranges_equal_sets_of_entry_ids():
     random = Random(16)
     for _ in range(300):
         ranges, ids = NO_RANGES, set()
@@ -172,7 +172,7 @@ def test_ranges_of_entries_are_the_same_sets():
         assert first_within(ranges, first, last) == min((i for i in ids if first <= i <= last), default=None)
 
 
-def test_a_few_ranges_that_come_to_many_make_the_same_set():
+def test_adding_few_ranges_to_many_gives_the_same_set():
     random = Random(17)
     for _ in range(50):
         first, ids = 0, set()
@@ -188,7 +188,7 @@ def test_a_few_ranges_that_come_to_many_make_the_same_set():
         assert with_ranges(ranges, others) == with_ranges(NO_RANGES, [(one, one) for one in ids])
 
 
-def test_copies_in_a_directory_out_of_use_are_lacking_until_they_are_held_again():
+def test_entries_in_an_unused_directory_are_lacking_until_held_again():
     ledger = used()
     ledger.lose([(0, 1)])
     ledger.lose_for_now([(3, 4)])
@@ -198,12 +198,12 @@ def test_copies_in_a_directory_out_of_use_are_lacking_until_they_are_held_again(
     assert isinstance(answer_absent(ledger, 4, storage_damaged=False), Unknown), "it may come back with its directory"
 
 
-def test_a_reader_shows_no_key_or_the_right_one():
+def test_reader_shows_no_key_or_the_right_key():
     assert may_read(used(), None) and may_read(used(), KEY) and may_read(None, WRONG)
     assert not may_read(used(), WRONG)
 
 
-def test_copies_are_equal_when_length_and_payload_are():
+def test_copies_are_equal_if_length_and_payload_are():
     assert same_content((5, b"ab"), (5, memoryview(b"ab")))
     assert not same_content((5, b"ab"), (6, b"ab"))
     assert not same_content((5, b"ab"), (5, b"ac"))

@@ -1,7 +1,7 @@
-"""A change takes no bookie down that ``safe-to-stop`` would call dangerous.
+"""A change takes down no bookie that ``safe-to-stop`` calls dangerous.
 
-The planner of changes knows of each fragment only where it lies (``changes.safety``), ``safe-to-stop`` knows which entries each
-bookie lacks (``repair.stopping``). So the planner may wait where the other one would not, and never the other way round.
+The change planner knows only the location of each fragment (``changes.safety``); ``safe-to-stop`` knows the entries that each
+bookie lacks (``repair.stopping``). So the planner may wait where ``safe-to-stop`` would not, but never the other way round.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def some(choose: random.Random, part: float) -> set[str]:
     return {bookie for bookie in BOOKIES if choose.random() < part}
 
 
-def test_what_a_change_takes_down_is_safe_to_stop() -> None:
+def test_change_takes_down_only_bookies_that_are_safe_to_stop() -> None:
     choose = random.Random(20)
     taken_down = kept = 0
     for _ in range(WORLDS):

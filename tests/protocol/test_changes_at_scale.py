@@ -1,4 +1,4 @@
-"""Whole changes of clusters, by the planner that runs: what is moved, how even it ends, and that nothing is taken too far."""
+"""Whole changes of large clusters by the real planner: moved bytes, balance at the end, and the copies left meanwhile."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from tests.protocol.changes_at_scale import change, cluster, grow, move, shrink,
 COUNTS = 60, 5_000
 
 
-def test_an_upgrade_moves_nothing_and_takes_each_bookie_down_once() -> None:
+def test_upgrade_moves_no_copies_and_restarts_each_bookie_once() -> None:
     figures = upgrade(*COUNTS)
     assert figures.taken_down == 60 and figures.moves == 0
     assert figures.least_copies_over_ack_quorum >= 0
 
 
-def test_whoever_leaves_gives_each_copy_away_once() -> None:
+def test_removed_bookies_move_each_copy_once() -> None:
     figures, ratio = shrink(*COUNTS)
     assert ratio <= 1.1 and figures.most_bytes <= 1.2
 
 
-def test_new_bookies_get_their_part_and_no_more_is_moved() -> None:
+def test_new_bookies_get_an_even_share_with_minimal_moves() -> None:
     figures, ratio = grow(*COUNTS)
     assert ratio <= 1.1 and figures.most_bytes / figures.fewest_bytes <= 1.2
 
 
-def test_a_bookie_that_moves_gives_its_copies_to_the_other() -> None:
+def test_moved_bookie_gives_its_copies_to_the_new_bookie() -> None:
     figures, ratio = move(*COUNTS)
     assert ratio <= 1.1 and figures.taken_down == 1
 
 
-def test_moved_copies_share_no_host_that_they_did_not_share_before() -> None:
+def test_moved_copies_share_hosts_hardly_more_than_before() -> None:
     seen = cluster(30, 2_000, hosts=10)
 
     def shared() -> int:
@@ -49,7 +49,7 @@ def test_moved_copies_share_no_host_that_they_did_not_share_before() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_a_change_of_any_cluster_ends_or_says_why_not(data: st.DataObject) -> None:
+def test_change_of_any_cluster_ends_or_gives_a_reason(data: st.DataObject) -> None:
     names = [f"b{k}" for k in range(data.draw(st.integers(1, 7)))]
     fragments = []
     for ledger_id in range(data.draw(st.integers(0, 8))):

@@ -1,4 +1,4 @@
-"""Every order of steps, crashes of bookies and deaths of the one who applies a change, in small clusters."""
+"""Every order of steps, bookie crashes and applier deaths of a change, in small clusters."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def model_of(name: str) -> tuple[Model, World]:
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_no_order_of_events_lets_a_change_break_what_it_must_keep(name: str) -> None:
+def test_no_order_of_events_lets_a_change_break_the_law(name: str) -> None:
     model, first = model_of(name)
     open_ledger = name in ("remove", "move", "replace a disk")
     first = replace(first, crashes=1, deaths=1, new_ledgers=int(open_ledger))
@@ -53,8 +53,8 @@ def test_no_order_of_events_lets_a_change_break_what_it_must_keep(name: str) -> 
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_change_ends_from_wherever_it_was_left(name: str) -> None:
-    """And leaves no bookie read-only or down."""
+def test_interrupted_change_ends_from_any_state(name: str) -> None:
+    """It also leaves no bookie read-only or down."""
     model, first = model_of(name)
     ended: dict[object, None] = {}
 
@@ -73,15 +73,14 @@ def test_a_change_ends_from_wherever_it_was_left(name: str) -> None:
     explore(model, replace(first, crashes=1, deaths=1), 400_000, look)
 
 
-def test_without_the_look_just_before_a_step_the_law_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which shows that the search would find it."""
+def test_search_detects_a_planner_without_the_check_before_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planner, "permitted", lambda *_: "")
     model, first = model_of("restart")
     with pytest.raises(Violated, match="would be"):
         explore(model, replace(first, crashes=1), 400_000)
 
 
-def test_without_counting_who_is_away_the_law_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_detects_a_planner_that_ignores_bookies_away(monkeypatch: pytest.MonkeyPatch) -> None:
     real = planner.is_in_the_way
     monkeypatch.setattr(planner, "is_in_the_way", lambda observed, name, away, *more: real(observed, name, (), *more))
     model, first = model_of("two at once")
@@ -89,7 +88,7 @@ def test_without_counting_who_is_away_the_law_is_broken(monkeypatch: pytest.Monk
         explore(model, first, 400_000)
 
 
-def test_without_the_note_before_a_step_a_bookie_stays_read_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_detects_a_planner_without_the_note_before_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Progress, "begun", lambda self, step: self)
     model, first = model_of("restart")
     ends = []
@@ -102,8 +101,8 @@ def test_without_the_note_before_a_step_a_bookie_stays_read_only(monkeypatch: py
     assert not all(ends)
 
 
-def test_two_that_are_restarted_at_once_do_not_hand_a_copy_to_and_fro() -> None:
-    """Neither is read-only below the write quorum, and an open ledger kept one of them from going down."""
+def test_two_bookies_restarted_together_exchange_no_copies_in_a_cycle() -> None:
+    """Below the write quorum neither was read-only, and an open ledger kept one of them up: a copy moved to and fro."""
     wanted = Wanted(restart=frozenset("abcd"), at_once=2, below_write_quorum=True)
     fragments = [Placed(0, 0, ("d", "a", "b"), 1, 1, False, 5), Placed(3, 0, ("b",), 1, 1, True, 0)]
     model = Model(wanted, fragments, 4, autorecovery=False)
@@ -115,8 +114,8 @@ def test_two_that_are_restarted_at_once_do_not_hand_a_copy_to_and_fro() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_no_mishaps_of_any_small_cluster_let_a_change_break_what_it_must_keep(data: st.DataObject) -> None:
-    """Longer than the search of every order can be, and with more of everything."""
+def test_random_mishaps_never_let_a_change_break_the_law(data: st.DataObject) -> None:
+    """Longer courses than the exhaustive search, with more bookies, ledgers and mishaps."""
     names = "abcdef"[: data.draw(st.integers(3, 6))]
     fragments = []
     for ledger_id in range(data.draw(st.integers(1, 4))):
@@ -154,7 +153,7 @@ def test_no_mishaps_of_any_small_cluster_let_a_change_break_what_it_must_keep(da
         assert decision.waits or decision.refusals
 
 
-def test_the_ledgers_of_a_shape_are_those_that_have_such_a_fragment() -> None:
+def test_index_by_shape_lists_exactly_the_ledgers_with_that_shape() -> None:
     choose = random.Random(21)
     index, plain = Fragments(), {}
     for _ in range(2000):

@@ -1,6 +1,6 @@
-"""What is decided in a change, by example; and the index of fragments beside a dumb twin.
+"""Decisions of the change planner, by example, and the index of fragments against a simple twin.
 
-``test_changes_model`` shows that no order of events breaks the law. It does not see a change that does too little or too much.
+``test_changes_model`` shows that no order of events breaks the law, but not that a change does too little or too much.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ def _decided(
     autorecovery: bool = True,
     **changed: dict[str, object],
 ) -> Decision:
-    """In a change that began when all bookies were in their first life."""
+    """Decision in a change that began when every bookie had incarnation 1."""
     before = {name: Before(1, 0) for name in wanted.named()}
     progress = Progress(before, frozenset(quieted), frozenset(away))
     return decide(wanted, progress, observed(fragments, bookies, autorecovery, **changed))
 
 
 def decided(*arguments: Any, **more: Any) -> Callable[[], Decision]:
-    """It is decided in the test, and not while the tests are collected."""
+    """Defer the decision to the test, so that collecting tests decides nothing."""
     return partial(_decided, *arguments, **more)
 
 
@@ -140,7 +140,7 @@ STEPS: dict[str, tuple[Callable[[], Decision], list[Step]]] = {
 
 
 @pytest.mark.parametrize("what", STEPS)
-def test_the_next_steps(what: str) -> None:
+def test_planner_decides_the_next_steps(what: str) -> None:
     look, steps = STEPS[what]
     assert look() == Decision(tuple(steps))
 
@@ -168,7 +168,7 @@ WAITS = {
 
 
 @pytest.mark.parametrize("what", WAITS)
-def test_what_is_waited_for(what: str) -> None:
+def test_decision_without_steps_names_its_wait(what: str) -> None:
     decision = WAITS[what]()
     assert not decision.steps and not decision.refusals
     assert what in "; ".join(decision.waits)
@@ -193,17 +193,17 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("what", REFUSALS)
-def test_what_can_not_be_done(what: str) -> None:
+def test_impossible_change_is_refused_with_its_reason(what: str) -> None:
     decision = REFUSALS[what]()
     assert not decision.steps and not decision.waits
     assert what in "; ".join(decision.refusals)
 
 
-def test_one_bookie_is_restarted_beside_autorecovery_however_many_might_be_at_a_time() -> None:
+def test_restart_of_a_single_bookie_is_allowed_beside_autorecovery() -> None:
     assert not decided(Wanted(restart=frozenset("a"), at_once=2), [CLOSED])().refusals
 
 
-def test_a_step_that_takes_a_bookie_down_is_permitted_only_if_it_is_decided_again() -> None:
+def test_step_that_takes_a_bookie_down_needs_a_fresh_decision() -> None:
     progress = Progress({"a": Before(1, 0)}, frozenset("a"))
     assert permitted(RESTART, progress, observed([CLOSED], a=QUIET), Restart("a")) == ""
     assert "would have 1 of" in permitted(RESTART, progress, observed([CLOSED], a=QUIET, b=DOWN), Restart("a"))
@@ -211,13 +211,13 @@ def test_a_step_that_takes_a_bookie_down_is_permitted_only_if_it_is_decided_agai
     assert permitted(RESTART, progress, observed([CLOSED], a=AGAIN), Resume("a")) == ""
 
 
-# -- which copies go where
+# -- targets of copies
 
 
 HOSTS = {"a": {"host": "h1"}, "b": {"host": "h2"}, "c": {"host": "h3"}, "d": {"host": "h2"}, "e": {"host": "h4"}}
 
 
-def test_a_copy_goes_to_the_emptiest_that_shares_no_host_more() -> None:
+def test_copy_goes_to_the_emptiest_bookie_on_another_host() -> None:
     on_d, on_e = (Placed(9, 0, (name,), 1, 1, False, size) for name, size in (("d", 1), ("e", 5)))
     seen = observed([CLOSED, on_d, on_e], "abcde", **HOSTS)
     assert evacuation(seen, "a", [CLOSED], "bcde", 9) == ([Move(1, 0, "a", "e", 10)], None)
@@ -226,7 +226,7 @@ def test_a_copy_goes_to_the_emptiest_that_shares_no_host_more() -> None:
     assert evacuation(seen, "a", [CLOSED], "bcde", 0) == evacuation(seen, "a", [OPEN], "bcde", 9) == ([], None)
 
 
-def test_those_that_are_preferred_come_first_and_what_one_gets_counts() -> None:
+def test_preferred_targets_come_first_and_assigned_copies_count() -> None:
     pieces = [Placed(ledger, 0, ABC, 3, 2, False, 10) for ledger in range(4)]
     seen = observed(pieces, "abcde")
     moves, _ = evacuation(seen, "a", pieces, "de", 9)
@@ -235,7 +235,7 @@ def test_those_that_are_preferred_come_first_and_what_one_gets_counts() -> None:
     assert [move.target for move in moves] == ["e"] * 4
 
 
-def test_what_is_passed_over_gets_nothing_and_does_not_count() -> None:
+def test_skipped_target_gets_no_copy_and_counts_no_load() -> None:
     first, second = (Placed(ledger, 0, ("a", other), 2, 2, False, 100) for ledger, other in ((1, "b"), (2, "x")))
     loads = [Placed(9, 0, (name,), 1, 1, False, size) for name, size in (("c", 5), ("d", 60))]
     seen = observed([*loads, Placed(8, 0, ("b",), 1, 1, False, 1)], "abcdx")
@@ -243,7 +243,7 @@ def test_what_is_passed_over_gets_nothing_and_does_not_count() -> None:
     assert [move.target for move in moves] == ["c", "b"]
 
 
-def test_levelling_moves_from_the_fullest_to_the_emptiest_until_all_are_about_even() -> None:
+def test_levelling_moves_copies_from_fullest_to_emptiest_bookies_until_even() -> None:
     pieces = [Placed(ledger, 0, ("a", "b"), 2, 2, False, 10) for ledger in range(8)]
     seen = observed(pieces)
     moves = levelling(seen, "abcd", 99)
@@ -258,20 +258,20 @@ def test_levelling_moves_from_the_fullest_to_the_emptiest_until_all_are_about_ev
 
 
 @pytest.mark.parametrize("left_alone", [OPEN._replace(byte_count=10), CLOSED._replace(byte_count=0)])
-def test_levelling_leaves_alone_what_is_being_written_or_has_no_bytes(left_alone: Placed) -> None:
+def test_levelling_moves_no_open_or_empty_fragment(left_alone: Placed) -> None:
     assert levelling(observed([left_alone]), "abcd", 99) == []
 
 
-def test_levelling_loses_no_spread() -> None:
+def test_levelling_keeps_copies_on_different_hosts() -> None:
     pieces = [Placed(ledger, 0, ("a", "b"), 2, 2, False, 10) for ledger in range(8)]
     moves = levelling(observed(pieces, "abd", **HOSTS), "abd", 99)
     assert moves and all(move.source == "b" for move in moves), "d has the host of b"
 
 
-# -- what is to come
+# -- foreseen steps
 
 
-def test_a_restart_of_all_is_foreseen_step_by_step() -> None:
+def test_restart_of_all_bookies_is_foreseen_step_by_step() -> None:
     wanted = Wanted(restart=frozenset("ab"))
     before = Progress({name: Before(1, 0) for name in "ab"})
     steps = list(foreseen(wanted, before, observed([CLOSED, OPEN])))
@@ -279,7 +279,7 @@ def test_a_restart_of_all_is_foreseen_step_by_step() -> None:
     assert steps == [*one[0], *one[1], Decision()]
 
 
-def test_a_disk_and_a_removal_are_foreseen_and_what_was_seen_stays() -> None:
+def test_disk_replacement_and_removal_are_foreseen_without_changing_the_observation() -> None:
     seen = observed([CLOSED, OPEN])
     before = Progress({"a": Before(1, 0)})
     assert list(foreseen(DISK, before, seen)) == [SetReadOnly("a"), ReplaceDisk("a", "/disk"), Resume("a"), Decision()]
@@ -294,7 +294,7 @@ def test_a_disk_and_a_removal_are_foreseen_and_what_was_seen_stays() -> None:
     assert seen.bookies == observed().bookies and set(seen.fragments.all()) == {CLOSED, OPEN}
 
 
-def test_a_change_that_waits_is_foreseen_up_to_there() -> None:
+def test_foreseen_steps_end_where_the_change_waits() -> None:
     steps = list(foreseen(REMOVE, Progress({"a": Before(1, 0)}), observed([CLOSED], d=DOWN)))
     assert steps == [_decided(REMOVE, [CLOSED], d=DOWN)]
 
@@ -302,7 +302,7 @@ def test_a_change_that_waits_is_foreseen_up_to_there() -> None:
 # -- the index of fragments
 
 
-def test_what_the_records_of_ledgers_tell_of_fragments() -> None:
+def test_placed_lists_fragments_with_ensemble_bytes_and_accepted_loss() -> None:
     two = (Fragment(0, ("b1", "b2", "b3")), Fragment(4, ("b1", "b4", "b3")))
     closed = metadata(fragments=two).close_at(9, 1000)
     assert list(placed(closed)) == [
@@ -319,7 +319,7 @@ def test_what_the_records_of_ledgers_tell_of_fragments() -> None:
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_the_index_of_fragments_is_what_a_walk_over_all_finds(seed: int) -> None:
+def test_index_of_fragments_equals_a_full_scan(seed: int) -> None:
     choose = random.Random(seed)
     index, twin = Fragments(), {}
     for _ in range(choose.randint(1, 12)):

@@ -1,4 +1,4 @@
-"""What the copies of a control log tell together."""
+"""The state that several copies of a control log prove together."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def damaged(reaches):
         ([damaged(None), WHOLE_7], CopiesTell.TOO_LITTLE),
         ([damaged(0)], CopiesTell.NOTHING),
         ([damaged(5), damaged(5)], CopiesTell.NOTHING),
-        # A number is missing in it, so it is not complete up to the last one that it has.
+        # A number is missing, so this copy is not complete up to its last number.
         ([damaged(7), ControlCopy(True, 5, 8)], CopiesTell.TOO_LITTLE),
-        # It was used without the directory of the damaged one, which may have been used without it before: numbers tell nothing.
+        # This copy was used without the damaged one's directory, and perhaps the other way round: the numbers prove nothing.
         ([damaged(7), ControlCopy(True, 7, 7, frozenset({0}), 1)], CopiesTell.TOO_LITTLE),
         (
             [damaged(7), ControlCopy(True, 7, 7, frozenset({0}), 1), ControlCopy(True, 7, 7, directory=2)],
@@ -44,7 +44,7 @@ def damaged(reaches):
         ([damaged(7), ControlCopy(True, 7, 7, frozenset({2}), 1)], CopiesTell.ALL),
     ],
 )
-def test_a_whole_copy_stands_for_a_damaged_one_only_if_it_goes_as_far(copies, tell):
+def test_whole_copy_replaces_a_damaged_copy_only_with_enough_reach(copies, tell):
     assert judge_copies(copies) is tell
     assert judge_copies(reversed(copies)) is tell
 
@@ -67,5 +67,5 @@ def test_directories_were_used_apart_if_each_was_used_without_the_other(without,
 
 
 @pytest.mark.parametrize(("written_to", "behind"), [(9, ()), (NUMBERS_LEFT_OUT + 4, ()), (NUMBERS_LEFT_OUT + 5, (1,))])
-def test_a_full_directory_is_left_behind_once_it_would_go_on_from_numbers_that_others_have_used(written_to, behind):
+def test_full_directory_is_left_behind_before_its_numbers_are_used_twice(written_to, behind):
     assert left_behind([ControlCopy(True, 5, 5, directory=1)], written_to) == frozenset(behind)

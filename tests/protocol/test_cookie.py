@@ -1,4 +1,4 @@
-"""Who boots: the cookie check over first boots, crashes in the middle of one, and every way of being the wrong bookie."""
+"""The cookie check at boot: first boots, interrupted first boots, and every wrong combination of cookies."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def test_first_boot_stamps_the_directories_then_the_metadata_store() -> None:
     assert check(None, None, None) == Stamps(FRESH, (ONE, TWO), metadata=True)
 
 
-def test_all_copies_equal_boots_and_stamps_nothing() -> None:
+def test_boot_with_equal_copies_stamps_nothing() -> None:
     assert check(MINE, MINE, MINE, data=(ONE, TWO)) == Stamps(MINE)
 
 
-def test_a_crash_after_any_stamp_of_a_first_boot_leaves_a_bootable_bookie() -> None:
+def test_bookie_boots_after_a_crash_at_any_stamp_of_its_first_boot() -> None:
     assert check(MINE, None, None) == Stamps(MINE, (TWO,), metadata=True)
     assert check(MINE, MINE, None) == Stamps(MINE, (), metadata=True)
     assert check(MINE, MINE, MINE) == Stamps(MINE)
@@ -64,7 +64,7 @@ def test_a_crash_after_any_stamp_of_a_first_boot_leaves_a_bootable_bookie() -> N
         (lambda: check(None, MINE, MINE), [f"directory {ONE}", "found none; its disk is missing or was emptied"]),
     ],
 )
-def test_any_other_combination_stays_down_and_says_what_to_do(case, says: list[str]) -> None:  # type: ignore[no-untyped-def]
+def test_any_other_combination_keeps_the_bookie_down_with_advice(case, says: list[str]) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(InvalidCookieError) as caught:
         case()
     for part in says:
@@ -74,7 +74,7 @@ def test_any_other_combination_stays_down_and_says_what_to_do(case, says: list[s
 @pytest.mark.parametrize(
     ("one", "two", "moved"), [(MINE, MINE, True), (MINE, None, False), (replace(MINE, directories=(ONE,)), None, False)]
 )
-def test_directories_are_said_to_have_moved_only_if_each_has_its_cookie(
+def test_error_suggests_moved_directories_only_if_each_has_its_cookie(
     one: Cookie, two: Cookie | None, moved: bool
 ) -> None:
     with pytest.raises(InvalidCookieError) as caught:
@@ -82,7 +82,7 @@ def test_directories_are_said_to_have_moved_only_if_each_has_its_cookie(
     assert ("if they were moved" in str(caught.value)) is moved
 
 
-# -- what an operator may permit
+# -- permissions of the operator
 
 THREE = "/disk3/bookie-0"
 STAMP = CookiePermissions(stamp_missing=True)
@@ -103,22 +103,22 @@ def permit(
     return check_cookies(copies, replace(FRESH, directories=configured), "zk:2181", permitted)
 
 
-def test_an_emptied_directory_is_stamped_again_and_known_to_be_lost() -> None:
+def test_emptied_directory_is_stamped_again_and_counted_as_lost() -> None:
     assert permit(STAMP, {ONE: MINE, TWO: None}, MINE, data=(ONE,)) == Stamps(MINE, (TWO,), lost=(TWO,))
 
 
-def test_a_bookie_that_lost_every_cookie_comes_back_by_its_name() -> None:
+def test_named_bookie_boots_after_losing_every_cookie() -> None:
     assert permit(NAMED, {ONE: None, TWO: None}, MINE) == Stamps(MINE, (ONE, TWO), lost=(ONE, TWO))
 
 
-def test_a_named_bookie_has_its_first_boot_under_that_name() -> None:
+def test_named_bookie_has_its_first_boot_under_that_name() -> None:
     named = CookiePermissions(named="bookie-aa")
     assert permit(named, {ONE: None, TWO: None}, None) == Stamps(
         replace(FRESH, bookie_id="bookie-aa"), (ONE, TWO), metadata=True
     )
 
 
-def test_empty_directories_are_added_behind_the_others() -> None:
+def test_empty_directories_are_added_only_behind_the_others() -> None:
     found = {ONE: MINE, TWO: MINE, THREE: None}
     assert permit(ADD, found, MINE, data=(ONE,), configured=(ONE, TWO, THREE)) == Stamps(
         GROWN, (ONE, TWO, THREE), metadata=True
@@ -130,7 +130,7 @@ def test_empty_directories_are_added_behind_the_others() -> None:
 @pytest.mark.parametrize(
     ("stamped", "metadata"), [((ONE,), MINE), ((ONE, TWO), MINE), ((THREE,), MINE), ((ONE, TWO, THREE), MINE)]
 )
-def test_a_crash_while_a_directory_is_added_is_made_good(stamped: tuple[str, ...], metadata: Cookie) -> None:
+def test_interrupted_adding_of_a_directory_is_completed(stamped: tuple[str, ...], metadata: Cookie) -> None:
     found: dict[str, Cookie | None] = {ONE: MINE, TWO: MINE, THREE: None}
     found |= dict.fromkeys(stamped, GROWN)
     stamps = permit(ADD, found, metadata, data=(ONE, TWO), configured=(ONE, TWO, THREE))
@@ -138,7 +138,7 @@ def test_a_crash_while_a_directory_is_added_is_made_good(stamped: tuple[str, ...
     assert set(stamps.directories) | set(stamped) == {ONE, TWO, THREE}
 
 
-def test_a_directory_that_cannot_be_read_is_neither_found_nor_lost() -> None:
+def test_unreadable_directory_is_neither_stamped_nor_lost() -> None:
     assert permit(CookiePermissions(), {ONE: MINE}, MINE, data=(ONE,)) == Stamps(MINE)
 
 
@@ -176,7 +176,7 @@ def test_a_directory_that_cannot_be_read_is_neither_found_nor_lost() -> None:
         (lambda: permit(ADD, {ONE: MINE, TWO: MINE}, MINE, configured=(TWO, ONE)), ["the order counts"]),
     ],
 )
-def test_a_permission_covers_nothing_else(case, says: list[str]) -> None:  # type: ignore[no-untyped-def]
+def test_permission_covers_nothing_else(case, says: list[str]) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(InvalidCookieError) as caught:
         case()
     for part in says:

@@ -1,12 +1,12 @@
-"""All orders in which two bookies register while disks are lost, emptied and swapped: none boots as if it had data that it lacks.
+"""Two bookies register in every order while disks are lost, emptied and swapped: neither serves without its data.
 
-Two hosts have two directories each, of the same names, so that no path tells a disk from another's. A boot is cut off between any
-two stamps. The metadata store compares versions, as the real ones do. Whatever the disks hold was acknowledged; a boot that is
-done serves, and writes.
+Two hosts have two directories each, with the same names, so no path tells two disks apart. A boot may stop between any two
+stamps. The metadata store compares versions, like the real stores. All data on the disks was acknowledged; a completed boot
+serves and writes.
 
-The law is judged where a bookie begins to serve: each directory in which it once had data has that data, or counts as lost. No
-directory has data of another bookie, of another cluster, or of one that was given up. An older copy of a bookie's own directory
-has the right cookie: that it goes less far than it did is told by another note (``reach``), which is taken as good here.
+The law is judged when a bookie begins to serve: each directory that once had its data still has that data or counts as lost. No
+directory has data of another bookie, of another cluster, or of a bookie that was given up. An older copy of a bookie's own
+directory has the right cookie; another note (``reach``) detects it, and this model assumes that note to be correct.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PERMITTED = (CookiePermissions(), CookiePermissions(stamp_missing=True))
 
 
 class Disk(NamedTuple):
-    """``data``: the cookie of the bookie that wrote there. ``marked``: a lossy boot is noted."""
+    """``data``: cookie of the bookie that wrote there. ``marked``: a lossy boot is noted."""
 
     cookie: Cookie | None = None
     data: Cookie | None = None
@@ -35,12 +35,12 @@ class Disk(NamedTuple):
 
 
 class Boot(NamedTuple):
-    """A boot that was let through, with what is still to be stamped and the version of the record that it read."""
+    """A boot that passed the check: its outstanding stamps and the version of the record it read."""
 
     stamps: Stamps
     version: int | None
     older: tuple[str, ...] = ()
-    """Directories with the bookie's cookie that go less far than they did."""
+    """The bookie's own directories that reach less far than before."""
 
 
 class World(NamedTuple):
@@ -50,7 +50,7 @@ class World(NamedTuple):
     """Each cookie with its version, by bookie id."""
     instance: int = 0
     written: frozenset[tuple[Cookie, str]] = frozenset()
-    """Where which bookies have acknowledged data that nobody gave up."""
+    """Cookies and directories with acknowledged data that was not given up."""
     starts: int = 0
     troubles: int = 0
 
@@ -59,9 +59,9 @@ class Bounds(NamedTuple):
     starts: int
     troubles: int
     name: str = ""
-    """The id that both hosts' configurations name."""
+    """The bookie id that both hosts' configurations name."""
     divides: bool = False
-    """May a disk go to the other host before its bookie ever served?"""
+    """Whether a disk may move to the other host before its bookie ever served."""
 
 
 def with_disk(world: World, place: tuple[int, int], disk: Disk) -> World:
@@ -79,7 +79,7 @@ def recorded(world: World, bookie_id: str) -> tuple[Cookie | None, int | None]:
 
 
 def write(world: World, cookie: Cookie, version: int | None) -> World | None:
-    """The store with the cookie; None if the record is not of that version (None: there is none)."""
+    """The store with the cookie, or None if its record has another version (version None: no record)."""
     now = recorded(world, cookie.bookie_id)[1]
     if now != version:
         return None
@@ -88,7 +88,7 @@ def write(world: World, cookie: Cookie, version: int | None) -> World | None:
 
 
 def start(world: World, host: int, permitted: CookiePermissions, bounds: Bounds) -> World | None:
-    """A boot up to its check. None: it stays down."""
+    """A boot up to its check, or None if the bookie stays down."""
     disks = dict(zip(PATHS, world.hosts[host], strict=True))
     named = permitted if not bounds.name else replace(permitted, named=bounds.name)
     ids = {disk.cookie.bookie_id for disk in disks.values() if disk.cookie} | {named.named} - {""}
@@ -115,15 +115,15 @@ def start(world: World, host: int, permitted: CookiePermissions, bounds: Bounds)
 
 
 def is_elsewhere(world: World, host: int, me: Cookie) -> bool:
-    """Has that host a directory of the bookie, or a boot of it? Then nobody permits what is for directories that are lost. If
-    somebody did, two processes would be one bookie: cookies can't tell, and registrations have to."""
+    """Whether that host has a directory or a running boot of the bookie. If so, no operator permits stamping lost directories:
+    two processes would be one bookie, which only registrations can detect."""
     boot = world.boots[host]
     ids = {disk.cookie.bookie_id for disk in world.hosts[host] if disk.cookie}
     return me.bookie_id in ids or (boot is not None and boot.stamps.cookie.bookie_id == me.bookie_id)
 
 
 def go_on(world: World, host: int, boot: Boot) -> tuple[World, str | None]:
-    """The next stamp; or the bookie serves, and what is wrong with that."""
+    """The next stamp, or the bookie serves; then with the violated law, if any."""
     stamps = boot.stamps
     if stamps.directories:
         first, *others = stamps.directories
@@ -143,7 +143,7 @@ def go_on(world: World, host: int, boot: Boot) -> tuple[World, str | None]:
 
 
 def judge(world: World, host: int, me: Cookie, lost: Set[str]) -> str | None:
-    """What is wrong with a bookie that serves, and counts these directories as lost."""
+    """The violated law of a bookie that serves with these directories counted as lost, or None."""
     for path, disk in zip(PATHS, world.hosts[host], strict=True):
         if disk.data is not None and (disk.data, path) not in world.written:
             return f"{me.bookie_id} serves what was given up, or lies elsewhere"
@@ -157,12 +157,12 @@ def judge(world: World, host: int, me: Cookie, lost: Set[str]) -> str | None:
 
 
 def is_begun(disk: Disk) -> bool:
-    """Is it the disk of a bookie that never served?"""
+    """Whether the disk belongs to a bookie that never served."""
     return disk.cookie is not None and disk.data is None
 
 
 def troubles(world: World, divides: bool) -> Iterator[World]:
-    """What befalls disks that no process has locked, and what people do."""
+    """Mishaps of disks that no process has locked, and actions of operators."""
     free = [place for place in PLACES if world.boots[place[0]] is None]
     for number, place in enumerate(free):
         disk = world.hosts[place[0]][place[1]]
@@ -199,7 +199,7 @@ def following(world: World, bounds: Bounds) -> Iterator[tuple[World, str | None]
 
 
 def search(bounds: Bounds) -> tuple[int, str | None]:
-    """How many states there are within the bounds, or up to the first violation, and that."""
+    """The number of states, up to the first violation, and that violation."""
     seen, left = {World()}, [World()]
     for world in left:
         for after, wrong in following(world, bounds):
@@ -215,15 +215,15 @@ BOUNDS = [Bounds(3, 2), Bounds(3, 2, "bookie-x")]
 
 
 @pytest.mark.parametrize("bounds", BOUNDS, ids=["ids are drawn", "both are named alike"])
-def test_no_order_of_boots_lost_disks_and_ids_lets_a_bookie_serve_without_its_data(bounds: Bounds) -> None:
+def test_bookie_never_serves_without_its_data_in_any_order_of_boots(bounds: Bounds) -> None:
     states, wrong = search(bounds)
     assert wrong is None
     assert states > 1_000
 
 
-def test_cookies_cant_tell_twins_apart_that_are_made_of_the_disks_of_a_first_boot_that_was_not_done() -> None:
-    """A limit, and no promise: a first boot is cut off, one of its disks goes to another host, and both hosts end that boot.
-    Two bookies have one cookie then. Registrations let one of them serve at a time, and nothing tells that they are two."""
+def test_cookies_cannot_tell_apart_twins_made_from_an_interrupted_first_boot() -> None:
+    """A known limit: a first boot is interrupted, one of its disks moves to another host, and both hosts complete that boot. Two
+    bookies then share one cookie. Registrations let only one serve at a time, but nothing detects the twins."""
     assert search(Bounds(4, 1, divides=True))[1] is not None
 
 
@@ -291,14 +291,14 @@ def without_nonces(check: Check) -> Check:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_a_check_that_overlooks_something_is_found(
+def test_search_detects_a_check_that_overlooks_a_condition(
     monkeypatch: pytest.MonkeyPatch, fault: Callable[[Check], Check], bounds: Bounds
 ) -> None:
     monkeypatch.setattr(cookies, "check_cookies", fault(cookies.check_cookies))
     assert search(bounds)[1] is not None
 
 
-def test_a_store_that_compares_no_versions_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two that register under one name at once: the second one overwrites the first one's record, and both serve."""
+def test_search_detects_a_store_that_compares_no_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two bookies register under one name at once: the second overwrites the record of the first, and both serve."""
     monkeypatch.setitem(globals(), "write", no_versions)
     assert search(BOUNDS[1])[1] is not None

@@ -1,4 +1,4 @@
-"""How a lane ends: the transitions, what is kept of it, and places in a log of which lanes have ended."""
+"""The end of a lane: its transitions, its remaining record, and offsets in a log with ended lanes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def ended_lane() -> LogRecord:
     return lane_ended(taken, "ender", taken.epoch, 7, 100, 0)
 
 
-def test_whoever_ends_a_lane_takes_it_over_and_from_then_on_nobody_writes_it() -> None:
+def test_ending_a_lane_takes_over_and_stops_its_writers() -> None:
     taken = ending(LANE, "ender")
     assert taken.epoch == LANE.epoch + 1 and ending(taken, "ender") is taken
     with pytest.raises(LogTakenOverError):
@@ -61,7 +61,7 @@ def test_whoever_ends_a_lane_takes_it_over_and_from_then_on_nobody_writes_it() -
         lane_ended(taken.claim("b", "q2"), "ender", taken.epoch, 7, 100, 0)
 
 
-def test_lane_0_and_that_of_batch_writes_and_one_that_is_not_there_do_not_end() -> None:
+def test_lane_0_batch_writes_lane_and_missing_lanes_never_end() -> None:
     record = with_lane(with_lane(LOG, 1, BATCH_WRITES), 2, writer_of("q2"))
     check_may_end(record, 2)
     for number, words in ((0, "lane 0 never ends"), (1, "which batch writes share, never ends"), (3, "has no lane 3")):
@@ -69,7 +69,7 @@ def test_lane_0_and_that_of_batch_writes_and_one_that_is_not_there_do_not_end() 
             check_may_end(record, number)
 
 
-def test_a_lane_leaves_the_index_and_is_kept_by_its_writers_and_the_place_of_its_checkpoint() -> None:
+def test_ended_lane_leaves_the_index_but_its_writers_and_checkpoint_are_kept() -> None:
     record = with_lane(LOG, 1, writer_of("q3"), "/c", follows=writer_of("q2"))
     names = [Ended(17, 1, name, name) for name in ("query:q2", "query:q3", "query:q4")]
     place = Ended(17, 1, "checkpoint:/c", "query:q3")
@@ -82,7 +82,7 @@ def test_a_lane_leaves_the_index_and_is_kept_by_its_writers_and_the_place_of_its
     assert out_of_index(out, 1) is out
 
 
-def test_a_full_tail_becomes_a_block() -> None:
+def test_full_list_of_ended_lanes_becomes_a_block() -> None:
     record = replace(LOG, ended_lanes=tuple(range(1, BLOCK)), ended_count=BLOCK - 1, lanes_made=BLOCK + 1)
     record = replace(record, lanes=with_lane(with_lane(LOG, 1, "a"), 2, "b").lanes)
     assert full_block(record) is None and list(blocks_of(record, 0)) == []
@@ -93,7 +93,7 @@ def test_a_full_tail_becomes_a_block() -> None:
     assert [list(blocks_of(following, first)) for first in (0, BLOCK - 1, BLOCK)] == [[0], [0], []]
 
 
-def test_records_say_that_lanes_ended_and_others_are_written_as_before() -> None:
+def test_records_with_ended_lanes_have_format_3_and_others_keep_theirs() -> None:
     indexed = with_lane(LOG, 1, writer_of("q2"))
     assert encode_record(LOG).startswith(b'{"format":1') and encode_record(indexed).startswith(b'{"format":2')
     assert b'[1,["query:q2"],""]' in encode_record(indexed) and b"ended" not in encode_record(indexed)
@@ -103,7 +103,7 @@ def test_records_say_that_lanes_ended_and_others_are_written_as_before() -> None
         assert document.startswith(b'{"format":3') and decode_record(document, record.name) == record
 
 
-def test_a_query_whose_lane_ended_needs_a_new_one_and_one_without_its_checkpoint_is_refused() -> None:
+def test_query_of_an_ended_lane_needs_a_new_lane_and_its_checkpoint() -> None:
     kept = {"query:q2": "query:q2", "checkpoint:/c": "query:q2"}
     assert lane_of_query(LOG, "q2", {"q1"}, "", "/c", kept.get) is None
     assert lane_of_query(LOG, "q3", {"q1"}, "", "/d", kept.get) is None
@@ -114,27 +114,27 @@ def test_a_query_whose_lane_ended_needs_a_new_one_and_one_without_its_checkpoint
         lane_of_query(LOG, "q3", {"q1"}, "q4", "/d", kept.get)
 
 
-def test_a_query_whose_first_lane_ended_gives_the_lane_that_it_has_now_to_the_one_that_follows_it() -> None:
+def test_follower_of_a_query_with_an_ended_lane_gets_its_current_lane() -> None:
     kept = {"query:q2": "query:q2"}
     again = with_lane(LOG, 1, writer_of("q2"))
     assert lane_of_query(again, "q3", {"q1"}, "q2", "/d", kept.get) == 1
 
 
-def test_a_place_behind_ended_lanes_does_not_name_them() -> None:
+def test_offset_behind_ended_lanes_does_not_name_them() -> None:
     place = offset_at(17, {0: 5, 3: 2}, ended=4)
     assert place == {"position": 5, "log": 17, "3": 2, "ended": 4} and is_offset(place)
     assert (rows_before(place), ended_before(place)) == ({0: 5, 3: 2}, 4)
     assert ended_before(offset_at(17, {0: 5})) == 0 and not is_offset({**place, "ended": -1})
 
 
-def test_the_later_place_drops_the_names_of_lanes_that_ended_between_the_two() -> None:
+def test_later_offset_drops_lanes_that_ended_between_the_two() -> None:
     start = offset_at(17, {0: 5, 1: 9, 2: 3}, ended=1)
     assert later(start, offset_at(17, {0: 6, 2: 2}, ended=2)) == offset_at(17, {0: 6, 2: 3}, ended=2)
     assert later(start, offset_at(17, {0: 4, 3: 1}, ended=1)) == offset_at(17, {0: 5, 1: 9, 2: 3, 3: 1}, ended=1)
     assert later({"7": 4, "8": 2}, {"7": 3, "9": 1}) == {"7": 4, "8": 2, "9": 1}
 
 
-def test_a_place_that_was_read_too_early_names_no_lane_that_ended_before_the_other() -> None:
-    """A server of ZooKeeper that is behind still has lane 4 in the index: its rows would be read again."""
+def test_stale_offset_does_not_bring_back_an_ended_lane() -> None:
+    """A ZooKeeper server that is behind still lists lane 4 in the index: its rows would be read again."""
     start, stale = offset_at(17, {0: 5, 1: 9}, ended=2), offset_at(17, {0: 7, 1: 9, 4: 11}, ended=1)
     assert later(start, stale) == offset_at(17, {0: 7, 1: 9}, ended=2)

@@ -1,4 +1,4 @@
-"""Ensemble changes of a best-effort writer: when, with one metadata write, and what may complete meanwhile."""
+"""Ensemble changes of a writer: when they begin, their metadata write, and appends meanwhile."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.protocol.ledgers import LOST, OK, metadata
 
 
 def failing(mode=ChangeMode.AT_ONCE, **quorums):
-    """A writer with e0 confirmed, e1 under way and acknowledged by b1, and a failure of b3."""
+    """A writer after a failure of b3: e0 is confirmed, e1 pending and acknowledged by b1."""
     pair = LedgerPair(changes=mode, **quorums)
     pair.appended()
     pair.append()
@@ -42,14 +42,14 @@ def failing(mode=ChangeMode.AT_ONCE, **quorums):
     return pair
 
 
-def test_off_leaves_the_ensemble_as_it_is():
+def test_mode_off_leaves_the_ensemble_unchanged():
     pair = failing(ChangeMode.OFF)
     assert pair.writer.wanted == []
     pair.writer.answers("b2", 1)
     assert pair.writer.confirmed == 1
 
 
-def test_a_failed_bookie_is_replaced_in_its_position_from_the_first_unconfirmed_entry_on():
+def test_failed_bookie_is_replaced_in_its_position_from_the_first_unconfirmed_entry():
     pair = failing()
     assert pair.writer.wanted == [ChooseBookies(("b1", "b2", "b3"), ("b3",))]
     pair.writer.chooses("b4")
@@ -60,7 +60,7 @@ def test_a_failed_bookie_is_replaced_in_its_position_from_the_first_unconfirmed_
     assert pair.writer.waits_for("b4") == [1]
 
 
-def test_a_fragment_without_a_confirmed_entry_gets_another_ensemble():
+def test_fragment_without_confirmed_entries_gets_the_new_ensemble():
     pair = LedgerPair()
     pair.append()
     pair.writer.refuses("b1", 0)
@@ -68,7 +68,7 @@ def test_a_fragment_without_a_confirmed_entry_gets_another_ensemble():
     assert pair.metadata.fragments == (Fragment(0, ("b4", "b2", "b3")),)
 
 
-def test_no_add_completes_while_a_change_is_under_way():
+def test_no_append_completes_during_a_change():
     pair = failing()
     pair.writer.answers("b2", 1)
     assert pair.writer.confirmed == 0
@@ -92,7 +92,7 @@ def test_acks_of_a_replaced_bookie_are_taken_back():
     assert pair.writer.confirmed == 1
 
 
-def test_a_late_ack_of_a_replaced_bookie_does_not_count():
+def test_late_ack_of_a_replaced_bookie_does_not_count():
     pair = LedgerPair()
     pair.append(2)
     pair.writer.parks("b3", 1)
@@ -105,7 +105,7 @@ def test_a_late_ack_of_a_replaced_bookie_does_not_count():
     assert pair.writer.confirmed == 0
 
 
-def test_a_late_refusal_of_a_replaced_bookie_asks_for_no_other_one():
+def test_late_refusal_of_a_replaced_bookie_starts_no_change():
     pair = LedgerPair()
     pair.append(2)
     pair.writer.refuses("b3", 0)
@@ -114,7 +114,7 @@ def test_a_late_refusal_of_a_replaced_bookie_asks_for_no_other_one():
     assert pair.writer.wanted == []
 
 
-def test_many_failures_make_one_metadata_write():
+def test_many_failures_make_a_single_metadata_write():
     pair = LedgerPair(e=5, wq=3, aq=2)
     pair.append(5)
     pair.writer.refuses("b1", 0)
@@ -128,7 +128,7 @@ def test_many_failures_make_one_metadata_write():
     assert pair.ensemble == ("b6", "b7", "b3", "b4", "b5")
 
 
-def test_a_failure_during_the_metadata_write_is_the_next_change():
+def test_failure_during_the_metadata_write_starts_the_next_change():
     pair = failing()
     pair.writer.answers("b2", 1)
     pair.writer.chooses("b4")
@@ -142,7 +142,7 @@ def test_a_failure_during_the_metadata_write_is_the_next_change():
     assert pair.metadata.fragments == (Fragment(0, ("b1", "b2", "b3")), Fragment(1, ("b1", "b5", "b4")))
 
 
-def test_a_bookie_that_is_to_be_replaced_next_is_although_it_takes_adds_again():
+def test_failure_during_a_change_counts_even_if_the_bookie_acknowledges_again():
     pair = LedgerPair()
     pair.append(2)
     for bookie in ("b1", "b3"):
@@ -155,7 +155,7 @@ def test_a_bookie_that_is_to_be_replaced_next_is_although_it_takes_adds_again():
     assert pair.writer.wanted == [ChooseBookies(("b1", "b2", "b4"), ("b2",))]
 
 
-def test_a_bookie_that_failed_after_an_entry_was_confirmed_is_replaced_for_what_follows():
+def test_bookie_that_failed_on_a_confirmed_entry_is_replaced_for_later_entries():
     pair = LedgerPair()
     pair.append()
     pair.writer.answers("b1", 0)
@@ -165,7 +165,7 @@ def test_a_bookie_that_failed_after_an_entry_was_confirmed_is_replaced_for_what_
     assert pair.metadata.last_fragment == Fragment(1, ("b1", "b2", "b4"))
 
 
-def test_appends_during_a_change_are_not_sent_to_the_bookie_that_leaves():
+def test_appends_during_a_change_are_not_sent_to_the_leaving_bookie():
     pair = failing()
     pair.append()
     assert pair.writer.waits_for("b3") == []
@@ -173,7 +173,7 @@ def test_appends_during_a_change_are_not_sent_to_the_bookie_that_leaves():
     assert pair.writer.waits_for("b4") == [1, 2]
 
 
-def test_striped_only_entries_of_the_replaced_position_are_sent_again():
+def test_only_striped_entries_of_the_replaced_position_are_sent_again():
     pair = LedgerPair(e=4, wq=2, aq=2)
     pair.append(4)
     for bookie, entry in (("b1", 0), ("b2", 1), ("b3", 2), ("b4", 2), ("b4", 3), ("b1", 3)):
@@ -185,7 +185,7 @@ def test_striped_only_entries_of_the_replaced_position_are_sent_again():
     assert pair.writer.confirmed == 3
 
 
-def test_a_busy_bookie_has_not_failed():
+def test_busy_bookie_has_not_failed():
     pair = LedgerPair()
     pair.append()
     pair.writer.refuses("b3", 0, response=Unknown(UnknownReason.TOO_MANY_REQUESTS))
@@ -193,18 +193,18 @@ def test_a_busy_bookie_has_not_failed():
 
 
 class TestDelayed:
-    def test_a_bookie_stays_as_long_as_each_write_set_has_an_ack_quorum(self):
+    def test_failed_bookie_stays_while_every_write_set_has_an_ack_quorum(self):
         pair = failing(ChangeMode.DELAYED)
         assert pair.writer.wanted == []
         pair.writer.answers("b2", 1)
         assert pair.writer.confirmed == 1
 
-    def test_all_that_failed_are_replaced_when_one_has_not(self):
+    def test_all_failed_bookies_are_replaced_once_a_write_set_lacks_an_ack_quorum(self):
         pair = failing(ChangeMode.DELAYED)
         pair.writer.refuses("b2", 1)
         assert pair.writer.wanted == [ChooseBookies(("b1", "b2", "b3"), ("b2", "b3"))]
 
-    def test_one_that_is_read_only_is_replaced_at_once_with_all_that_failed(self):
+    def test_read_only_bookie_is_replaced_at_once_with_all_failed_bookies(self):
         pair = LedgerPair(changes=ChangeMode.DELAYED, e=5, wq=5, aq=2)
         pair.append()
         pair.writer.refuses("b2", 0)
@@ -212,7 +212,7 @@ class TestDelayed:
         pair.writer.refuses("b4", 0, response=Unknown(UnknownReason.READ_ONLY))
         assert pair.writer.wanted == [ChooseBookies(("b1", "b2", "b3", "b4", "b5"), ("b2", "b4"))]
 
-    def test_one_that_was_read_only_and_is_back_is_waited_for_again(self):
+    def test_returned_bookie_that_was_read_only_delays_changes_again(self):
         pair = LedgerPair(changes=ChangeMode.DELAYED, e=5, wq=5, aq=2)
         pair.append()
         pair.writer.refuses("b4", 0, response=Unknown(UnknownReason.READ_ONLY))
@@ -222,7 +222,7 @@ class TestDelayed:
         pair.writer.step(BookiesChanged())
         assert pair.writer.wanted[1:] == []
 
-    def test_one_that_goes_on_taking_adds_has_not_failed_any_more(self):
+    def test_acknowledging_bookie_no_longer_counts_as_failed(self):
         pair = failing(ChangeMode.DELAYED)
         pair.writer.answers("b2", 1)
         for _ in range(2):
@@ -232,7 +232,7 @@ class TestDelayed:
         pair.writer.refuses("b2", 4)
         assert pair.writer.wanted == []
 
-    def test_one_that_is_back_has_not_failed_any_more(self):
+    def test_reconnected_bookie_no_longer_counts_as_failed(self):
         pair = failing(ChangeMode.DELAYED)
         pair.writer.step(BookieBack("b3"))
         assert pair.writer.waits_for("b3") == [1]
@@ -241,11 +241,11 @@ class TestDelayed:
 
 
 class TestConflict:
-    """The record was changed by somebody else before the change was written."""
+    """Another client changed the metadata before the change was written."""
 
     @pytest.fixture
     def writer(self):
-        """e0 to e4 confirmed on two fragments, b2 failed on e5, and the metadata write lost."""
+        """e0 to e4 are confirmed on two fragments, b2 failed on e5, and the metadata write conflicted."""
         found = metadata(fragments=(Fragment(0, ("b1", "b2", "b9")), Fragment(3, ("b1", "b2", "b3"))))
         writer = LedgerWriter(found, 4, ChangeMode.AT_ONCE)
         cursors = writer.cursors
@@ -257,7 +257,7 @@ class TestConflict:
         assert writer.step(MetadataConflict()) == [ReadMetadata()]
         return writer
 
-    def test_re_replication_of_an_older_fragment_is_merged_with(self, writer):
+    def test_re_replication_of_an_older_fragment_is_merged(self, writer):
         found = metadata(fragments=(Fragment(0, ("b1", "b2", "b8")), Fragment(3, ("b1", "b2", "b3"))))
         (write,) = writer.step(MetadataRead(found, 7))
         assert write == WriteMetadata(found.with_ensemble(5, ("b1", "b4", "b3")), 7)
@@ -265,7 +265,7 @@ class TestConflict:
         assert changed == EnsembleChanged(write.metadata, 8)
         assert send == SendAdd(("b4",), 5, 5, 4)
 
-    def test_its_own_write_is_found_when_the_answer_was_lost(self, writer):
+    def test_own_write_is_recognized_after_a_lost_answer(self, writer):
         found = writer.metadata.with_ensemble(5, ("b1", "b4", "b3"))
         changed, _ = writer.step(MetadataRead(found, 5))
         assert changed == EnsembleChanged(found, 5)
@@ -279,14 +279,14 @@ class TestConflict:
         ],
         ids=["IN_RECOVERY", "CLOSED", "another writer"],
     )
-    def test_anything_else_means_that_the_writer_is_fenced(self, writer, change):
+    def test_any_other_metadata_fences_the_writer(self, writer, change):
         (fail,) = writer.step(MetadataRead(change(writer.metadata), 7))
         assert isinstance(fail.error, LedgerFencedError)
         assert writer.state is State.FAILED
 
 
 class TestNoBookies:
-    def test_the_ledger_goes_on_while_it_has_an_ack_quorum(self):
+    def test_ledger_continues_with_an_ack_quorum(self):
         pair = failing()
         pair.append()
         pair.writer.answers("b2", 1)
@@ -295,7 +295,7 @@ class TestNoBookies:
         assert pair.writer.wanted == []
         assert pair.writer.waits_for("b3") == [2], "it is still a member"
 
-    def test_it_is_tried_again_when_there_may_be_bookies(self):
+    def test_change_is_retried_when_bookies_may_be_available(self):
         pair = failing()
         pair.writer.chooses()
         pair.writer.refuses("b3", 1)
@@ -304,8 +304,8 @@ class TestNoBookies:
         pair.change_ensemble("b4")
         assert pair.ensemble == ("b1", "b2", "b4")
 
-    def test_news_of_bookies_while_they_are_being_chosen_is_not_lost(self):
-        """The choice was made from a list that was read before the spare appeared."""
+    def test_news_of_bookies_during_the_choice_is_not_lost(self):
+        """The choice was made from a list read before the spare appeared."""
         pair = failing()
         pair.writer.step(BookiesChanged())
         pair.writer.chooses()
@@ -313,13 +313,13 @@ class TestNoBookies:
         pair.writer.chooses()
         assert pair.writer.wanted == [], "but then there are none"
 
-    def test_another_failure_asks_again(self):
+    def test_another_failure_starts_a_new_choice(self):
         pair = failing()
         pair.writer.chooses()
         pair.writer.refuses("b2", 1)
         assert pair.writer.wanted == [ChooseBookies(("b1", "b2", "b3"), ("b2", "b3"))]
 
-    def test_without_an_ack_quorum_the_ledger_is_closed_at_the_last_confirmed_entry(self):
+    def test_ledger_without_an_ack_quorum_is_closed_at_the_last_confirmed_entry(self):
         pair = failing()
         pair.writer.refuses("b2", 1)
         pair.writer.chooses("b4")
@@ -330,7 +330,7 @@ class TestNoBookies:
         assert (pair.metadata.state, pair.metadata.last_entry_id) == (LedgerState.CLOSED, 0)
         assert pair.writer.machine.state is State.FAILED
 
-    def test_if_that_does_not_end_in_time_the_user_is_told_why_the_ledger_was_given_up(self):
+    def test_timed_out_close_reports_why_the_ledger_was_given_up(self):
         pair = failing()
         pair.writer.refuses("b2", 1)
         pair.writer.chooses("b4")
@@ -339,7 +339,7 @@ class TestNoBookies:
         (action,) = pair.writer.machine.step(DeadlinePassed())
         assert isinstance(action, Fail) and isinstance(action.error, NotEnoughBookiesError)
 
-    def test_a_bookie_that_came_back_while_bookies_were_chosen_stays_if_there_are_none(self):
+    def test_bookie_that_returned_during_the_choice_stays_if_there_is_no_spare(self):
         pair = failing()
         pair.writer.refuses("b2", 1)
         pair.writer.chooses("b4")
@@ -350,9 +350,9 @@ class TestNoBookies:
         pair.writer.answers("b2", 1)
         assert pair.writer.confirmed == 1
 
-    def test_a_bookie_that_was_kept_and_acknowledges_again_has_not_failed(self):
-        """It missed one deadline, and stood for failed for good: when another bookie went away, hours and thousands of entries
-        later, the ledger was closed, although two of three were well."""
+    def test_kept_bookie_that_acknowledges_again_has_not_failed(self):
+        """It counted as failed for good after a missed deadline: when another bookie failed, hours and thousands of entries
+        later, the ledger was closed although two of three bookies served."""
         pair = failing()
         pair.writer.chooses()
         pair.writer.answers("b2", 1)
@@ -367,8 +367,8 @@ class TestNoBookies:
         pair.writer.answers("b3", 4)
         assert pair.writer.confirmed == 4
 
-    def test_but_as_long_as_what_it_missed_is_waited_for_it_has(self):
-        """Nobody sends it that again: without it, too few can be had."""
+    def test_kept_bookie_counts_as_failed_while_its_missed_entry_is_pending(self):
+        """The missed entry is not sent again: without it too few copies are possible."""
         pair = failing()
         pair.append()
         pair.writer.chooses()
@@ -377,7 +377,7 @@ class TestNoBookies:
         pair.writer.refuses("b2", 1)
         assert pair.writer.wanted == [ChooseBookies(("b1", "b2", "b3"), ("b2", "b3"))]
 
-    def test_unless_a_recoverer_was_faster(self):
+    def test_writer_that_gives_up_is_fenced_by_a_faster_recovery(self):
         pair = failing()
         pair.writer.refuses("b2", 1)
         pair.writer.chooses("b4")
@@ -389,7 +389,7 @@ class TestNoBookies:
 
 
 class TestClose:
-    def test_close_waits_for_the_change_under_way(self):
+    def test_close_waits_for_the_running_change(self):
         pair = failing()
         pair.writer.answers("b2", 1)
         pair.writer.step(Close())
@@ -399,7 +399,7 @@ class TestClose:
         assert pair.writer.closed.last_entry_id == 1
         assert pair.metadata.fragments == (Fragment(0, ("b1", "b2", "b3")), Fragment(1, ("b1", "b2", "b4")))
 
-    def test_a_change_that_nothing_waited_for_is_followed_by_the_close(self):
+    def test_close_follows_a_change_without_pending_appends(self):
         pair = LedgerPair()
         pair.append()
         pair.writer.answers("b1", 0)
@@ -410,7 +410,7 @@ class TestClose:
         pair.writer.writes()
         assert pair.writer.closed.last_entry_id == 0
 
-    def test_a_closing_ledger_without_pending_adds_changes_no_ensemble(self):
+    def test_closing_ledger_without_pending_adds_starts_no_change(self):
         pair = LedgerPair()
         pair.append()
         pair.writer.answers("b1", 0)
@@ -420,7 +420,7 @@ class TestClose:
         assert pair.writer.wanted == [WriteMetadata(metadata(state=LedgerState.CLOSED, last_entry_id=0, length=10), 0)]
 
 
-def test_a_fence_ends_a_change():
+def test_fence_ends_a_change():
     pair = failing()
     pair.writer.chooses("b4")
     pair.writer.refuses("b2", 1, response=Unknown(UnknownReason.FENCED))
@@ -430,7 +430,7 @@ def test_a_fence_ends_a_change():
 
 
 class TestStoreOutage:
-    """The metadata store does not answer the change; whether it was written is unknown."""
+    """The metadata store does not answer the write of the change, so its outcome is unknown."""
 
     def unanswered(self, written):
         pair = failing()
@@ -446,15 +446,15 @@ class TestStoreOutage:
         pair.writer.reads_metadata()
         return pair
 
-    def test_it_was_written(self):
+    def test_change_completes_if_its_unanswered_write_took_effect(self):
         assert self.unanswered(written=True).writer.confirmed == 1
 
-    def test_it_was_not(self):
+    def test_change_is_written_again_if_its_unanswered_write_was_lost(self):
         pair = self.unanswered(written=False)
         pair.writer.writes()
         assert pair.writer.confirmed == 1
 
-    def test_the_ledger_is_gone(self):
+    def test_deleted_ledger_ends_the_writer(self):
         pair = failing()
         pair.writer.chooses("b4")
         pair.writer.step(MetadataFailed(NoSuchLedgerError("deleted")))
@@ -462,8 +462,8 @@ class TestStoreOutage:
 
 
 @pytest.mark.parametrize("lost", [("b3",), ("b1", "b2")])
-def test_a_metadata_store_that_does_not_tell_which_bookies_there_are_is_asked_again(lost):
-    """It was taken for "there are none", and without a quorum the ledger was closed."""
+def test_choice_is_repeated_if_the_metadata_store_does_not_answer(lost):
+    """The failure was taken for "there are no bookies", and without a quorum the ledger was closed."""
     pair = LedgerPair()
     pair.append()
     for bookie in lost:
@@ -479,7 +479,7 @@ def test_a_metadata_store_that_does_not_tell_which_bookies_there_are_is_asked_ag
     assert pair.writer.confirmed == 0
 
 
-def test_placement_may_not_answer_with_a_member():
+def test_placement_may_not_choose_a_member():
     writer = LedgerWriter(metadata(), 0, ChangeMode.AT_ONCE)
     writer.step(Append(1, 10))
     writer.step(AddAnswered("b3", 0, 0, LOST))
@@ -496,18 +496,18 @@ def test_runs_of_entries_are_sent_again_whole():
     assert writer.step(MetadataWritten(1))[1:] == [SendAdd(("b4",), 0, 9, -1)]
 
 
-def test_no_answer_of_placement_is_used_after_the_end():
+def test_chosen_bookies_are_ignored_after_the_end():
     pair = failing()
     pair.writer.refuses("b2", 1, response=Unknown(UnknownReason.UNAUTHORIZED))
     assert pair.writer.machine.step(NoBookies(NotEnoughBookiesError("x"))) == []
     assert pair.writer.machine.step(BookiesChosen(("b4",))) == []
 
 
-# -- a bookie that is much slower than the others
+# -- a bookie much slower than the others
 
 
 def held_up(*bookies, **quorums):
-    """A writer with e0 under way and acknowledged by b3, that was held up by ``bookies``."""
+    """A writer held up by ``bookies``; e0 is pending and acknowledged by b3."""
     pair = LedgerPair(changes=ChangeMode.AT_ONCE, **quorums)
     pair.append()
     pair.writer.answers("b3", 0)
@@ -515,7 +515,7 @@ def held_up(*bookies, **quorums):
     return pair
 
 
-def test_a_bookie_that_holds_the_writer_up_is_replaced_by_one_that_has_not_failed():
+def test_bookie_that_holds_up_the_writer_is_replaced_by_a_sound_bookie():
     pair = held_up("b1")
     assert pair.writer.wanted == [ChooseBookies(("b1", "b2", "b3"), ("b1",), sound_only=True)]
     pair.writer.chooses("b4")
@@ -524,17 +524,17 @@ def test_a_bookie_that_holds_the_writer_up_is_replaced_by_one_that_has_not_faile
     assert pair.writer.confirmed == 0
 
 
-def test_of_two_bookies_that_hold_the_writer_up_the_worse_one_is_replaced_as_an_ack_quorum_needs_the_other():
-    """To fail both would close the ledger if there is one spare bookie, although the slow one serves."""
+def test_worse_of_two_slow_bookies_is_replaced_if_the_quorum_needs_the_other():
+    """Failing both would close a ledger with a single spare bookie, although the slow bookie serves."""
     pair = held_up("b2", "b1")
     assert pair.writer.wanted == [ChooseBookies(("b1", "b2", "b3"), ("b2",), sound_only=True)]
 
 
-def test_a_bookie_without_which_there_is_no_ack_quorum_does_not_fail_of_being_slow():
+def test_slow_bookie_needed_for_an_ack_quorum_is_not_replaced():
     assert held_up("b1", aq=3).writer.wanted == []
 
 
-def test_a_slow_bookie_for_which_there_is_no_other_stays_and_the_ledger_goes_on():
+def test_slow_bookie_stays_if_there_is_no_spare():
     pair = held_up("b1")
     pair.writer.chooses()
     assert pair.writer.machine.state is State.OPEN
@@ -546,8 +546,8 @@ def test_a_slow_bookie_for_which_there_is_no_other_stays_and_the_ledger_goes_on(
     assert pair.writer.waits_for("b1")[-1] == 1
 
 
-def test_a_writer_goes_on_with_a_slow_bookie_if_there_is_none_for_another_one_that_failed():
-    """It gave up and closed the ledger, although an ack quorum served: the slow one counted as lost."""
+def test_writer_continues_with_a_slow_bookie_if_a_failed_bookie_has_no_replacement():
+    """It gave up and closed the ledger, although an ack quorum served: the slow bookie counted as lost."""
     pair = held_up("b1")
     pair.writer.chooses()
     pair.writer.refuses("b2", 0)
@@ -562,8 +562,8 @@ def test_a_writer_goes_on_with_a_slow_bookie_if_there_is_none_for_another_one_th
 
 
 @pytest.mark.parametrize("replication", [Replication.BEST_EFFORT, Replication.GUARANTEED])
-def test_one_that_failed_is_replaced_by_the_only_spare_if_there_is_none_for_a_slow_one(replication):
-    """Both were asked for at once, there was one, and nobody was replaced: a guaranteed writer waited until its deadline."""
+def test_only_spare_replaces_the_failed_bookie_instead_of_the_slow_bookie(replication):
+    """Both requested a replacement, only one existed, and neither was replaced: a guaranteed writer waited until its deadline."""
     pair = LedgerPair(changes=ChangeMode.AT_ONCE, guaranteed=replication is Replication.GUARANTEED)
     pair.append()
     pair.writer.step(HeldUp(("b1",)))
@@ -584,7 +584,7 @@ def test_one_that_failed_is_replaced_by_the_only_spare_if_there_is_none_for_a_sl
     assert pair.writer.confirmed == 1
 
 
-def test_a_bookie_that_was_slow_and_then_failed_is_replaced_by_whatever_there_is():
+def test_slow_bookie_that_fails_is_replaced_by_any_bookie():
     pair = held_up("b1")
     pair.writer.chooses()
     pair.writer.refuses("b1", 0)
@@ -594,7 +594,7 @@ def test_a_bookie_that_was_slow_and_then_failed_is_replaced_by_whatever_there_is
 
 @pytest.mark.parametrize(("fails", "missed"), [(failing, 1), (lambda: held_up("b1"), 0)], ids=["refused", "held up"])
 @pytest.mark.parametrize("is_released", [True, False])
-def test_one_that_was_kept_has_failed_up_to_the_last_entry_that_it_missed_and_no_further(fails, missed, is_released):
+def test_kept_bookie_counts_as_failed_up_to_its_last_missed_entry(fails, missed, is_released):
     pair = fails()
     (choose,) = pair.writer.wanted
     pair.writer.chooses()
@@ -607,8 +607,8 @@ def test_one_that_was_kept_has_failed_up_to_the_last_entry_that_it_missed_and_no
 
 
 @pytest.mark.parametrize("copies", [1, 2, 3])
-def test_what_was_put_off_is_due_again_for_one_who_gives_up_without_enough_copies(copies):
-    """Two of three bookies are left: enough for two copies, and one too few for three."""
+def test_postponed_change_is_due_if_giving_up_leaves_too_few_copies(copies):
+    """Two of three bookies are left: enough for two copies, too few for three."""
     changes, ledger = EnsembleChanges(ChangeMode.AT_ONCE), metadata()
     changes.fail("b3", 0)
     changes.choose(ledger, changes.due(ledger, copies, gives_up=True))
@@ -619,8 +619,8 @@ def test_what_was_put_off_is_due_again_for_one_who_gives_up_without_enough_copie
     assert changes.due(ledger, copies, gives_up=False) == {"b1", "b3"}
 
 
-def test_what_an_idle_writer_remembers_of_failed_bookies_is_small():
-    """Each had five empty sets of 216 bytes. A client may have ten thousand writers."""
+def test_idle_writer_uses_little_memory_for_failed_bookies():
+    """Each had five empty sets of 216 bytes, and a client may have ten thousand writers."""
     tracemalloc.start(1)
     try:
         before = tracemalloc.get_traced_memory()[0]
@@ -631,9 +631,9 @@ def test_what_an_idle_writer_remembers_of_failed_bookies_is_small():
     assert each < 400
 
 
-def test_a_bookie_that_is_pinned_is_replaced_once_others_have_what_only_it_had():
-    """It was looked at only when entries were fully replicated. The copy that set it free was no such step, and the close waited
-    until its deadline."""
+def test_pinned_bookie_is_replaced_once_others_have_its_entries():
+    """It was checked only when entries became fully replicated. The freeing copy was no such step, and the close waited until
+    its deadline."""
     pair = LedgerPair(guaranteed=True, changes=ChangeMode.AT_ONCE)
     pair.append(2)
     pair.writer.answers("b1", 0)

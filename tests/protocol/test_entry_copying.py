@@ -1,4 +1,4 @@
-"""Copying entries: many at a time, within bounds, and behind what can't be copied."""
+"""Copying of entries: many in parallel, within bounds, and past entries that cannot be copied."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def closed(last, entry_bytes=100, e=3, wq=3):
 
 
 class Bookies:
-    """Carries out what a copying asks for, in a random order."""
+    """Carries out the requests of a copying in a random order."""
 
     def __init__(self, copying, absent=(), refuses=(), away=(), seed=0):
         self.copying, self.absent, self.refuses, self.away = copying, set(absent), set(refuses), away
@@ -30,7 +30,7 @@ class Bookies:
         self.copied: dict[str, list[int]] = {}
         self.record = copying._metadata
         self.full = 10_000
-        """How many entries an answer to a sparse read has."""
+        """Number of entries in an answer to a sparse read."""
         self.requests = self.under_way_max = self.sent = 0
 
     def run(self):
@@ -71,8 +71,8 @@ class Bookies:
         return OK
 
 
-def test_several_runs_are_read_and_written_at_once_within_a_bound():
-    """One request was under way at a time: a seventh of the speed of a plain copy."""
+def test_several_runs_are_copied_in_parallel_within_a_bound():
+    """A single request at a time copied at a seventh of the speed of a plain copy."""
     found = closed(100 * RUNS_MAX - 1, entry_bytes=RUN_BYTES // 10)
     bookies = Bookies(EntryCopying(found, [Copy(0, found.last_entry_id, "b9")], 10_000))
     assert isinstance(bookies.run(), Finish)
@@ -80,7 +80,7 @@ def test_several_runs_are_read_and_written_at_once_within_a_bound():
     assert sorted(bookies.copied["b9"]) == list(range(100 * RUNS_MAX))
 
 
-def test_single_entries_are_many_at_once_within_a_bound():
+def test_single_entries_are_copied_in_parallel_within_a_bound():
     found = closed(999, entry_bytes=RUN_BYTES // 50, e=5, wq=2)
     copies = [Copy(*run, "b9") for run in stripe(found, 0, 0, 999)]
     bookies = Bookies(EntryCopying(found, copies, 10_000))
@@ -90,8 +90,8 @@ def test_single_entries_are_many_at_once_within_a_bound():
 
 
 @pytest.mark.parametrize("wq", [2, 3, 4])
-def test_short_entries_of_a_striped_ledger_do_not_cost_a_request_each(wq):
-    """They did, and a striped ledger was copied thirty times slower than another one."""
+def test_short_entries_of_a_striped_ledger_share_requests(wq):
+    """A request for each made the copying of striped ledgers thirty times slower."""
     found = closed(9_999, e=5, wq=wq)
     copies = [Copy(*run, "b9") for run in stripe(found, 0, 0, 9_999)]
     bookies = Bookies(EntryCopying(found, copies, 1_000, {"b1"}))
@@ -103,8 +103,8 @@ def test_short_entries_of_a_striped_ledger_do_not_cost_a_request_each(wq):
     assert bookies.sent <= 2.5 * len(wanted), "what is not needed comes along, but no more than that"
 
 
-def test_a_sweep_does_not_send_its_target_more_than_it_takes_at_a_time():
-    """Each entry of a striped ledger is a request of its own to its target."""
+def test_sweep_sends_its_target_a_bounded_number_of_entries():
+    """Each entry of a striped ledger is a separate request to its target."""
     found = closed(99_999, entry_bytes=1, e=5, wq=3)
     copying = EntryCopying(found, [Copy(*run, "b9") for run in stripe(found, 0, 0, 99_999)], 10_000)
     reads = copying.start()
@@ -113,7 +113,7 @@ def test_a_sweep_does_not_send_its_target_more_than_it_takes_at_a_time():
     assert 100 < sum(len(add.entries) for add in adds) < 2_000
 
 
-def test_two_lost_bookies_of_a_striped_ledger_get_what_is_theirs():
+def test_replacements_of_two_lost_bookies_get_their_own_entries():
     found = closed(999, e=6, wq=3)
     copies = [Copy(*run, target) for at, target in ((1, "b8"), (2, "b9")) for run in stripe(found, at, 0, 999)]
     bookies = Bookies(EntryCopying(found, copies, 10_000, {"b2", "b3"}))
@@ -122,7 +122,7 @@ def test_two_lost_bookies_of_a_striped_ledger_get_what_is_theirs():
         assert sorted(bookies.copied[target]) == [i for a, b in stripe(found, at, 0, 999) for i in range(a, b + 1)]
 
 
-def test_what_several_bookies_need_is_read_once():
+def test_entries_for_several_targets_are_read_once():
     found = closed(9)
     bookies = Bookies(EntryCopying(found, [Copy(0, 9, "b8"), Copy(4, 9, "b9")], 10_000))
     assert isinstance(bookies.run(), Finish)
@@ -131,7 +131,7 @@ def test_what_several_bookies_need_is_read_once():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_each_entry_is_copied_or_told_whatever_fails(seed):
+def test_each_entry_is_copied_or_reported_despite_failures(seed):
     rng = random.Random(seed)
     found = closed(199, e=rng.choice((3, 5)), wq=3)
     absent, refuses = rng.sample(range(200), rng.randrange(6)), rng.sample(range(200), rng.randrange(6))
@@ -149,8 +149,8 @@ def test_each_entry_is_copied_or_told_whatever_fails(seed):
     assert sorted(bookies.copied.get("b9", ())) == sorted(wanted - told)
 
 
-def test_copies_of_an_open_ledger_tell_a_lac_that_is_certainly_confirmed():
-    """The writer may have confirmed more, or not: only what lies before the last fragment is certain."""
+def test_copies_of_an_open_ledger_carry_a_certainly_confirmed_lac():
+    """The writer may have confirmed more: only entries before the last fragment are certain."""
     found = metadata(fragments=(Fragment(0, ("b1", "b2", "b3")), Fragment(8, ("b1", "b2", "b4"))))
     copying = EntryCopying(found, [Copy(2, 5, "b4")], 10_000, {"b3"})
     (read,) = copying.start()
@@ -169,7 +169,7 @@ class ShortAnswers(Bookies):
         return ReadAnswered(read.bookie, read.first, min(read.last, read.first + 9), OK, "entries")
 
 
-def test_once_an_answer_was_full_no_run_is_longer_than_an_answer():
+def test_runs_are_no_longer_than_an_answer_after_a_full_answer():
     """A longer run needs a second request, which waits for the answer to the first."""
     entry_bytes = RUN_BYTES // 100
     bookies = ShortAnswers(EntryCopying(closed(1999, entry_bytes), [Copy(0, 1999, "b9")], 10_000))
@@ -180,7 +180,7 @@ def test_once_an_answer_was_full_no_run_is_longer_than_an_answer():
     assert all(read.last - read.first < 10 for read in bookies.asked if read.first >= begun)
 
 
-def test_bookies_that_never_answer_are_not_asked_for_every_entry():
+def test_silent_bookies_are_not_asked_for_every_entry():
     found = closed(99_999)
     copying = EntryCopying(found, [Copy(0, 99_999, "b9")], 10_000)
     bookies = Bookies(copying, away=("b1", "b2", "b3"))
@@ -192,8 +192,8 @@ def test_bookies_that_never_answer_are_not_asked_for_every_entry():
 
 
 @pytest.mark.parametrize("e", [3, 4])
-def test_what_nobody_can_give_is_told_write_set_by_write_set(e):
-    """Bookies that don't answer are not asked again, and what is said of one entry holds for no more than its write set."""
+def test_uncopied_entries_are_reported_with_the_answers_of_their_write_set(e):
+    """Silent bookies are not asked again, and answers about an entry hold only for its write set."""
     ensembles = [tuple(f"b{i + k}" for i in range(1, e + 1)) for k in (0, 10)]
     found = closed(9, e=e)
     found = replace(found, fragments=(Fragment(0, ensembles[0]), Fragment(6, ensembles[1])))
@@ -202,7 +202,7 @@ def test_what_nobody_can_give_is_told_write_set_by_write_set(e):
     assert told == {i: set(found.write_set_of(i)) for i in range(10)}
 
 
-def test_a_target_that_takes_nothing_is_not_tried_with_every_entry():
+def test_target_that_refuses_everything_is_not_tried_with_every_entry():
     found = closed(99_999)
     bookies = Bookies(EntryCopying(found, [Copy(0, 99_999, "b9")], 10_000), refuses=range(100_000))
     fail = bookies.run()
@@ -212,7 +212,7 @@ def test_a_target_that_takes_nothing_is_not_tried_with_every_entry():
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_pieces_have_each_entry_once_with_all_that_need_it(seed):
+def test_pieces_contain_each_entry_once_with_all_its_targets(seed):
     rng = random.Random(seed)
     copies = [Copy(a, a + rng.randrange(8), t) for t in "xyz" for a in range(0, 40, 9) if rng.random() < 0.8]
     wanted = {(i, one.target) for one in copies for i in range(one.first, one.last + 1)}

@@ -1,4 +1,4 @@
-"""Explicit LAC: what an idle writer tells its bookies without an entry, to whom, and when again."""
+"""Explicit LAC (last add confirmed, sent without an entry) of an idle writer: when, and to which bookies."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ TIMEOUT = Unknown(UnknownReason.TIMEOUT)
 
 
 class Told:
-    """A writer whose interval is 1 second, and a clock."""
+    """A writer with an interval of 1 second, and a clock."""
 
     def __init__(self, changes=ChangeMode.OFF, **fields):
         self.machine = LedgerWriter(metadata(**fields), 0, changes, explicit_lac_interval_seconds=1.0)
         self.now = 1000.0
 
     def confirm(self, *but):
-        """One more entry; all bookies but these take it."""
+        """Add an entry, acknowledged by all bookies except ``but``."""
         (send, *_) = self.machine.step(Append(1, 10))
         for bookie in send.bookies:
             if bookie not in but:
@@ -63,19 +63,19 @@ def told():
     return writer
 
 
-def test_a_last_entry_is_told_once_to_all(told):
+def test_lac_of_the_last_entry_is_sent_once_to_all_bookies(told):
     assert told.machine.owes_explicit_lac
     assert told.idle() == [SendLac(ALL, 0)]
     assert not told.machine.owes_explicit_lac
     assert told.idle(after=3600) == []
 
 
-def test_not_before_the_interval_is_over(told):
+def test_explicit_lac_waits_for_the_interval(told):
     assert told.idle(quiet=1.0) == []
     assert told.idle(quiet=1.01) == [SendLac(ALL, 0)]
 
 
-def test_nothing_is_told_while_nothing_is_confirmed():
+def test_no_explicit_lac_is_sent_before_an_entry_is_confirmed():
     told = Told()
     assert not told.machine.owes_explicit_lac
     assert told.idle() == []
@@ -84,12 +84,12 @@ def test_nothing_is_told_while_nothing_is_confirmed():
     assert told.idle() == []
 
 
-def test_what_the_next_entry_tells_is_not_told_again(told):
+def test_lac_carried_by_the_next_entry_is_not_sent_again(told):
     told.machine.step(Append(1, 10))
     assert told.idle() == []
 
 
-def test_a_bookie_that_did_not_take_it_is_told_again_after_ten_intervals(told):
+def test_bookie_that_failed_gets_the_lac_again_after_ten_intervals(told):
     told.idle()
     told.answers("b1", OK)
     told.answers("b2", TIMEOUT)
@@ -101,14 +101,14 @@ def test_a_bookie_that_did_not_take_it_is_told_again_after_ten_intervals(told):
 
 
 @pytest.mark.parametrize("response", [OK, Negative(NegativeReason.NO_SUCH_LEDGER), *map(Unknown, FINAL_REASONS)])
-def test_what_asking_again_does_not_change_is_not_asked_again(told, response):
+def test_final_answer_ends_the_retries(told, response):
     told.idle()
     told.answers("b2", response)
     assert not told.machine.owes_explicit_lac
     assert told.idle(after=100) == []
 
 
-def test_news_is_told_to_all_whoever_missed_what_was_before(told):
+def test_newer_lac_is_sent_to_all_bookies(told):
     told.idle()
     told.answers("b2", TIMEOUT)
     told.confirm()
@@ -116,14 +116,14 @@ def test_news_is_told_to_all_whoever_missed_what_was_before(told):
 
 
 @pytest.mark.parametrize("event", [BookieBack("b2", 2), PassedOver("b2")])
-def test_a_bookie_that_was_away_is_told(told, event):
+def test_returning_bookie_gets_the_lac(told, event):
     told.idle()
     told.machine.step(event)
     assert told.idle() == [SendLac(("b2",), 0)]
 
 
-def test_a_bookie_that_joined_the_ensemble_is_told_and_one_that_left_is_not():
-    """The one that joined had heard of nothing, and was told nothing."""
+def test_joined_bookie_gets_the_lac_and_a_replaced_bookie_does_not():
+    """A bookie that joined late never got an earlier explicit LAC."""
     told = Told(ChangeMode.AT_ONCE)
     told.confirm("b3")
     told.idle()
@@ -136,7 +136,7 @@ def test_a_bookie_that_joined_the_ensemble_is_told_and_one_that_left_is_not():
     assert not told.machine.owes_explicit_lac
 
 
-def test_a_bookie_that_was_to_leave_and_stays_is_told():
+def test_failed_bookie_that_stays_gets_the_lac():
     told = Told(ChangeMode.AT_ONCE)
     told.confirm("b3")
     told.idle()
@@ -146,13 +146,13 @@ def test_a_bookie_that_was_to_leave_and_stays_is_told():
     assert told.idle() == [SendLac(("b3",), 0)]
 
 
-def test_a_user_may_have_it_told_at_any_time(told):
+def test_user_may_request_an_explicit_lac_at_any_time(told):
     assert told.machine.step(TellLac()) == [SendLac(ALL, 0)]
     assert told.machine.step(TellLac()) == [SendLac(ALL, 0)]
     assert told.idle() == []
 
 
-def test_the_lafr_of_a_guaranteed_ledger_is_news_of_its_own():
+def test_new_lafr_of_a_guaranteed_ledger_is_sent():
     told = Told(replication=Replication.GUARANTEED)
     told.confirm("b3")
     assert told.idle() == [SendLac(ALL, 0, -1)]
@@ -160,7 +160,7 @@ def test_the_lafr_of_a_guaranteed_ledger_is_news_of_its_own():
     assert told.idle() == [SendLac(ALL, 0, 0)]
 
 
-def test_it_is_told_while_the_close_is_written_and_not_after_the_end(told):
+def test_lac_is_sent_during_but_not_after_the_close(told):
     told.machine.step(Close())
     assert told.machine.step(TellLac()) == [SendLac(ALL, 0)]
     told.answers("b1", TIMEOUT)
@@ -173,7 +173,7 @@ def test_it_is_told_while_the_close_is_written_and_not_after_the_end(told):
     assert (told.idle(after=100), told.machine.step(TellLac())) == ([], [])
 
 
-def test_a_writer_that_failed_tells_nothing(told):
+def test_failed_writer_sends_no_lac(told):
     told.machine.step(Abandon(BookKeeperError("the client ends")))
     assert not told.machine.owes_explicit_lac
     assert (told.idle(), told.machine.step(TellLac())) == ([], [])

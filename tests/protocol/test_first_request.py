@@ -1,4 +1,4 @@
-"""What makes a ledger known to a bookie that has no entry of it."""
+"""The first request for a ledger of which the bookie has no entry."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from tests.protocol.ledgers import metadata
 KEY = b"k" * 16
 
 
-def test_a_bookie_that_any_fragment_names_takes_it_with_the_ledgers_key():
+def test_bookie_named_in_any_fragment_accepts_the_ledgers_key():
     fragments = (Fragment(0, ("b1", "b2", "b3")), Fragment(4, ("b1", "b4", "b3")))
     moved = metadata(master_key=KEY, fragments=fragments)
     assert answer_first_request("b2", moved, KEY) == answer_first_request("b4", moved, KEY) == Positive()
 
 
-def test_a_wrong_password_is_refused():
+def test_wrong_password_is_refused():
     assert answer_first_request("b2", metadata(master_key=KEY), b"o" * 16) == UNAUTHORIZED
 
 
-def test_of_a_ledger_that_is_not_there_or_names_others_nothing_is_known():
-    """It counts towards no coverage: the id may be a guess, or one that is still to be given out."""
+def test_first_request_for_a_missing_or_foreign_ledger_answers_limbo():
+    """The answer counts towards no coverage: the id may be a guess, or not issued yet."""
     for answer in (answer_first_request("b2", None, KEY), answer_first_request("b9", metadata(master_key=KEY), KEY)):
         assert isinstance(answer, Unknown) and answer.reason is UnknownReason.LIMBO
 

@@ -1,4 +1,4 @@
-"""Appends whose ids their caller gives: in order, each id once, and nothing behind a gap."""
+"""Appends with caller-given ids: in order, each id once, and nothing behind a gap."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def after(*entry_ids, ended=False):
     return ids
 
 
-def test_every_order_of_five_ids_goes_out_once_and_ascending():
+def test_every_order_of_five_ids_is_sent_once_and_ascending():
     for order in itertools.permutations(range(5)):
         ids, out = GivenIds(7), []
         for entry_id in order:
@@ -32,7 +32,7 @@ def test_every_order_of_five_ids_goes_out_once_and_ascending():
         assert (ids.state, ids.waiting) == (Order.IN_ORDER, set())
 
 
-def test_what_fills_a_gap_goes_out_with_all_that_waited_for_it():
+def test_missing_id_releases_the_run_behind_the_gap():
     ids = after(0, 2, 3, 5)
     assert ids.state is Order.GAP
     assert ids.step(Given(1)) == [InOrder(1, 3)]
@@ -40,7 +40,7 @@ def test_what_fills_a_gap_goes_out_with_all_that_waited_for_it():
 
 
 @pytest.mark.parametrize("entry_id", [0, 1, 3])
-def test_an_id_is_given_once_whether_its_entry_went_out_or_waits(entry_id):
+def test_sent_or_waiting_id_is_refused_as_a_duplicate(entry_id):
     ids = after(0, 1, 3)
     with pytest.raises(DuplicateEntryIdError, match=f"entry {entry_id} was appended before"):
         ids.step(Given(entry_id))
@@ -48,14 +48,14 @@ def test_an_id_is_given_once_whether_its_entry_went_out_or_waits(entry_id):
 
 
 @pytest.mark.parametrize("entry_id", [-1, ENTRY_ID_MAX + 1, 1 << 70])
-def test_an_id_that_can_not_be_one_changes_nothing(entry_id):
+def test_impossible_id_changes_nothing(entry_id):
     ids = after(0)
     with pytest.raises(ConfigurationError, match="can't be used"):
         ids.step(Given(entry_id))
     assert ids.step(Given(1)) == [InOrder(1, 1)]
 
 
-def test_the_end_leaves_out_what_waits_behind_a_gap():
+def test_end_drops_ids_behind_a_gap():
     ids = after(0, 2, 4)
     assert ids.step(NoMore()) == [LeftOut((2, 4))]
     assert ids.step(NoMore()) == []
@@ -75,10 +75,10 @@ KIT = TransitionsKit(PLACES, SAMPLES, lambda ids, event: given_ids.TRANSITIONS[i
 
 
 @pytest.mark.parametrize("event_type", KIT.events())
-def test_a_pair(event_type):
+def test_given_ids_follow_their_table(event_type):
     KIT.check(event_type)
 
 
-def test_the_pairs_are_all():
+def test_pairs_cover_all_events_and_states():
     assert event_types(given_ids.IdEvent) == SAMPLES.keys()
     assert {PLACES[place]().state for place in PLACES} == set(Order)

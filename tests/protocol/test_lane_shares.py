@@ -1,4 +1,4 @@
-"""Which lanes each of the readers of a group has."""
+"""Distribution of lanes over the readers of a group."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bookspark.protocol.logs.lanes import moves
 
 @pytest.mark.parametrize("lanes", range(8))
 @pytest.mark.parametrize("count", range(1, 6))
-def test_all_have_the_same_number_of_lanes_or_one_more(lanes: int, count: int) -> None:
+def test_readers_of_a_group_share_lanes_evenly(lanes: int, count: int) -> None:
     members, holders = [f"{n}" for n in range(count)], dict[int, str]()
     for _ in range(3):
         for name in reversed(members):
@@ -23,7 +23,7 @@ def test_all_have_the_same_number_of_lanes_or_one_more(lanes: int, count: int) -
     assert sum(shares.values()) == lanes and all(shares[name] - lanes // count in (0, 1) for name in members)
 
 
-def test_lanes_of_which_something_is_unsaved_stay() -> None:
+def test_lanes_with_unsaved_rows_stay_with_their_reader() -> None:
     holders = {1: "a", 2: "a", 3: "a", 4: "a"}
     assert moves([1, 2, 3, 4], ["a", "b"], "a", holders, [2, 3, 4]) == ([1], [])
     assert moves([1, 2, 3, 4], ["a", "b"], "a", holders, []) == ([3, 4], [])

@@ -1,4 +1,4 @@
-"""Who writes which lane of a log, the index of lanes, offsets and limits."""
+"""Lanes of a log: their writers, their index, offsets and limits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EMPTY = LogRecord("orders", ctime_ms=17)
 OWNED = EMPTY.claim("run", "q1")
 
 
-def test_a_lane_has_the_name_of_its_log_and_a_number_and_lane_0_is_the_log() -> None:
+def test_lane_name_is_log_name_with_number_and_lane_0_is_the_log() -> None:
     assert [lane_name("orders", lane) for lane in (0, 3)] == ["orders", "orders@3"]
     assert [lane_of(name) for name in ("orders", "orders@0", "orders@3")] == [
         ("orders", 0),
@@ -46,7 +46,7 @@ def test_a_lane_has_the_name_of_its_log_and_a_number_and_lane_0_is_the_log() -> 
     assert (lane.owner, lane.commit_ledgers) == ("", ())
 
 
-def test_the_first_query_of_a_log_has_lane_0_and_every_other_one_a_lane_of_its_own() -> None:
+def test_first_query_has_lane_0_and_others_need_their_own_lane() -> None:
     assert lane_of_query(EMPTY, "q1", ()) == 0
     assert lane_of_query(OWNED, "q1", ()) == 0
     assert lane_of_query(OWNED, "q2", ()) is None
@@ -55,22 +55,22 @@ def test_the_first_query_of_a_log_has_lane_0_and_every_other_one_a_lane_of_its_o
     assert lane_of_query(record, "q3", ()) is None
 
 
-def test_no_lane_is_made_for_who_follows_a_query_that_has_a_lane() -> None:
-    """That one's lane had ended, and it has another one by now: it is that which is to be followed."""
+def test_no_lane_is_created_for_a_follower_of_a_query_with_a_lane() -> None:
+    """The followed query's first lane had ended; its new lane is the one to follow."""
     record = with_lane(OWNED, 1, writer_of("q2"))
     with pytest.raises(LogChangedError):
         with_lane(record, 2, writer_of("q3"), follows=writer_of("q2"))
     assert with_lane(record, 2, writer_of("q3"), follows=writer_of("q4")).lanes[1].writers == ("query:q4", "query:q3")
 
 
-def test_a_query_that_committed_in_lane_0_is_found_there_by_its_commits() -> None:
-    """A record of an earlier version does not name the owner's query, and one that was followed is not named either."""
+def test_query_that_committed_in_lane_0_is_recognized_by_its_commits() -> None:
+    """A record of an earlier version does not name the owner's query, nor does a record name a followed query."""
     assert lane_of_query(LogRecord("orders"), "q1", {"q1": 7}) == 0
     assert lane_of_query(LogRecord("orders"), "q2", {"q1": 7}) is None
     assert lane_of_query(OWNED, "q0", {"q0": 3, "q1": 7}) == 0
 
 
-def test_a_query_does_not_get_the_lane_that_batch_writes_have_and_they_not_its() -> None:
+def test_queries_and_batch_writes_have_separate_lanes() -> None:
     batch = EMPTY.batch_write_begun("w1", 0)
     assert lane_of_query(batch, "q1", ()) is None
     assert lane_of_batch_write(EMPTY, "w1") == lane_of_batch_write(batch, "w2") == 0
@@ -78,13 +78,13 @@ def test_a_query_does_not_get_the_lane_that_batch_writes_have_and_they_not_its()
     assert lane_of_batch_write(with_lane(OWNED, 1, BATCH_WRITES), "w1") == 1
 
 
-def test_a_batch_write_that_has_begun_in_lane_0_stays_there() -> None:
-    """All tasks of a write look for its lane; in a log of an earlier version, batch writes went beside the query."""
+def test_batch_write_that_began_in_lane_0_stays_there() -> None:
+    """All tasks of a write look up its lane; in logs of an earlier version batch writes shared the query's lane."""
     record = with_lane(OWNED.batch_write_begun("w1", 0), 1, BATCH_WRITES)
     assert (lane_of_batch_write(record, "w1"), lane_of_batch_write(record, "w2")) == (0, 1)
 
 
-def test_a_query_that_follows_another_one_gets_its_lane_and_the_other_one_no_second_one() -> None:
+def test_following_query_gets_the_lane_of_the_followed_query() -> None:
     record = with_lane(OWNED, 1, writer_of("q2"))
     assert lane_of_query(record, "q3", (), follows="q2") == 1
     assert lane_of_query(record, "q3", (), follows="q1") == 0
@@ -96,8 +96,8 @@ def test_a_query_that_follows_another_one_gets_its_lane_and_the_other_one_no_sec
 
 
 @pytest.mark.parametrize("lane", [0, 1])
-def test_a_new_query_in_the_place_of_another_ones_spark_checkpoint_is_refused(lane: int) -> None:
-    """It is the same query, whose Spark checkpoint was deleted, and would write its rows again into a lane of its own."""
+def test_new_query_at_the_spark_checkpoint_of_another_query_is_refused(lane: int) -> None:
+    """It is the same query with a deleted Spark checkpoint, and would write its rows again into a new lane."""
     record = replace(OWNED, checkpoint="/checkpoints/0")
     record = with_lane(record, 1, writer_of("q2"), "/checkpoints/1")
     with pytest.raises(AnotherQueryError, match=f"is written by query q{lane + 1}, and query new is new to it"):
@@ -107,13 +107,13 @@ def test_a_new_query_in_the_place_of_another_ones_spark_checkpoint_is_refused(la
     assert lane_of_query(record, "new", ()) is None, "nobody knows where it is"
 
 
-def test_a_query_whose_checkpoint_was_moved_is_known_by_its_new_place() -> None:
+def test_moved_spark_checkpoint_replaces_its_path_in_the_index() -> None:
     record = with_lane(OWNED, 1, writer_of("q2"), "/old")
     record = with_writer(record, 1, writer_of("q2"), "/new")
     assert record.lanes == (Lane(1, ("query:q2",), "/new"),)
 
 
-def test_a_number_is_given_out_once_and_a_writer_has_one_lane() -> None:
+def test_lane_number_is_used_once_and_a_writer_has_a_single_lane() -> None:
     record = with_lane(OWNED, 1, writer_of("q2"))
     assert with_lane(record, 1, writer_of("q2")) is record
     with pytest.raises(LogChangedError):
@@ -126,7 +126,7 @@ def test_a_number_is_given_out_once_and_a_writer_has_one_lane() -> None:
     assert lane_in_index(with_lane(ended, 2, writer_of("q3")), writer_of("q3")) == 2
 
 
-def test_who_writes_each_lane_and_what_a_lane_goes_on_after() -> None:
+def test_writers_of_all_lanes_and_predecessor_lanes_are_listed() -> None:
     record = with_lane(with_lane(OWNED, 1, writer_of("q2")), 2, writer_of("q3"), after=1, follows=writer_of("q0"))
     ended = replace(new_lane(OWNED, 7), ended_rows=5)
     assert writers_of_lanes(record, [new_lane(record, 1), ended]) == {
@@ -139,11 +139,11 @@ def test_who_writes_each_lane_and_what_a_lane_goes_on_after() -> None:
     assert [after_of(record, lane) for lane in (0, 1, 2)] == [0, 0, 1]
 
 
-def test_a_log_keeps_its_first_dictionary() -> None:
+def test_log_keeps_its_first_dictionary() -> None:
     assert EMPTY.with_dictionary(b"one").with_dictionary(b"two").dictionary == b"one"
 
 
-def test_the_index_has_room_for_so_many_lanes() -> None:
+def test_number_of_lanes_in_the_index_is_bounded() -> None:
     record = OWNED
     for lane in range(1, LANES_MAX + 1):
         record = with_lane(record, lane, writer_of(f"q{lane}"))
@@ -151,7 +151,7 @@ def test_the_index_has_room_for_so_many_lanes() -> None:
         with_lane(record, LANES_MAX + 1, writer_of("one"))
 
 
-def test_the_index_remembers_so_many_writers_of_a_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_remembered_writers_of_a_lane_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lanes, "WRITERS_MAX", 3)
     record = with_lane(OWNED, 1, "w0")
     for number in range(1, 6):
@@ -159,18 +159,18 @@ def test_the_index_remembers_so_many_writers_of_a_lane(monkeypatch: pytest.Monke
     assert record.lanes[0].writers == ("w3", "w4", "w5")
 
 
-def test_an_offset_of_a_log_of_one_lane_is_that_of_earlier_versions() -> None:
+def test_offset_of_a_single_lane_has_the_earlier_form() -> None:
     assert offset_at(17, {0: 5}) == {"position": 5, "log": 17}
     assert rows_before({"position": 5, "log": 17}) == {0: 5}
 
 
-def test_an_offset_names_the_rows_of_each_lane_and_is_read_in_the_order_of_lanes() -> None:
+def test_offset_lists_rows_of_each_lane_in_lane_order() -> None:
     offset = offset_at(17, {10: 3, 0: 5, 9: 0})
     assert offset == {"position": 5, "log": 17, "9": 0, "10": 3}
     assert list(rows_before(dict(reversed(offset.items()))).items()) == [(0, 5), (9, 0), (10, 3)]
 
 
-def test_only_an_offset_of_a_log_is_taken_for_one() -> None:
+def test_only_offsets_of_a_log_are_recognized() -> None:
     assert is_offset({"position": 5, "log": 17}) and is_offset({"log": 17, "position": 5, "3": 1})
     for other in (
         {"3": 1},
@@ -182,7 +182,7 @@ def test_only_an_offset_of_a_log_is_taken_for_one() -> None:
         assert not is_offset({"position": 5, "log": 17, "3": rows}) and not is_offset({"position": rows, "log": 17})
 
 
-def test_a_limit_is_shared_out_wholly_and_no_lane_that_waits_is_left_out_for_a_busy_one() -> None:
+def test_limit_is_used_up_and_every_lane_with_a_backlog_gets_a_share() -> None:
     for seed in range(300):
         random = Random(seed)
         waiting = {lane: random.choice((0, 1, 7, 1000)) for lane in range(random.randint(1, 6))}

@@ -32,7 +32,7 @@ def held() -> Lease:
     return held
 
 
-def test_a_bookie_that_nobody_ever_claims_stops_after_the_lease() -> None:
+def test_unclaimed_bookie_stops_after_the_lease_time() -> None:
     unclaimed = lease()
     assert unclaimed.deadline == 160.0
     assert unclaimed.step(Tick(), 159.9) == []
@@ -41,16 +41,16 @@ def test_a_bookie_that_nobody_ever_claims_stops_after_the_lease() -> None:
     assert unclaimed.state is LeaseState.STOPPING and unclaimed.deadline is None
 
 
-def test_a_held_lease_has_no_deadline() -> None:
+def test_held_lease_has_no_deadline() -> None:
     assert held().deadline is None
     assert held().step(Tick(), 1e9) == []
 
 
-def test_a_held_lease_is_refused_to_another_and_names_the_holder() -> None:
+def test_claim_of_a_held_lease_is_refused_with_the_holders_name() -> None:
     assert held().step(Claim(SECOND, "task 1"), 102.0) == [Refuse(SECOND, "the lease is held by task 0", "task 0")]
 
 
-def test_a_bookie_in_the_foreground_holds_its_own_lease_until_it_is_stopped() -> None:
+def test_foreground_bookie_holds_its_own_lease_until_stopped() -> None:
     own = Lease(60.0, 100.0, "itself")
     assert own.deadline is None and own.step(Tick(), 1e9) == []
     assert own.step(Claim(FIRST, "task 0"), 1e9) == [Refuse(FIRST, "the lease is held by itself", "itself")]
@@ -59,13 +59,13 @@ def test_a_bookie_in_the_foreground_holds_its_own_lease_until_it_is_stopped() ->
     assert isinstance(end, End) and own.state is LeaseState.STOPPING
 
 
-def test_the_holder_may_claim_again_under_another_name() -> None:
+def test_holder_may_claim_again_under_another_name() -> None:
     same = held()
     assert same.step(Claim(FIRST, "task 7"), 102.0) == [Grant(FIRST)]
     assert same.holder == "task 7"
 
 
-def test_a_dropped_lease_counts_down_and_is_adopted() -> None:
+def test_dropped_lease_counts_down_and_can_be_claimed() -> None:
     dropped = held()
     assert dropped.step(Drop(FIRST), 200.0) == []
     assert (dropped.state, dropped.deadline, dropped.holder) == (LeaseState.UNCLAIMED, 260.0, "")
@@ -73,20 +73,20 @@ def test_a_dropped_lease_counts_down_and_is_adopted() -> None:
     assert dropped.deadline is None
 
 
-def test_a_connection_that_does_not_hold_the_lease_drops_nothing() -> None:
+def test_connection_without_the_lease_drops_nothing() -> None:
     still = held()
     assert still.step(Drop(SECOND), 200.0) == []
     assert still.state is LeaseState.HELD
 
 
-def test_a_claim_after_the_deadline_finds_the_bookie_stopping_even_if_no_tick_came() -> None:
+def test_claim_after_the_deadline_is_refused_even_without_a_tick() -> None:
     late = lease()
     end, refuse = late.step(Claim(FIRST, "task 0"), 160.0)
     assert isinstance(end, End)
     assert refuse == Refuse(FIRST, "the bookie is stopping", "")
 
 
-def test_a_stopping_bookie_refuses_adoption_and_ends_once() -> None:
+def test_stopping_bookie_refuses_claims_and_ends_once() -> None:
     stopping = held()
     assert stopping.step(Stop("SIGTERM"), 102.0) == [End("SIGTERM")]
     assert stopping.step(Stop("again"), 103.0) == []
@@ -105,7 +105,7 @@ _events: st.SearchStrategy[Event] = st.one_of(
 
 
 @given(st.lists(st.tuples(_events, st.floats(0, 40)), max_size=40))
-def test_laws_hold_in_every_order_of_events(events: list[tuple[Event, float]]) -> None:
+def test_lease_keeps_its_laws_in_every_order_of_events(events: list[tuple[Event, float]]) -> None:
     now, subject, owner, ends = 100.0, lease(), None, 0
     for event, passed in events:
         now += passed

@@ -1,4 +1,4 @@
-"""What a creator may choose, what is refused with its reason, and what is warned of."""
+"""Choices of a ledger's creator: accepted, refused with a reason, or warned about."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ BEST_EFFORT, GUARANTEED = Replication.BEST_EFFORT, Replication.GUARANTEED
 
 @pytest.mark.parametrize(("ledger_type", "replication"), list(product(LedgerType, Replication)))
 @pytest.mark.parametrize("quorums", [(3, 3, 2), (3, 3, 3), (5, 3, 2), (2, 2, 1), (1023, 2, 2)])
-def test_what_makes_sense_is_taken(quorums, ledger_type, replication):
+def test_sensible_choices_are_accepted(quorums, ledger_type, replication):
     check_choices(*quorums, ledger_type, replication)
 
 
-def test_one_copy_is_allowed_where_nothing_is_promised_about_copies():
+def test_single_copy_is_allowed_for_best_effort_vd_ledgers():
     check_choices(1, 1, 1, VD, BEST_EFFORT)
 
 
@@ -35,12 +35,12 @@ def test_one_copy_is_allowed_where_nothing_is_promised_about_copies():
         ),
     ],
 )
-def test_what_makes_none_is_refused_with_the_reason(choices, why):
+def test_senseless_choices_are_refused_with_the_reason(choices, why):
     with pytest.raises(ConfigurationError, match=why):
         check_choices(*choices)
 
 
-def test_a_digest_of_bookkeepers_is_for_ledgers_that_its_clients_know():
+def test_bookkeeper_digest_is_only_for_ledgers_its_clients_know():
     for digest_type in DigestType:
         check_digest(digest_type, PD, BEST_EFFORT)
     for ledger_type, replication in ((VD, BEST_EFFORT), (PD, GUARANTEED), (VD, GUARANTEED)):
@@ -49,7 +49,7 @@ def test_a_digest_of_bookkeepers_is_for_ledgers_that_its_clients_know():
             check_digest(DigestType.BOOKKEEPER_CRC32C, ledger_type, replication)
 
 
-def test_the_risk_of_one_acknowledgement_without_a_journal():
+def test_ack_quorum_1_without_a_journal_is_a_risk():
     assert "choose an ack_quorum of 2 or more" in risk_of(1, PD, 1)
     assert risk_of(2, PD, 3) == ""
     assert risk_of(1, PD, 0) == ""

@@ -1,4 +1,4 @@
-"""Autorecovery of one ledger, step by step."""
+"""Autorecovery of a ledger, step by step."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def replication(found, lost=("b3",), run_entries_max=100):
 
 
 def copied(machine, actions, first, last, *targets):
-    """A peer delivers the run that is read, and ``targets`` sync it."""
+    """A peer delivers the run, and ``targets`` sync it."""
     targets = targets or ("b4",)
     (read,) = actions
     assert isinstance(read, SendRead) and (read.first, read.last) == (first, last) and read.bookie not in targets
@@ -59,8 +59,7 @@ def copied(machine, actions, first, last, *targets):
 
 
 def answered(machine, actions, answer):
-    """Every read is answered by ``answer(read)``, and every write is acknowledged. Returns the writes, and what remains to be
-    done by others."""
+    """Answer every read by ``answer(read)`` and acknowledge every write. Returns the writes and the remaining actions."""
     writes, rest, todo = [], [], list(actions)
     while todo:
         action = todo.pop(0)
@@ -77,7 +76,7 @@ def answered(machine, actions, answer):
 
 
 def gives_all_but(*ids, denied_by=NO, away=("b3",)):
-    """Answers of bookies that hold everything but ``ids``; those that are ``away`` can't be reached."""
+    """Answers of bookies that hold every entry except ``ids``; bookies in ``away`` are unreachable."""
 
     def answer(read):
         if read.bookie in away:
@@ -90,7 +89,7 @@ def gives_all_but(*ids, denied_by=NO, away=("b3",)):
     return answer
 
 
-def test_copies_are_made_first_and_named_last():
+def test_copies_are_made_before_the_metadata_names_them():
     machine, actions = replication(CLOSED, run_entries_max=6)
     assert actions == [ChooseBookies(("b1", "b2", "b3"), ("b3",))]
     first, second = machine.step(BookiesChosen(("b4",)))
@@ -99,7 +98,7 @@ def test_copies_are_made_first_and_named_last():
     assert machine.step(MetadataWritten(9)) == [Finish(REPAIRED)]
 
 
-def test_two_lost_bookies_of_a_fragment_are_named_together():
+def test_two_lost_bookies_of_a_fragment_are_replaced_together():
     machine, actions = replication(CLOSED, lost=("b2", "b3"))
     assert actions == [ChooseBookies(("b1", "b2", "b3"), ("b2", "b3"))]
     assert copied(machine, machine.step(BookiesChosen(("b4", "b5"))), 0, 9, "b4", "b5") == [ReadMetadata()]
@@ -107,7 +106,7 @@ def test_two_lost_bookies_of_a_fragment_are_named_together():
     assert write.metadata.fragments == (Fragment(0, ("b1", "b4", "b5")),)
 
 
-def test_a_record_that_changed_meanwhile_is_read_again_and_the_change_kept():
+def test_conflicting_metadata_is_read_again_and_kept():
     machine, _ = replication(CLOSED)
     copied(machine, machine.step(BookiesChosen(("b4",))), 0, 9)
     machine.step(MetadataRead(CLOSED, 5))
@@ -115,22 +114,22 @@ def test_a_record_that_changed_meanwhile_is_read_again_and_the_change_kept():
     assert machine.step(MetadataRead(CLOSED, 6)) == [WriteMetadata(REPAIRED, 6)]
 
 
-def test_if_another_repaired_the_fragment_first_it_looks_anew():
+def test_replication_ends_if_another_worker_repaired_the_fragment_first():
     machine, _ = replication(CLOSED)
     copied(machine, machine.step(BookiesChosen(("b4",))), 0, 9)
     other = CLOSED.re_replicated(0, {"b3": "b9"})
     assert machine.step(MetadataRead(other, 6)) == [Finish(other)]
 
 
-def test_if_nobody_has_any_entry_nothing_is_named():
+def test_fragment_without_readable_entries_keeps_its_ensemble():
     machine, _ = replication(CLOSED)
     writes, (fail,) = answered(machine, machine.step(BookiesChosen(("b4",))), gives_all_but(*range(10)))
     assert writes == [] and isinstance(fail.error, EntriesNotCopiedError)
     assert machine.phase is ReplicationPhase.DONE
 
 
-class TestEntriesThatNobodyGives:
-    """The copying ended at the first one, each time."""
+class TestUnreadableEntries:
+    """Each copying ended at its first unreadable entry."""
 
     def repaired(self, *ids, lost=("b3",), targets=("b4",), away=("b3",)):
         machine, _ = replication(CLOSED, lost=lost)
@@ -142,7 +141,7 @@ class TestEntriesThatNobodyGives:
         return writes, write.metadata.fragments, fail.error
 
     @pytest.mark.parametrize("ids", [(0,), (9,), (3, 4), (0, 5, 9)])
-    def test_all_others_are_copied_and_named_and_these_are_told(self, ids):
+    def test_other_entries_are_copied_and_unreadable_entries_reported(self, ids):
         writes, fragments, error = self.repaired(*ids)
         assert sorted(i for first, last, _ in writes for i in range(first, last + 1)) == sorted(
             set(range(10)) - set(ids)
@@ -153,7 +152,7 @@ class TestEntriesThatNobodyGives:
         assert [i for one in error.entries for i in range(one.first, one.last + 1)] == list(ids)
         assert not any(one.lost for one in error.entries), "the lost bookie may have them"
 
-    def test_two_lost_bookies_keep_their_places_there(self):
+    def test_two_lost_bookies_stay_in_the_ensemble_of_unreadable_entries(self):
         _, fragments, _ = self.repaired(4, lost=("b2", "b3"), targets=("b4", "b5"))
         assert fragments == (
             Fragment(0, ("b1", "b4", "b5")),
@@ -161,13 +160,13 @@ class TestEntriesThatNobodyGives:
             Fragment(5, ("b1", "b4", "b5")),
         )
 
-    def test_the_next_attempt_has_only_these_to_copy(self):
+    def test_next_attempt_copies_only_the_remaining_entries(self):
         _, fragments, _ = self.repaired(4)
         machine, actions = replication(replace(CLOSED, fragments=fragments))
         assert actions == [ChooseBookies(("b1", "b2", "b3"), ("b3",))]
         assert copied(machine, machine.step(BookiesChosen(("b4",))), 4, 4) == [ReadMetadata()]
 
-    def test_the_record_does_not_grow_with_each_of_many(self):
+    def test_number_of_fragments_is_bounded_with_many_unreadable_entries(self):
         found = metadata(state=LedgerState.CLOSED, last_entry_id=999, length=100)
         machine, _ = replication(found)
         ids = range(0, 1000, 3)
@@ -178,7 +177,7 @@ class TestEntriesThatNobodyGives:
         (fail,) = machine.step(MetadataWritten(6))
         assert [(one.first, one.last) for one in fail.error.entries] == [(i, i) for i in ids]
 
-    def test_a_target_that_fails_in_the_middle_is_named_for_what_it_got(self):
+    def test_target_that_fails_midway_is_named_for_its_copied_entries(self):
         machine, _ = replication(CLOSED, run_entries_max=5)
         first, second = machine.step(BookiesChosen(("b4",)))
         copied(machine, [first], 0, 4)
@@ -192,7 +191,7 @@ class TestEntriesThatNobodyGives:
         )
 
 
-def test_a_copy_that_is_refused_ends_it():
+def test_refused_copy_fails_the_replication():
     machine, _ = replication(CLOSED)
     (read,) = machine.step(BookiesChosen(("b4",)))
     machine.step(ReadAnswered(read.bookie, 0, 9, OK, "entries"))
@@ -200,13 +199,13 @@ def test_a_copy_that_is_refused_ends_it():
     assert isinstance(fail.error, LedgerRecoveryError)
 
 
-def test_without_bookies_it_fails_and_can_be_tried_again():
+def test_replication_without_spare_bookies_fails():
     machine, _ = replication(CLOSED)
     assert machine.step(NoBookies(error := NotEnoughBookiesError("none is left"))) == [Fail(error)]
 
 
-def test_fewer_copies_than_were_lost_are_better_than_none():
-    """Four bookies are left of five: the fragment gets back to two copies, and the reason says what is missing."""
+def test_too_few_spares_still_replace_some_lost_bookies():
+    """Four of five bookies are left: the fragment returns to two copies, and the error names the missing bookie."""
     machine, _ = replication(CLOSED, lost=("b2", "b3"))
     assert machine.step(NoBookies(NotEnoughBookiesError("two"))) == [ChooseBookies(("b1", "b2", "b3"), ("b2",))]
     assert copied(machine, machine.step(BookiesChosen(("b4",))), 0, 9) == [ReadMetadata()]
@@ -216,14 +215,14 @@ def test_fewer_copies_than_were_lost_are_better_than_none():
     assert machine.step(NoBookies(error := NotEnoughBookiesError("one"))) == [Fail(error)]
 
 
-class TestAFragmentThatCannotBeRepaired:
-    """BookKeeper gives the ledger up at its first fragment that fails."""
+class TestUnrepairableFragment:
+    """BookKeeper gives up a ledger at its first failing fragment."""
 
     TWO = metadata(
         1, 1, 1, LedgerState.CLOSED, (Fragment(0, ("b1",)), Fragment(5, ("b2",))), last_entry_id=9, length=100
     )
 
-    def test_the_others_are_repaired_and_the_reason_is_told_at_the_end(self):
+    def test_other_fragments_are_repaired_before_the_error(self):
         machine, actions = replication(self.TWO, lost=("b1", "b2"))
         assert actions == [ChooseBookies(("b1",), ("b1",))]
         actions = machine.step(BookiesChosen(("b4",)))
@@ -236,20 +235,20 @@ class TestAFragmentThatCannotBeRepaired:
         assert write.metadata.fragments == (Fragment(0, ("b1",)), Fragment(5, ("b4",)))
         assert "entries 0..4 could not be read (b1: not reachable)" in str(fail.error)
 
-    def test_how_many_there_are_is_told(self):
+    def test_error_counts_the_unrepaired_fragments(self):
         machine, _ = replication(self.TWO, lost=("b1", "b2"))
         machine.step(NoBookies(NotEnoughBookiesError("none is left")))
         (fail,) = machine.step(NoBookies(NotEnoughBookiesError("none is left")))
         assert str(fail.error) == "2 fragments of ledger 7 were not repaired, the first one: none is left"
 
-    def test_it_does_not_keep_the_last_fragment_from_being_closed(self):
+    def test_last_fragment_is_still_closed(self):
         found = metadata(1, 1, 1, fragments=(Fragment(0, ("b1",)), Fragment(5, ("b1",))))
         machine, _ = replication(found, lost=("b1",))
         assert machine.step(NoBookies(NotEnoughBookiesError("none is left"))) == [WaitForWriter(30.0)]
 
 
-def test_the_replica_that_delivered_is_asked_first_and_a_lost_one_last():
-    """A dead bookie first in the ensemble would cost every run the time to find that out."""
+def test_delivering_replica_is_asked_first_and_a_lost_replica_last():
+    """A dead bookie at the head of the ensemble would delay every run."""
     machine, _ = replication(CLOSED, lost=("b1",), run_entries_max=6)
     first, second = machine.step(BookiesChosen(("b4",)))
     assert (first.bookie, second.bookie) == ("b2", "b2")
@@ -259,40 +258,40 @@ def test_the_replica_that_delivered_is_asked_first_and_a_lost_one_last():
     assert third == SendRead("b3", 4, 5)
 
 
-class TestAMisplacedBookie:
-    def test_it_is_replaced_where_nothing_is_written_any_more(self):
+class TestMisplacedBookie:
+    def test_misplaced_bookie_of_a_closed_ledger_is_replaced(self):
         machine = LedgerReplication((), 30.0, misplaced=("b3",))
         assert machine.step(MetadataRead(CLOSED, 5)) == [ChooseBookies(("b1", "b2", "b3"), ("b3",))]
 
-    def test_nobody_is_fenced_for_it(self):
+    def test_misplaced_bookie_of_an_open_ledger_fences_no_writer(self):
         assert LedgerReplication((), 30.0, misplaced=("b3",)).step(MetadataRead(OPEN, 5)) == [Finish(OPEN)]
 
 
-class TestALedgerThatIsStillWrittenTo:
-    def test_the_writer_has_the_grace_time_to_replace_the_bookie(self):
+class TestOpenLedger:
+    def test_writer_has_the_grace_time_to_replace_the_bookie(self):
         machine, actions = replication(OPEN)
         assert actions == [WaitForWriter(30.0)]
         assert machine.step(WriterWaitedFor(30.0)) == [ReadMetadata()]
         replaced = OPEN.with_ensemble(4, ("b1", "b2", "b4"))
         assert machine.step(MetadataRead(replaced, 6)) == [ChooseBookies(("b1", "b2", "b3"), ("b3",))]
 
-    def test_then_it_is_recovered_which_fences_it(self):
+    def test_ledger_is_recovered_after_the_grace_time(self):
         machine, _ = replication(OPEN)
         machine.step(WriterWaitedFor(30.0))
         (write,) = machine.step(MetadataRead(OPEN, 5))
         assert write.metadata.state is LedgerState.IN_RECOVERY
         assert machine.step(MetadataWritten(6)) == [SendReadLac(b, fence=True) for b in ("b1", "b2", "b3")]
 
-    def test_too_early_is_not_late_enough(self):
+    def test_too_short_a_wait_starts_the_grace_time_again(self):
         machine, _ = replication(OPEN)
         machine.step(WriterWaitedFor(29.0))
         assert machine.step(MetadataRead(OPEN, 5)) == [WaitForWriter(30.0)]
 
-    def test_nobody_lost_nothing_to_do(self):
+    def test_open_ledger_without_lost_bookies_needs_nothing(self):
         assert replication(OPEN, lost=("b9",))[1] == [Finish(OPEN)]
 
 
-def test_a_deadline_ends_it_in_any_phase():
+def test_deadline_ends_replication():
     machine, _ = replication(OPEN)
     (fail,) = machine.step(DeadlinePassed())
     assert isinstance(fail.error, LedgerRecoveryError)

@@ -1,4 +1,4 @@
-"""How far a log is offloaded: one transaction at a time, whoever begins it, and whoever carries it through."""
+"""Progress of a log's offload: one transaction at a time, whichever run begins or completes it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bookspark.protocol.logs.log_offload import Offload, OffloadError
 from bookspark.protocol.logs.log_record import LogRecord
 
 
-def test_a_transaction_is_begun_and_done_and_doing_either_twice_changes_nothing() -> None:
+def test_beginning_or_completing_a_transaction_twice_changes_nothing() -> None:
     begun = LogRecord("orders").offload_begun("/table", 10)
     assert begun.offload == Offload("/table", pending=10)
     assert begun.offload_begun("/table", 10) == begun
@@ -18,24 +18,24 @@ def test_a_transaction_is_begun_and_done_and_doing_either_twice_changes_nothing(
     assert done.offload_begun("/table", 10) == done, "that is no progress"
 
 
-def test_nobody_begins_another_transaction_while_one_is_pending() -> None:
+def test_second_transaction_waits_for_the_pending_one() -> None:
     begun = LogRecord("orders").offload_begun("/table", 10)
     assert begun.offload_begun("/table", 25) == begun
     with pytest.raises(OffloadError, match="up to row 25 was never begun; what is begun ends at row 10"):
         begun.offload_done(25, 1)
 
 
-def test_a_run_that_comes_late_finds_its_transaction_done() -> None:
+def test_late_completion_of_a_done_transaction_changes_nothing() -> None:
     later = LogRecord("orders").offload_begun("/table", 10).offload_done(10, 0).offload_begun("/table", 20)
     assert later.offload_done(10, 5) == later
 
 
-def test_a_log_has_one_table() -> None:
+def test_log_is_offloaded_to_a_single_table() -> None:
     done = LogRecord("orders").offload_begun("/table", 10).offload_done(10, 0)
     with pytest.raises(OffloadError, match="the log is offloaded to /table, not to /other"):
         done.offload_begun("/other", 20)
 
 
-def test_a_log_that_was_made_anew_meanwhile_was_never_offloaded() -> None:
+def test_recreated_log_refuses_the_end_of_an_unknown_offload() -> None:
     with pytest.raises(OffloadError, match="made anew"):
         LogRecord("orders").offload_done(10, 0)

@@ -1,4 +1,4 @@
-"""The transitions of a log's record, the header's arithmetic and the rule about orphans."""
+"""Transitions of a log's record, arithmetic of the commit header, and the rule for orphan ledgers."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def test_each_new_run_gets_the_next_epoch() -> None:
     assert (record.owner, record.epoch, record.claims) == ("b", 2, ("a", "b"))
 
 
-def test_the_owner_claims_again_and_nothing_changes() -> None:
+def test_second_claim_of_the_owner_changes_nothing() -> None:
     record = LogRecord("orders").claim("a")
     assert record.claim("a") is record
 
 
-def test_a_run_that_lost_the_log_never_claims_again() -> None:
+def test_run_that_lost_the_log_never_claims_again() -> None:
     record = LogRecord("orders").claim("a").claim("b")
     with pytest.raises(
         LogTakenOverError, match=r"another run took over: run b owns it in epoch 2, run a does not.*of two producers"
@@ -62,7 +62,7 @@ def test_a_run_that_lost_the_log_never_claims_again() -> None:
         record.claim("a")
 
 
-def test_only_the_owner_of_the_epoch_that_stands_adds_a_commit_ledger() -> None:
+def test_only_the_owner_of_the_current_epoch_adds_a_commit_ledger() -> None:
     record = LogRecord("orders").claim("a").with_commit_ledger(4, "a", 1, ())
     assert record.commit_ledgers == (CommitLedger(4, 1),)
     taken = record.claim("b")
@@ -70,26 +70,26 @@ def test_only_the_owner_of_the_epoch_that_stands_adds_a_commit_ledger() -> None:
         taken.with_commit_ledger(5, "a", 1, taken.commit_ledgers)
 
 
-def test_a_commit_ledger_follows_the_chain_that_was_recovered_or_nothing() -> None:
+def test_commit_ledger_must_follow_the_recovered_chain() -> None:
     record = LogRecord("orders").claim("a").with_commit_ledger(4, "a", 1, ())
     with pytest.raises(LogChangedError):
         record.with_commit_ledger(5, "a", 1, ())
 
 
-def test_adding_a_commit_ledger_twice_is_adding_it_once() -> None:
-    """A lost answer to the compare-and-set is settled by trying again."""
+def test_commit_ledger_added_twice_appears_once() -> None:
+    """A lost answer to the compare-and-set is settled by a retry."""
     record = LogRecord("orders").claim("a").with_commit_ledger(4, "a", 1, ())
     assert record.with_commit_ledger(4, "a", 1, ()) is record
 
 
-def test_a_commit_ledger_follows_the_recovered_one_whatever_happened_to_those_before() -> None:
+def test_commit_ledger_follows_the_recovered_last_ledger_after_a_truncation() -> None:
     record = LogRecord("orders").claim("a").with_commit_ledger(4, "a", 1, ()).claim("b")
     recovered = record.with_commit_ledger(5, "b", 2, record.commit_ledgers).claim("c")
     shorter = recovered.truncated(10, {CommitLedger(4, 1): 10})
     assert shorter.with_commit_ledger(6, "c", 3, recovered.commit_ledgers).commit_ledgers[-1] == CommitLedger(6, 3)
 
 
-def test_one_commit_ledger_takes_the_place_of_neighbours() -> None:
+def test_compacted_commit_ledger_replaces_neighbours_only() -> None:
     record = LogRecord("orders")
     for epoch, run in enumerate("abcd", 1):
         record = record.claim(run).with_commit_ledger(epoch, run, epoch, record.commit_ledgers)
@@ -104,10 +104,10 @@ def test_one_commit_ledger_takes_the_place_of_neighbours() -> None:
         record.claim("e").with_compacted((two, three), 9, "d", 4)
 
 
-def test_where_commit_ledgers_begin_goes_with_them() -> None:
+def test_starts_of_commit_ledgers_follow_compaction_and_truncation() -> None:
     record = LogRecord("orders")
     for epoch, run in enumerate("abcd", 1):
-        # An earlier version, which does not know of it, puts the third one into the chain.
+        # An earlier version, which does not write starts, adds the third ledger.
         start = None if run == "c" else LinkStart(epoch, 1000 * epoch, 10 * epoch)
         record = record.claim(run).with_commit_ledger(epoch, run, epoch, record.commit_ledgers, start)
     one, two, four = record.link_starts
@@ -121,7 +121,7 @@ def test_where_commit_ledgers_begin_goes_with_them() -> None:
     assert record.truncated(25, {record.commit_ledgers[0]: 20, record.commit_ledgers[1]: 25}).link_starts == (four,)
 
 
-def test_a_compacted_ledger_begins_nobody_knows_where_if_that_is_so_of_its_first_one() -> None:
+def test_compacted_ledger_has_no_start_if_its_first_part_has_none() -> None:
     record = LogRecord("orders")
     for epoch, run in enumerate("abc", 1):
         start = LinkStart(epoch, 1000 * epoch, 10 * epoch) if epoch > 1 else None
@@ -132,7 +132,7 @@ def test_a_compacted_ledger_begins_nobody_knows_where_if_that_is_so_of_its_first
 # -- batch writes and other queries beside the owner
 
 
-def test_a_batch_write_becomes_no_owner_and_commits_beside_it() -> None:
+def test_batch_write_commits_beside_the_owner_without_owning_the_log() -> None:
     record = LogRecord("orders").claim("a", "q").with_commit_ledger(4, "a", 1, ())
     begun = record.batch_write_begun("w", 0)
     assert (begun.owner, begun.epoch, begun.newest_epoch) == ("a", 1, 2)
@@ -144,7 +144,7 @@ def test_a_batch_write_becomes_no_owner_and_commits_beside_it() -> None:
         written.with_commit_ledger(6, "a", 1, record.commit_ledgers)
 
 
-def test_a_batch_write_is_linked_once_even_if_its_commit_ledger_was_compacted_before_it_heard_of_it() -> None:
+def test_batch_write_is_linked_once_even_if_its_commit_ledger_was_compacted() -> None:
     record = LogRecord("orders").claim("a").with_commit_ledger(1, "a", 1, ()).batch_write_begun("w", 0)
     record = record.with_commit_ledger(2, "w", 2, record.commit_ledgers)
     record = record.with_commit_ledger(3, "a", 1, record.commit_ledgers)
@@ -152,7 +152,7 @@ def test_a_batch_write_is_linked_once_even_if_its_commit_ledger_was_compacted_be
     assert compacted.with_commit_ledger(2, "w", 2, (CommitLedger(1, 1),)) is compacted
 
 
-def test_a_batch_write_that_has_ended_or_never_began_commits_nothing_and_never_begins_again() -> None:
+def test_ended_or_unknown_batch_write_neither_commits_nor_begins_again() -> None:
     begun = LogRecord("orders").claim("a").batch_write_begun("w", 0)
     ended = begun.batch_write_ended("w", closed=False)
     assert ended.batch_write_ended("w", closed=False) is ended
@@ -163,9 +163,7 @@ def test_a_batch_write_that_has_ended_or_never_began_commits_nothing_and_never_b
         ended.batch_write_begun("w", 0)
 
 
-def test_a_batch_write_of_more_than_a_day_is_dropped_when_another_begins_unless_readers_may_not_see_its_commit() -> (
-    None
-):
+def test_new_batch_write_drops_day_old_writes_without_a_commit() -> None:
     dead = LogRecord("orders").batch_write_begun("dead", 0)
     committed = dead.batch_write_begun("committed", 0).with_commit_ledger(5, "committed", 2, ())
     later = committed.batch_write_begun("next", BATCH_WRITE_MS_MAX)
@@ -174,15 +172,15 @@ def test_a_batch_write_of_more_than_a_day_is_dropped_when_another_begins_unless_
         later.with_commit_ledger(6, "dead", 1, later.commit_ledgers)
 
 
-def test_a_batch_write_that_has_committed_does_not_end_before_readers_see_its_commit() -> None:
-    """Its data ledgers were taken for orphans if its commit ledger was left open."""
+def test_batch_write_with_a_commit_does_not_end_before_its_commit_ledger_closes() -> None:
+    """Its data ledgers were taken for orphans if its commit ledger stayed open."""
     committed = LogRecord("orders").batch_write_begun("w", 0).with_commit_ledger(4, "w", 1, ())
     assert committed.batch_write_ended("w", closed=False) is committed
     assert not is_orphan(committed, 3, labels(1), set())
     assert is_orphan(committed.batch_write_ended("w", closed=True), 3, labels(1), set())
 
 
-def test_nothing_of_a_writer_that_may_still_commit_is_an_orphan() -> None:
+def test_data_ledgers_of_a_live_writer_are_no_orphans() -> None:
     record = LogRecord("orders").claim("a", "q").with_commit_ledger(4, "a", 1, ()).batch_write_begun("w", 0)
     later = record.batch_write_begun("x", 0).with_commit_ledger(9, "x", 3, record.commit_ledgers)
     later = later.batch_write_ended("x", closed=True)
@@ -195,7 +193,7 @@ def test_nothing_of_a_writer_that_may_still_commit_is_an_orphan() -> None:
     assert is_orphan(recovered, 6, labels(1), set()) and not is_orphan(recovered, 7, labels(2), set())
 
 
-def test_the_oldest_live_epoch_is_that_of_the_writer_that_began_first_or_the_next_one() -> None:
+def test_oldest_live_epoch_is_the_earliest_live_writers_or_the_next() -> None:
     record = LogRecord("orders")
     assert record.oldest_live_epoch == 0
     record = record.batch_write_begun("v", 0).batch_write_begun("w", 0)
@@ -205,15 +203,15 @@ def test_the_oldest_live_epoch_is_that_of_the_writer_that_began_first_or_the_nex
     assert LogRecord("orders").batch_write_begun("w", 0).batch_write_ended("w", closed=False).oldest_live_epoch == 2
 
 
-def test_a_compacted_ledger_has_the_highest_epoch_of_its_commits() -> None:
-    """Data ledgers are looked for in commit ledgers of their epoch and above."""
+def test_compacted_ledger_has_the_highest_epoch_of_its_commits() -> None:
+    """Data ledgers are searched in commit ledgers of their epoch and above."""
     record = LogRecord("orders").claim("a").batch_write_begun("w", 0)
     for ledger, run, epoch in ((1, "a", 1), (2, "w", 2), (3, "a", 1), (4, "a", 1)):
         record = record.with_commit_ledger(ledger, run, epoch, record.commit_ledgers)
     assert record.with_compacted(record.commit_ledgers[:3], 9, "a", 1).commit_ledgers[0] == CommitLedger(9, 2)
 
 
-def test_a_query_that_is_new_to_another_querys_log_is_refused_unless_it_names_that_query() -> None:
+def test_new_query_takes_over_a_log_only_by_naming_its_query() -> None:
     record = LogRecord("orders").claim("a", "q")
     assert record.claim("b", "q").owner == "b", "the query itself, started again"
     with pytest.raises(AnotherQueryError, match=r"log 'orders' is written by query q.*option follows to 'q'"):
@@ -228,7 +226,7 @@ def test_a_query_that_is_new_to_another_querys_log_is_refused_unless_it_names_th
         taken.claim("d", "newest", follows="q")  # the option does no harm if it stays
 
 
-def test_a_record_of_an_earlier_version_goes_by_the_query_that_committed_last() -> None:
+def test_record_of_an_earlier_version_uses_the_last_committing_query() -> None:
     record = LogRecord("orders", epoch=3, owner="a", claims=("a",))
     with pytest.raises(AnotherQueryError):
         record.claim("b", "new", last_query="q")
@@ -236,19 +234,19 @@ def test_a_record_of_an_earlier_version_goes_by_the_query_that_committed_last() 
     assert record.claim("b", "new").owner == "b", "only batch writes are in the log"
 
 
-def test_options_are_checked_as_quorums_are() -> None:
+def test_log_options_refuse_an_ack_quorum_above_the_write_quorum() -> None:
     with pytest.raises(ConfigurationError, match="write_quorum 3 ≥ ack_quorum 4"):
         LogOptions(ack_quorum=4)
 
 
-def test_a_header_contains_what_was_committed_and_adds_up() -> None:
+def test_header_contains_committed_batches_and_sums_positions() -> None:
     header = CommitHeader().followed_by(commit("q", 0)).followed_by(commit("q", 1)).followed_by(commit("p", 5))
     assert contains(header, "q", 1) and contains(header, "p", 5)
     assert not contains(header, "q", 2) and not contains(header, "r", 0)
     assert header.position == Position(batches=3, rows=30, size=300)
 
 
-def test_a_batch_before_the_last_one_of_its_query_is_refused_and_not_taken_for_a_replay() -> None:
+def test_batch_before_the_last_of_its_query_is_refused_as_a_rewound_checkpoint() -> None:
     header = CommitHeader().followed_by(commit("q", 0)).followed_by(commit("q", 2))
     for number in (0, 1):
         with pytest.raises(
@@ -258,7 +256,7 @@ def test_a_batch_before_the_last_one_of_its_query_is_refused_and_not_taken_for_a
     assert contains(header, "q", 2) and not contains(header, "q", 3)
 
 
-def test_streaming_queries_are_remembered_over_epochs_and_batch_writes_are_not() -> None:
+def test_header_keeps_streaming_queries_over_epochs_but_no_batch_writes() -> None:
     header = CommitHeader().followed_by(commit("q", 3)).followed_by(commit("w", 0, 2, "w"))
     later = header.entering(3)
     assert contains(later, "q", 3) and later.last_batches == {"q": 3}
@@ -266,7 +264,7 @@ def test_streaming_queries_are_remembered_over_epochs_and_batch_writes_are_not()
     assert replace(header, open_ledger=7).entering(3).open_ledger is None, "a new epoch has no open ledger yet"
 
 
-def test_a_header_keeps_the_queries_that_committed_last() -> None:
+def test_header_keeps_the_queries_that_committed_last() -> None:
     header = CommitHeader().followed_by(commit("old", 0))
     for number in range(QUERIES_MAX):
         header = header.followed_by(commit(f"q{number}", 0))
@@ -278,7 +276,7 @@ def test_a_header_keeps_the_queries_that_committed_last() -> None:
     assert list(again.last_batches) == ["q1", "q0"]
 
 
-def test_ranges_that_continue_one_another_become_one_and_keep_their_order() -> None:
+def test_adjacent_ranges_are_merged_in_order() -> None:
     a, b, c = EntryRange(1, 0, 4, 5, 50), EntryRange(1, 5, 9, 5, 60), EntryRange(1, 11, 11, 1, 1)
     other = EntryRange(2, 0, 0, 1, 1)
     assert merged([a, b, c]) == (EntryRange(1, 0, 9, 10, 110), c)
@@ -293,29 +291,29 @@ RECOVERED = LogRecord("orders").claim("a").with_commit_ledger(4, "a", 1, ()).cla
 RECOVERED = RECOVERED.with_commit_ledger(9, "b", 2, RECOVERED.commit_ledgers)
 
 
-def test_an_unreferenced_data_ledger_of_an_earlier_epoch_is_an_orphan() -> None:
+def test_unreferenced_data_ledger_of_an_earlier_epoch_is_an_orphan() -> None:
     assert is_orphan(RECOVERED, 6, labels(1), referenced={5})
 
 
-def test_a_referenced_ledger_is_none() -> None:
+def test_referenced_ledger_is_no_orphan() -> None:
     assert not is_orphan(RECOVERED, 5, labels(1), referenced={5})
 
 
-def test_a_ledger_of_the_epoch_that_stands_is_none_however_old() -> None:
+def test_ledger_of_the_current_epoch_is_no_orphan() -> None:
     assert not is_orphan(RECOVERED, 6, labels(2), referenced=set())
 
 
-def test_nothing_is_an_orphan_before_the_new_owner_recovered_the_commits() -> None:
+def test_no_ledger_is_an_orphan_before_the_new_owner_recovered_the_commits() -> None:
     claimed = LogRecord("orders").claim("a").with_commit_ledger(4, "a", 1, ()).claim("b")
     assert not is_orphan(claimed, 6, labels(1), referenced=set())
 
 
-def test_a_commit_ledger_is_an_orphan_if_it_is_not_in_the_chain() -> None:
+def test_commit_ledger_outside_the_chain_is_an_orphan() -> None:
     assert is_orphan(RECOVERED, 8, labels(1, role=COMMIT_ROLE), referenced=set())
     assert not is_orphan(RECOVERED, 4, labels(1, role=COMMIT_ROLE), referenced=set())
 
 
-def test_ledgers_of_other_logs_and_of_users_are_none() -> None:
+def test_ledgers_of_other_logs_and_of_users_are_no_orphans() -> None:
     assert not is_orphan(RECOVERED, 6, labels(1, log="other"), referenced=set())
     assert not is_orphan(RECOVERED, 6, {}, referenced=set())
 
@@ -326,21 +324,21 @@ ENDS = {CHAIN[0]: 100, CHAIN[1]: 200}
 
 
 @pytest.mark.parametrize(("row", "kept"), [(0, 3), (99, 3), (100, 2), (199, 2), (200, 1), (10_000, 1)])
-def test_truncation_drops_commit_ledgers_that_hold_nothing_else_but_never_the_last(row: int, kept: int) -> None:
+def test_truncation_drops_commit_ledgers_before_the_row_but_never_the_last(row: int, kept: int) -> None:
     record = LONG.truncated(row, ENDS)
     assert record.first_position == row and record.commit_ledgers == CHAIN[-kept:]
 
 
-def test_truncation_keeps_the_last_commit_ledger_even_if_it_is_said_to_end_before_the_row() -> None:
+def test_truncation_keeps_the_last_commit_ledger_even_if_its_end_is_lower() -> None:
     assert LONG.truncated(10_000, {**ENDS, CHAIN[2]: 300}).commit_ledgers == CHAIN[-1:]
 
 
-def test_a_truncation_is_never_undone() -> None:
+def test_truncation_is_never_undone() -> None:
     record = LONG.truncated(150, ENDS)
     assert record.truncated(20, ENDS) == record.truncated(150, ENDS) == record
 
 
 @pytest.mark.parametrize("epoch", [b"", b"one", b"-1", b"1.5", b"\xff", b"9" * 5000])
-def test_a_ledger_whose_epoch_is_no_number_is_nobodys_orphan(epoch: bytes) -> None:
-    """A user's own label of that name ended the collection of a log's orphans."""
+def test_ledger_with_a_non_numeric_epoch_label_is_no_orphan(epoch: bytes) -> None:
+    """A user's own label of that name ended orphan collection of the log."""
     assert not is_orphan(RECOVERED, 6, {**labels(1), EPOCH_LABEL: epoch}, referenced=set())

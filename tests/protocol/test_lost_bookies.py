@@ -1,4 +1,4 @@
-"""Which bookies count as lost, and when."""
+"""Bookies that count as lost, and when."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ALL = {"a", "b", "c", "d"}
 
 @pytest.fixture
 def view() -> LostBookies:
-    """Of an auditor that has seen all four, with a delay of 60."""
+    """The view of an auditor that has seen all four bookies, with a delay of 60 seconds."""
     made = LostBookies(60.0)
     made.look(0.0, ALL, ALL)
     return made
@@ -22,7 +22,7 @@ def test_registered_bookies_are_not_lost(view: LostBookies) -> None:
     assert view.lost == view.to_mark == frozenset() and view.lost_at() == {}
 
 
-def test_a_bookie_that_goes_is_lost_after_the_delay(view: LostBookies) -> None:
+def test_unregistered_bookie_is_lost_after_the_delay(view: LostBookies) -> None:
     view.look(10.0, ALL - {"a"}, ALL)
     assert view.lost_at() == {"a": 70.0} and not view.lost
     view.look(69.9, ALL - {"a"}, ALL)
@@ -31,7 +31,7 @@ def test_a_bookie_that_goes_is_lost_after_the_delay(view: LostBookies) -> None:
     assert view.lost == view.to_mark == {"a"} and view.lost_at() == {}
 
 
-def test_a_bookie_that_comes_back_within_the_delay_is_not_lost(view: LostBookies) -> None:
+def test_bookie_that_returns_within_the_delay_is_not_lost(view: LostBookies) -> None:
     view.look(10.0, ALL - {"a"}, ALL)
     view.look(69.0, ALL, ALL)
     view.look(80.0, ALL - {"a"}, ALL)
@@ -39,7 +39,7 @@ def test_a_bookie_that_comes_back_within_the_delay_is_not_lost(view: LostBookies
     assert not view.lost, "the delay begins anew"
 
 
-def test_a_rolling_restart_loses_nothing(view: LostBookies) -> None:
+def test_rolling_restart_loses_no_bookie(view: LostBookies) -> None:
     for turn in range(3):
         for number, bookie in enumerate(sorted(ALL)):
             at = 1000.0 * turn + 100.0 * number
@@ -48,18 +48,18 @@ def test_a_rolling_restart_loses_nothing(view: LostBookies) -> None:
             assert not view.lost and view.lost_at() == {}
 
 
-def test_a_second_loss_during_the_delay_ends_it_for_both(view: LostBookies) -> None:
+def test_second_loss_during_the_delay_makes_both_bookies_lost(view: LostBookies) -> None:
     view.look(10.0, ALL - {"a"}, ALL)
     view.look(11.0, ALL - {"a", "b"}, ALL)
     assert view.lost == view.to_mark == {"a", "b"}
 
 
-def test_two_that_go_together_are_lost_at_once(view: LostBookies) -> None:
+def test_two_bookies_that_go_together_are_lost_at_once(view: LostBookies) -> None:
     view.look(10.0, ALL - {"a", "b"}, ALL)
     assert view.lost == {"a", "b"}
 
 
-def test_a_second_loss_after_the_first_was_marked_has_a_delay_of_its_own(view: LostBookies) -> None:
+def test_second_loss_after_the_first_was_marked_has_its_own_delay(view: LostBookies) -> None:
     view.look(10.0, ALL - {"a"}, ALL)
     view.look(70.0, ALL - {"a"}, ALL)
     view.marked({"a"})
@@ -67,7 +67,7 @@ def test_a_second_loss_after_the_first_was_marked_has_a_delay_of_its_own(view: L
     assert view.lost == {"a"} and view.lost_at() == {"b": 140.0}
 
 
-def test_bookies_that_a_new_auditor_does_not_find_have_the_whole_delay() -> None:
+def test_bookies_missing_at_the_start_of_an_auditor_have_the_whole_delay() -> None:
     view = LostBookies(60.0)
     view.look(0.0, {"a"}, ALL)
     view.look(1.0, {"a", "b"}, ALL)
@@ -76,14 +76,14 @@ def test_bookies_that_a_new_auditor_does_not_find_have_the_whole_delay() -> None
     assert view.lost == {"c", "d"}
 
 
-def test_one_seen_to_go_while_another_was_never_seen_is_a_second_loss() -> None:
+def test_loss_beside_a_never_seen_bookie_is_a_second_loss() -> None:
     view = LostBookies(60.0)
     view.look(0.0, {"a", "b", "c"}, ALL)
     view.look(1.0, {"a", "b"}, ALL)
     assert view.lost == {"c", "d"}
 
 
-def test_nothing_is_decided_while_no_bookie_is_registered(view: LostBookies) -> None:
+def test_no_loss_is_decided_while_no_bookie_is_registered(view: LostBookies) -> None:
     view.look(10.0, set(), ALL)
     view.look(1000.0, set(), ALL)
     assert not view.lost and view.lost_at() == {}
@@ -91,14 +91,14 @@ def test_nothing_is_decided_while_no_bookie_is_registered(view: LostBookies) -> 
     assert view.lost == {"c", "d"}, "what was there before the gap was seen to go"
 
 
-def test_a_lost_bookie_that_is_back_is_not_lost_any_more(view: LostBookies) -> None:
+def test_returned_bookie_is_no_longer_lost(view: LostBookies) -> None:
     view.look(10.0, ALL - {"a"}, ALL)
     view.look(70.0, ALL - {"a"}, ALL)
     view.look(71.0, ALL, ALL)
     assert view.lost == view.to_mark == frozenset()
 
 
-def test_a_lost_bookie_is_to_be_marked_until_it_is(view: LostBookies) -> None:
+def test_lost_bookie_is_due_for_marking_until_marked(view: LostBookies) -> None:
     view.look(10.0, ALL - {"a"}, ALL)
     view.look(70.0, ALL - {"a"}, ALL)
     view.look(71.0, ALL - {"a"}, ALL)
@@ -108,27 +108,27 @@ def test_a_lost_bookie_is_to_be_marked_until_it_is(view: LostBookies) -> None:
     assert view.to_mark == frozenset() and view.lost == {"a"}
 
 
-def test_the_delay_can_be_changed_meanwhile(view: LostBookies) -> None:
+def test_delay_can_be_changed(view: LostBookies) -> None:
     view.look(10.0, ALL - {"a"}, ALL)
     view.delay_seconds = 5.0
     view.look(15.0, ALL - {"a"}, ALL)
     assert view.lost == {"a"}
 
 
-def test_without_a_delay_a_bookie_is_lost_when_it_goes() -> None:
+def test_bookie_is_lost_at_once_without_a_delay() -> None:
     view = LostBookies(0.0)
     view.look(0.0, ALL - {"a"}, ALL)
     assert view.lost == {"a"}
 
 
-def test_a_bookie_without_a_cookie_that_was_seen_is_lost_as_well(view: LostBookies) -> None:
+def test_seen_bookie_without_a_cookie_is_lost_too(view: LostBookies) -> None:
     view.look(1.0, {*ALL, "new"}, ALL)
     view.look(2.0, ALL, ALL)
     view.look(62.0, ALL, ALL)
     assert view.lost == {"new"}
 
 
-def test_a_decommissioned_bookie_is_forgotten(view: LostBookies) -> None:
+def test_decommissioned_bookie_is_forgotten_once_marked(view: LostBookies) -> None:
     view.look(10.0, ALL - {"a"}, ALL)
     view.look(70.0, ALL - {"a"}, ALL)
     view.look(71.0, ALL - {"a"}, ALL - {"a"})

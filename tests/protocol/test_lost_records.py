@@ -1,4 +1,4 @@
-"""Which ids a bookie takes for those of ledgers whose records are lost."""
+"""Ledger ids that a bookie takes for ledgers whose metadata records are lost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bookspark.protocol.ledger.ledger_metadata import BOOKKEEPERS_LEDGER_ID_MAX,
         ((BOOKKEEPERS_LEDGER_ID_MAX,), BOOKKEEPERS_LEDGER_ID_MAX - 1, LostRecords(*[BOOKKEEPERS_LEDGER_ID_MAX] * 2)),
     ],
 )
-def test_what_is_held_beyond_what_was_given_out_is_lost_and_a_far_id_is_not(held, given_out, expected):
+def test_held_ids_just_beyond_the_issued_ids_are_lost_unlike_distant_ids(held, given_out, expected):
     assert lost_records(held, given_out) == expected
 
 
@@ -34,23 +34,23 @@ def test_what_is_held_beyond_what_was_given_out_is_lost_and_a_far_id_is_not(held
         (LEDGER_ID_MAX - 1, LEDGER_ID_MAX, LostRecords(LEDGER_ID_MAX, LEDGER_ID_MAX)),
     ],
 )
-def test_ids_that_users_gave_far_beyond_the_counter_are_noted_and_cost_it_none_of_its_own(given, held, expected):
+def test_lost_user_given_ids_far_beyond_the_counter_leave_it_unchanged(given, held, expected):
     lost = lost_records([held], given)
     assert lost == expected
     assert skipped_to(lost, 7) is None
 
 
-def test_an_id_that_no_ledger_can_have_is_not_noted_as_lost():
+def test_impossible_ledger_id_is_not_noted_as_lost():
     assert lost_records([LEDGER_ID_MAX + 1], LEDGER_ID_MAX - 1) is None
 
 
-def test_the_counter_skips_what_is_near_it_and_no_id_that_it_can_not_give_out():
+def test_counter_skips_nearby_lost_ids_within_its_own_range():
     assert skipped_to(LostRecords(8, 7 + IDS_MAX + BEYOND), 7) == 7 + IDS_MAX + BEYOND
     last = BOOKKEEPERS_LEDGER_ID_MAX
     assert skipped_to(LostRecords(last - 5, last + 5), last - 9) == last
     assert skipped_to(LostRecords(last + 1, last + 5), last - 9) is None
 
 
-def test_a_ledger_whose_record_is_lost_is_never_asked_for():
+def test_lost_record_of_a_ledger_is_never_requested():
     found = sort_suspects((-5, 3, 4, 6, 7, 9), 8, [LostRecords(4, 6)])
     assert (found.asked, found.not_given_out, found.lost, found.no_ledgers) == ((3, 7), (9,), (4, 6), (-5,))

@@ -1,4 +1,4 @@
-"""A bookie of a VD ledger that was away while others confirmed entries: its cursor must not wait for what it is never sent."""
+"""VD ledgers and a bookie that missed confirmed entries: its cursor must not wait for entries that it will never get."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.protocol.ledger_pair import UNREACHABLE, LedgerPair
 
 
 def confirmed_without_b3(**options):
-    """e0, acknowledged and synced by b1 and b2 while b3 could not be reached; there are no other bookies."""
+    """e0, acknowledged and synced by b1 and b2 while b3 was unreachable; there are no spare bookies."""
     pair = LedgerPair(volatile=True, **options)
     pair.append()
     pair.writer.refuses("b3", response=UNREACHABLE)
@@ -23,8 +23,8 @@ def confirmed_without_b3(**options):
     return pair
 
 
-def test_a_bookie_that_missed_a_confirmed_entry_confirms_later_ones():
-    """It was asked to sync again and again, without a pause, and no sync came to its end once another bookie was lost."""
+def test_bookie_that_missed_a_confirmed_entry_confirms_later_entries():
+    """It was asked to sync without a pause, and no sync completed once another bookie was lost."""
     pair = confirmed_without_b3()
     pair.writer.step(BookieBack("b3", pair.bookies("b3").incarnation))
     pair.append()
@@ -41,7 +41,7 @@ def test_a_bookie_that_missed_a_confirmed_entry_confirms_later_ones():
     assert pair.bookies("b3").entries.keys() == {1}
 
 
-def test_so_does_one_that_lost_unsynced_entries_which_others_have_synced():
+def test_bookie_that_lost_entries_synced_elsewhere_confirms_later_entries():
     pair = LedgerPair(volatile=True)
     pair.appended(2)
     pair.writer.step(Sync())
@@ -59,8 +59,8 @@ def test_so_does_one_that_lost_unsynced_entries_which_others_have_synced():
     assert pair.writer.confirmed == 2
 
 
-def test_a_sync_is_not_asked_for_again_while_the_bookie_lacks_an_earlier_entry():
-    """An answer that told nothing new was followed by the same question."""
+def test_sync_is_not_repeated_while_the_bookie_lacks_an_earlier_entry():
+    """An answer without news was followed by the same request."""
     pair = LedgerPair(volatile=True)
     pair.append(2)
     pair.writer.answers("b1")

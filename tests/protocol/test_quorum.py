@@ -1,4 +1,4 @@
-"""The quorum arithmetic against deliberately dumb twins that enumerate ack quorums instead of counting."""
+"""Quorum arithmetic against simple twins that enumerate ack quorums instead of counting."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def subsets(items):
 
 
 def ack_quorums(ensemble_size, write_quorum, ack_quorum):
-    """Every set of bookies that could have acknowledged some entry: the dumb way."""
+    """Every set of bookies that could have acknowledged an entry, by enumeration."""
     for entry_id in range(ensemble_size):
         members = []
         position = entry_id
@@ -39,14 +39,14 @@ def ack_quorums(ensemble_size, write_quorum, ack_quorum):
 
 
 @pytest.mark.parametrize(("e", "wq", "aq"), QUORUMS)
-def test_covered_means_that_no_ack_quorum_is_left_without_a_member(e, wq, aq):
+def test_covered_means_that_every_ack_quorum_has_a_member(e, wq, aq):
     quorums = list(ack_quorums(e, wq, aq))
     for positives in subsets(range(e)):
         assert covered(e, wq, aq, positives) == all(quorum & positives for quorum in quorums)
 
 
 @pytest.mark.parametrize(("e", "wq", "aq"), QUORUMS)
-def test_fencing_is_decided_as_soon_as_no_answer_can_change_it(e, wq, aq):
+def test_fencing_verdict_comes_as_early_as_possible(e, wq, aq):
     quorums = list(ack_quorums(e, wq, aq))
     for positives in subsets(range(e)):
         for unknowns in subsets(set(range(e)) - positives):
@@ -58,9 +58,9 @@ def test_fencing_is_decided_as_soon_as_no_answer_can_change_it(e, wq, aq):
 
 
 @pytest.mark.parametrize(("e", "wq", "aq"), [q for q in QUORUMS if q[0] == q[1]])
-def test_for_unstriped_ledgers_coverage_is_ec(e, wq, aq):
+def test_coverage_of_unstriped_ledgers_is_ec(e, wq, aq):
     assert (
-        e - aq + 1  # EC, as BP-46 has it
+        e - aq + 1  # EC in BP-46
         == quorum_coverage(wq, aq)
         == min(
             size for size in range(e + 1) if all(covered(e, wq, aq, s) for s in map(set, combinations(range(e), size)))
@@ -69,8 +69,8 @@ def test_for_unstriped_ledgers_coverage_is_ec(e, wq, aq):
 
 
 @pytest.mark.parametrize(("e", "wq", "aq"), QUORUMS)
-def test_recovery_read_calls_absent_only_what_no_ack_quorum_can_hold(e, wq, aq):
-    for answers in product("+-?.", repeat=wq):  # positive, negative, unknown, not answered yet
+def test_recovery_read_reports_absent_only_if_no_ack_quorum_can_hold_the_entry(e, wq, aq):
+    for answers in product("+-?.", repeat=wq):  # positive, negative, unknown, pending
         positives, negatives, unknowns = (answers.count(c) for c in "+-?")
         verdict = recovery_read_verdict(wq, aq, positives, negatives, unknowns)
         may_hold = {i for i, answer in enumerate(answers) if answer != "-"}
@@ -84,14 +84,14 @@ def test_recovery_read_calls_absent_only_what_no_ack_quorum_can_hold(e, wq, aq):
         assert (verdict is Verdict.PENDING) == (not positives and acked_somewhere and "." in answers)
 
 
-def test_recovery_read_with_the_threshold_of_the_bp_46_text():
+def test_recovery_read_with_the_threshold_of_bp_46():
     assert recovery_read_verdict(3, 2, 1, 0, 1, positives_needed=2) is Verdict.PENDING
     assert recovery_read_verdict(3, 2, 2, 0, 0, positives_needed=2) is Verdict.PRESENT
     assert recovery_read_verdict(3, 2, 1, 1, 1, positives_needed=2) is Verdict.UNKNOWN
 
 
 @pytest.mark.parametrize("wq", range(1, 7))
-def test_an_ordinary_read_calls_absent_only_what_all_deny(wq):
+def test_ordinary_read_reports_absent_only_if_all_bookies_deny(wq):
     for positives, negatives, unknowns in product(range(wq + 1), repeat=3):
         if positives + negatives + unknowns > wq:
             continue
@@ -103,7 +103,7 @@ def test_an_ordinary_read_calls_absent_only_what_all_deny(wq):
             assert unknowns > 0
 
 
-def test_write_sets_are_those_of_the_overview():
+def test_write_sets_equal_those_of_the_overview():
     """bookkeeper-overview, "Write quorums": E 4, WQ 3, six entries."""
     names = {0: "B1 B2 B3", 1: "B2 B3 B4", 2: "B3 B4 B1", 3: "B4 B1 B2", 4: "B1 B2 B3", 5: "B2 B3 B4"}
     for entry_id, expected in names.items():
@@ -111,6 +111,6 @@ def test_write_sets_are_those_of_the_overview():
 
 
 @pytest.mark.parametrize("ensemble", [("b1", "b2"), ("b1", "b2", "b2"), ("b1", "b2", "b3", "b4")])
-def test_a_record_names_as_many_different_bookies_as_its_ensemble_has(ensemble):
+def test_metadata_with_duplicate_or_wrong_number_of_bookies_is_refused(ensemble):
     with pytest.raises(ConfigurationError, match="has not 3 distinct bookies"):
         metadata(fragments=(Fragment(0, ("b1", "b2", "b3")), Fragment(4, ensemble)))

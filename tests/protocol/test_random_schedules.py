@@ -1,7 +1,7 @@
-"""Random schedules over the real machines, every mode: what may never happen is looked for after each step.
+"""Random schedules over the real machines in every mode, with the laws checked after each step.
 
-A small companion of ``bookspark.lab.simulation``, which goes deeper; here are ensemble changes, crashes, lost answers and several
-recoverers in a few seconds, and prints the seed. ``SCHEDULES`` in the environment multiplies the number of seeds.
+A small companion of ``bookspark.lab.simulation``, which searches deeper: ensemble changes, crashes, lost answers and several
+recoverers in a few seconds; a failure prints its seed. ``SCHEDULES`` in the environment multiplies the number of seeds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TIMEOUT = Unknown(UnknownReason.TIMEOUT)
 
 
 class World:
-    """One schedule. Bookies b1 to b7, of which the ensemble takes the first."""
+    """A schedule with bookies b1 to b7; the ensemble is made of the first ones."""
 
     def __init__(self, seed, guaranteed, volatile, changes, policy=None):
         self.random = random.Random(seed)
@@ -40,7 +40,7 @@ class World:
         self.recovery_rate = self.random.choice([0.01, 0.1])
         self.no_bookies = self.random.randrange(2)
         self.late = []
-        """(bookie, request, is a recoverer's): still to be acted on, but nobody waits for the answer."""
+        """(bookie, request, from a recoverer): requests that still take effect, but whose answers are dropped."""
 
     def run(self, steps):
         for _ in range(steps):
@@ -125,7 +125,7 @@ class World:
                 client.reads_metadata()
 
     def crash(self, name):
-        """The process ends with its connections, and the clients connect to the next one."""
+        """The process ends with its connections, and the clients reconnect."""
         self.crashes -= 1
         bookie = self.pair.bookies(name)
         bookie.crash()
@@ -138,7 +138,7 @@ class World:
         self.late = [entry for entry in self.late if entry[0] != name]
         self.pair.writer.step(BookieBack(name, bookie.incarnation))
 
-    # -- what may never happen
+    # -- laws
 
     def check(self):
         pair = self.pair
@@ -167,14 +167,14 @@ class World:
         assert list(machine.cursors.pending) == sorted(machine.cursors.pending)
 
     def copies(self, entry):
-        """Synced copies that the metadata names."""
+        """Synced copies on bookies that the metadata names."""
         return sum(entry in self.pair.bookies(name).synced for name in self.pair.metadata.write_set_of(entry))
 
 
 @pytest.mark.parametrize("changes", [ChangeMode.AT_ONCE, ChangeMode.DELAYED, ChangeMode.OFF], ids=lambda c: c.name)
 @pytest.mark.parametrize("volatile", [False, True], ids=["PD", "VD"])
 @pytest.mark.parametrize("guaranteed", [False, True], ids=["best_effort", "guaranteed"])
-def test_nothing_confirmed_is_lost(guaranteed, volatile, changes):
+def test_no_schedule_loses_a_confirmed_entry(guaranteed, volatile, changes):
     for seed in range(SEEDS):
         world = World(seed, guaranteed, volatile, changes)
         try:
@@ -183,8 +183,8 @@ def test_nothing_confirmed_is_lost(guaranteed, volatile, changes):
             raise AssertionError(f"seed {seed}: {failure}") from failure
 
 
-class TestACheckThatCannotFailChecksNothing:
-    """Each protection that is taken away is missed within some hundred schedules."""
+class TestSchedulesDetectFaults:
+    """Within some hundred schedules the checks detect each removed protection."""
 
     def hunt(self, guaranteed, volatile, policy=None):
         for seed in range(1000):
@@ -194,18 +194,18 @@ class TestACheckThatCannotFailChecksNothing:
                 return str(failure)
         return ""
 
-    def test_pinning(self):
+    def test_missing_pinning_is_detected(self):
         class WithoutPinning(GuaranteedWriteQuorum):
             def replaceable(self, failed, confirmed, metadata):
                 return failed
 
         assert "is confirmed" in self.hunt(True, False, WithoutPinning())
 
-    def test_counting_only_bookies_that_stay(self, monkeypatch):
+    def test_counting_acks_of_leaving_bookies_is_detected(self, monkeypatch):
         monkeypatch.setattr(Persistent, "holders", lambda self, add, leaving: add.acks)
         assert self.hunt(True, False)
 
-    def test_taking_back_the_acks_of_replaced_bookies(self, monkeypatch):
+    def test_inherited_acks_of_replaced_bookies_are_detected(self, monkeypatch):
         changed = LedgerWriter._changed
 
         def inherited(self, change):
@@ -217,15 +217,15 @@ class TestACheckThatCannotFailChecksNothing:
         monkeypatch.setattr(LedgerWriter, "_changed", inherited)
         assert self.hunt(False, False)
 
-    def test_lac_by_the_sync_and_not_by_the_ack(self, monkeypatch):
+    def test_lac_by_ack_instead_of_sync_is_detected(self, monkeypatch):
         monkeypatch.setattr(Volatile, "holders", lambda self, add, leaving: add.acks - leaving)
         assert "is confirmed" in self.hunt(False, True)
 
-    def test_recovery_from_lafr(self, monkeypatch):
+    def test_recovery_from_lac_instead_of_lafr_is_detected(self, monkeypatch):
         monkeypatch.setattr(GuaranteedWriteQuorum, "recover_after", lambda self, lac, lafr: lac)
         assert "below write quorum" in self.hunt(True, False)
 
-    def test_recovery_reads_the_ensemble_that_it_began_with(self, monkeypatch):
+    def test_recovery_reading_its_new_ensemble_is_detected(self, monkeypatch):
         chosen = LedgerRecovery._bookies_chosen
 
         def reads_its_own(self, event):

@@ -1,4 +1,4 @@
-"""Ledger recovery's decisions, one test a sentence of the sources."""
+"""Decisions of ledger recovery, one test for each sentence of the sources."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def fencing(found=IN_RECOVERY):
 
 
 def lac(recovery, **by_bookie):
-    """Answers to the fencing LAC reads; None: Unknown."""
+    """Answers to the fencing LAC reads; None is Unknown."""
     actions = []
     for bookie, value in by_bookie.items():
         answer = LacAnswered(bookie, LOST) if value is None else LacAnswered(bookie, OK, value)
@@ -53,18 +53,18 @@ def read(recovery, bookie, first, count, following=NO):
     return recovery.step(ReadAnswered(bookie, first, last, following, f"{first}..{last}", 10 * (last + 1)))
 
 
-def test_an_open_ledger_is_first_marked_in_recovery():
+def test_open_ledger_is_first_marked_in_recovery():
     recovery, actions = fencing(metadata())
     assert actions == [WriteMetadata(IN_RECOVERY, 3)]
     assert recovery.step(MetadataWritten(4)) == [SendReadLac(b, fence=True) for b in ("b1", "b2", "b3")]
 
 
-def test_a_closed_ledger_needs_no_recovery():
+def test_closed_ledger_needs_no_recovery():
     assert fencing(closed(4, 50))[1] == [Finish(closed(4, 50), 3)]
 
 
 def test_lac_reads_and_recovery_reads_carry_the_fence_flag():
-    """Trap 1, BookKeeper #2616: an unfenced recovery read lets the writer go on at a bookie that answered it."""
+    """Trap 1, BookKeeper #2616: an unfenced recovery read lets the writer continue on the bookie that answered it."""
     recovery, fences = fencing()
     assert all(action.fence for action in fences)
     reads = lac(recovery, b1=-1, b2=-1)
@@ -78,27 +78,27 @@ def test_reading_begins_once_every_ack_quorum_has_a_fenced_bookie():
     assert [action.first for action in lac(recovery, b2=-1)] == [5, 5, 5]
 
 
-def test_reading_starts_after_the_highest_lac_heard():
+def test_reading_starts_after_the_highest_lac():
     recovery, _ = fencing()
     assert {action.first for action in lac(recovery, b3=1, b1=7)} == {8}
 
 
 def test_reading_starts_at_the_last_fragment_if_the_lac_is_older():
-    """Trap 2: max(highest LAC heard, first entry of the last fragment − 1) + 1."""
+    """Trap 2: max(highest LAC, first entry of the last fragment − 1) + 1."""
     two = (Fragment(0, ("b1", "b2", "b3")), Fragment(20, ("b1", "b2", "b4")))
     recovery, fences = fencing(metadata(state=LedgerState.IN_RECOVERY, fragments=two))
     assert [action.bookie for action in fences] == ["b1", "b2", "b4"]
     assert {action.first for action in lac(recovery, b1=11, b4=12)} == {20}
 
 
-def test_fencing_stops_when_an_ack_quorum_is_out_of_reach():
+def test_recovery_stops_if_an_ack_quorum_cannot_be_fenced():
     recovery, _ = fencing()
     (fail,) = lac(recovery, b1=None, b2=None)
     assert isinstance(fail.error, LedgerRecoveryError)
     assert "fenced" in str(fail.error)
 
 
-def test_one_hung_bookie_blocks_nothing():
+def test_single_hung_bookie_does_not_block_recovery():
     """BookKeeper #1067."""
     recovery, _ = fencing()
     lac(recovery, b1=-1, b2=-1)
@@ -112,7 +112,7 @@ def test_one_hung_bookie_blocks_nothing():
     assert recovery.step(MetadataWritten(4)) == [Finish(closed(2, 30), 4)]
 
 
-def test_an_entry_on_one_bookie_is_recovered_even_after_a_negative():
+def test_entry_of_a_single_bookie_is_recovered_even_after_a_negative():
     recovery, _ = fencing()
     lac(recovery, b1=-1, b2=-1)
     assert read(recovery, "b2", 0, 0) == []
@@ -120,7 +120,7 @@ def test_an_entry_on_one_bookie_is_recovered_even_after_a_negative():
     assert isinstance(write, SendAdd)
 
 
-def test_the_ledger_ends_before_an_entry_that_a_quorum_coverage_denies():
+def test_ledger_ends_before_an_entry_denied_by_a_quorum_coverage():
     recovery, _ = fencing()
     lac(recovery, b1=-1, b2=-1)
     read(recovery, "b2", 0, 0)
@@ -128,7 +128,7 @@ def test_the_ledger_ends_before_an_entry_that_a_quorum_coverage_denies():
 
 
 def test_unknown_answers_never_end_a_ledger():
-    """BP-46: a bookie that lost data answers Unknown, and truncating on it loses what was acknowledged (scenario 2)."""
+    """BP-46: a bookie that lost data answers Unknown; truncating on it loses acknowledged entries (scenario 2)."""
     recovery, _ = fencing()
     lac(recovery, b1=-1, b2=-1)
     limbo = Unknown(UnknownReason.LIMBO)
@@ -140,7 +140,7 @@ def test_unknown_answers_never_end_a_ledger():
     assert recovery.phase is RecoveryPhase.DONE
 
 
-def test_the_length_of_a_ledger_with_nothing_to_write_back_is_read():
+def test_length_is_read_if_no_entry_is_written_back():
     recovery, _ = fencing()
     lac(recovery, b1=6, b2=6)
     read(recovery, "b1", 7, 0)
@@ -150,7 +150,7 @@ def test_the_length_of_a_ledger_with_nothing_to_write_back_is_read():
     assert recovery.step(ReadAnswered("b2", 6, 6, OK, "6..6", 70)) == [WriteMetadata(closed(6, 70), 3)]
 
 
-def test_the_length_is_never_taken_from_a_late_answer_of_the_reading_phase():
+def test_length_never_comes_from_a_late_answer_of_the_reading_phase():
     recovery, _ = fencing()
     lac(recovery, b1=0, b2=0)
     read(recovery, "b2", 1, 0)
@@ -160,7 +160,7 @@ def test_the_length_is_never_taken_from_a_late_answer_of_the_reading_phase():
     assert recovery.step(ReadAnswered("b1", 0, 0, OK, "0..0", 10)) == [WriteMetadata(closed(0, 10), 3)]
 
 
-def test_a_confirmed_entry_that_nobody_returns_stops_the_recovery():
+def test_unreadable_confirmed_entry_stops_the_recovery():
     recovery, _ = fencing()
     lac(recovery, b1=6, b2=6)
     read(recovery, "b1", 7, 0)
@@ -171,7 +171,7 @@ def test_a_confirmed_entry_that_nobody_returns_stops_the_recovery():
     assert isinstance(fail.error, LedgerRecoveryError)
 
 
-def test_what_cannot_be_written_back_to_an_ack_quorum_stops_the_recovery():
+def test_write_back_without_an_ack_quorum_stops_the_recovery():
     recovery, _ = fencing()
     lac(recovery, b1=-1, b2=-1)
     read(recovery, "b1", 0, 1)
@@ -180,14 +180,14 @@ def test_what_cannot_be_written_back_to_an_ack_quorum_stops_the_recovery():
     assert isinstance(fail.error, LedgerRecoveryError)
 
 
-def test_write_backs_carry_the_lac_found_at_fencing():
+def test_write_backs_carry_the_lac_seen_at_fencing():
     recovery, _ = fencing()
     lac(recovery, b1=3, b2=5)
     (write,) = read(recovery, "b1", 6, 2)
     assert write.last_add_confirmed == 5
 
 
-def test_the_later_of_two_recoverers_adopts_the_closed_metadata():
+def test_later_of_two_recoverers_adopts_the_closed_metadata():
     """Trap 5."""
     recovery, _ = fencing()
     lac(recovery, b1=-1, b2=-1)
@@ -197,7 +197,7 @@ def test_the_later_of_two_recoverers_adopts_the_closed_metadata():
     assert recovery.step(MetadataRead(closed(0, 9), 8)) == [Finish(closed(0, 9), 8)]
 
 
-def test_a_lost_compare_and_set_without_a_close_starts_again():
+def test_recovery_restarts_if_its_closing_write_conflicts():
     recovery, _ = fencing()
     lac(recovery, b1=-1, b2=-1)
     read(recovery, "b1", 0, 0)
@@ -217,21 +217,21 @@ def test_late_answers_of_an_earlier_round_change_nothing():
     assert recovery.next_entry_id == 1
 
 
-def test_a_striped_ledger_is_read_entry_by_entry_from_each_write_set():
+def test_striped_ledger_is_read_entry_by_entry_from_each_write_set():
     found = metadata(e=4, wq=2, aq=2, state=LedgerState.IN_RECOVERY)
     recovery, _ = fencing(found)
     reads = lac(recovery, b1=0, b2=-1, b3=0, b4=0)
     assert reads == [SendRead("b2", 1, 1, fence=True), SendRead("b3", 1, 1, fence=True)]
 
 
-def test_a_wrong_password_fails_at_once():
+def test_wrong_password_fails_the_recovery_at_once():
     recovery, _ = fencing()
     (fail,) = recovery.step(LacAnswered("b1", Unknown(UnknownReason.UNAUTHORIZED)))
     assert isinstance(fail.error, UnauthorizedAccessError)
 
 
 @pytest.mark.parametrize("found", [metadata(), IN_RECOVERY])
-def test_a_deadline_ends_it_in_any_phase(found):
+def test_deadline_ends_recovery(found):
     recovery, _ = fencing(found)
     (fail,) = recovery.step(DeadlinePassed())
     assert isinstance(fail, Fail)

@@ -1,4 +1,4 @@
-"""Ledger recovery that replaces bookies of its own, and the recovery of guaranteed ledgers."""
+"""Ledger recovery that replaces bookies, and recovery of guaranteed ledgers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FIRST = Fragment(0, ("b1", "b2", "b3"))
 
 
 def to_write_back(**options):
-    """e0 on all, e1 on b1 alone, under recovery up to the write-back of e1."""
+    """A recovery up to the write-back of e1; e0 is on all bookies, e1 on b1 alone."""
     pair = LedgerPair(**options)
     pair.appended()
     pair.append()
@@ -30,7 +30,7 @@ def to_write_back(**options):
 
 
 def begins_again(recovery):
-    """The closing compare-and-set is lost. Recovery finds e1 on b1 once more, and closes the ledger."""
+    """The closing compare-and-set fails. Recovery reads e1 from b1 again and closes the ledger."""
     recovery.writes()
     recovery.reads_metadata()
     recovery.answers("b1", -1)
@@ -39,7 +39,7 @@ def begins_again(recovery):
     recovery.runs()
 
 
-def test_a_bookie_that_an_ack_quorum_can_do_without_is_not_replaced():
+def test_failed_bookie_is_not_replaced_if_an_ack_quorum_remains():
     _, recovery = to_write_back()
     recovery.refuses("b2", 1)
     recovery.answers("b1", 1)
@@ -48,7 +48,7 @@ def test_a_bookie_that_an_ack_quorum_can_do_without_is_not_replaced():
     assert recovery.closed.fragments == (FIRST,)
 
 
-def test_two_bookies_reject_the_same_entry_and_both_are_replaced():
+def test_two_bookies_that_reject_an_entry_are_both_replaced():
     _, recovery = to_write_back()
     recovery.refuses("b2", 1)
     recovery.refuses("b3", 1)
@@ -61,7 +61,7 @@ def test_two_bookies_reject_the_same_entry_and_both_are_replaced():
     assert recovery.closed.last_entry_id == 1
 
 
-def test_its_ensemble_change_goes_into_the_closing_write_only():
+def test_ensemble_change_of_recovery_is_written_only_with_the_close():
     """Trap 2, BookKeeper #2615."""
     pair, recovery = to_write_back()
     recovery.refuses("b2", 1)
@@ -74,7 +74,7 @@ def test_its_ensemble_change_goes_into_the_closing_write_only():
     assert (write.metadata.state, len(write.metadata.fragments)) == (LedgerState.CLOSED, 2)
 
 
-def test_it_reads_on_from_the_ensemble_that_it_began_with():
+def test_recovery_keeps_reading_from_its_first_ensemble():
     _, recovery = to_write_back()
     recovery.refuses("b2", 1)
     recovery.refuses("b3", 1)
@@ -84,7 +84,7 @@ def test_it_reads_on_from_the_ensemble_that_it_began_with():
     assert {bookie for bookie, request in recovery.sent if hasattr(request, "fence")} == {"b1", "b2", "b3"}
 
 
-def test_a_replacement_that_refuses_as_well_is_replaced():
+def test_replacement_that_refuses_is_replaced():
     _, recovery = to_write_back()
     recovery.refuses("b2", 1)
     recovery.refuses("b3", 1)
@@ -96,7 +96,7 @@ def test_a_replacement_that_refuses_as_well_is_replaced():
     assert recovery.closed.last_fragment == Fragment(1, ("b1", "b6", "b7"))
 
 
-def test_one_that_refuses_while_bookies_are_chosen_is_replaced_with_the_others():
+def test_bookie_that_refuses_during_the_choice_is_replaced_with_the_others():
     _, recovery = to_write_back()
     recovery.refuses("b2", 1)
     recovery.refuses("b3", 1)
@@ -108,7 +108,7 @@ def test_one_that_refuses_while_bookies_are_chosen_is_replaced_with_the_others()
     assert recovery.closed.last_fragment == Fragment(1, ("b4", "b5", "b6"))
 
 
-def test_a_late_answer_of_a_replaced_bookie_does_not_count():
+def test_late_answer_of_a_replaced_bookie_does_not_count():
     pair, recovery = to_write_back()
     recovery.parks("b1", 1)
     sent_to_b2 = [request for bookie, request in recovery.sent if bookie == "b2"]
@@ -120,7 +120,7 @@ def test_a_late_answer_of_a_replaced_bookie_does_not_count():
     assert recovery.machine.next_entry_id == 1, "b1 alone of the new write set has it"
 
 
-def test_a_lost_compare_and_set_forgets_the_ensemble_change():
+def test_lost_compare_and_set_drops_the_ensemble_change():
     pair, recovery = to_write_back()
     other = pair.recoverer()
     recovery.refuses("b2", 1)
@@ -135,8 +135,8 @@ def test_a_lost_compare_and_set_forgets_the_ensemble_change():
     assert other.closed is None
 
 
-def test_a_lost_compare_and_set_keeps_what_the_other_client_wrote():
-    """Re-replication names b7 in place of b3 while recovery replaces b2 and b6 in the last fragment."""
+def test_lost_compare_and_set_keeps_the_other_clients_change():
+    """Re-replication replaces b3 by b7 while recovery replaces b2 and b6 in the last fragment."""
     pair = LedgerPair()
     pair.appended()
     pair.append()
@@ -159,7 +159,7 @@ def test_a_lost_compare_and_set_keeps_what_the_other_client_wrote():
     assert recovery.closed.last_entry_id == 1
 
 
-def test_without_bookies_to_choose_from_it_stops_and_changes_nothing():
+def test_recovery_without_spare_bookies_stops_and_changes_nothing():
     pair, recovery = to_write_back()
     recovery.refuses("b2", 1)
     recovery.refuses("b3", 1)
@@ -168,7 +168,7 @@ def test_without_bookies_to_choose_from_it_stops_and_changes_nothing():
     assert pair.metadata.state is LedgerState.IN_RECOVERY
 
 
-def test_it_fails_half_way_and_succeeds_later():
+def test_stopped_recovery_succeeds_on_a_later_attempt():
     pair, recovery = to_write_back()
     recovery.refuses("b2", 1)
     recovery.refuses("b3", 1)
@@ -177,9 +177,9 @@ def test_it_fails_half_way_and_succeeds_later():
 
 
 class TestAckQuorumReads:
-    """The text of BP-46: an entry is recoverable at AQ positive reads."""
+    """BP-46: an entry is recoverable at AQ positive reads."""
 
-    def test_one_copy_among_unknown_answers_is_not_enough(self):
+    def test_single_copy_among_unknown_answers_stops_recovery(self):
         pair = LedgerPair()
         pair.append()
         pair.writer.answers("b1", 0)
@@ -192,7 +192,7 @@ class TestAckQuorumReads:
         recovery.refuses("b3", 0)
         assert isinstance(recovery.error, LedgerRecoveryError)
 
-    def test_the_run_is_what_all_of_the_ack_quorum_have(self):
+    def test_recovered_run_has_only_entries_on_an_ack_quorum(self):
         pair = LedgerPair()
         pair.append(3)
         pair.writer.answers("b1")
@@ -207,10 +207,10 @@ class TestAckQuorumReads:
 
 
 class TestGuaranteed:
-    """Tweak 3: recovery starts after LAFR, writes back to WQ, and never closes below the highest LAC heard."""
+    """Tweak 3: recovery starts after LAFR, writes back to WQ, and never closes below the highest LAC seen."""
 
     def confirmed_at_an_ack_quorum(self):
-        """e0 on all, e1 and e2 confirmed by b1 and b2, e3 on b1."""
+        """e0 is on all bookies, e1 and e2 are confirmed by b1 and b2, e3 is on b1."""
         pair = LedgerPair(guaranteed=True)
         pair.appended()
         pair.append(3)
@@ -221,7 +221,7 @@ class TestGuaranteed:
         pair.writer.answers("b1", 4)
         return pair
 
-    def test_it_starts_after_lafr(self):
+    def test_recovery_starts_after_lafr(self):
         pair = self.confirmed_at_an_ack_quorum()
         recovery = pair.recoverer()
         recovery.writes()
@@ -230,26 +230,26 @@ class TestGuaranteed:
         assert (recovery.machine.last_add_fully_replicated, recovery.machine.last_add_confirmed) == (0, 2)
         assert recovery.machine.next_entry_id == 1
 
-    def test_after_the_close_every_entry_is_on_its_write_quorum(self):
+    def test_closed_ledger_has_every_entry_on_its_write_quorum(self):
         pair = self.confirmed_at_an_ack_quorum()
         closed = pair.recover().closed
         assert closed.last_entry_id == 2
         assert all(len(pair.replicas(entry)) == 3 for entry in range(3))
 
-    def test_a_bookie_that_is_down_is_replaced(self):
+    def test_unreachable_bookie_is_replaced(self):
         pair = self.confirmed_at_an_ack_quorum()
         closed = pair.recover("b3", spares=("b4",)).closed
         assert closed.fragments == (FIRST, Fragment(1, ("b1", "b2", "b4")))
         assert all(len(pair.replicas(entry)) == 3 for entry in range(3))
 
-    def test_without_bookies_it_stops_and_can_be_tried_again(self):
+    def test_recovery_without_spare_bookies_stops_and_can_be_retried(self):
         pair = self.confirmed_at_an_ack_quorum()
         assert isinstance(pair.recover("b3").error, LedgerRecoveryError)
         assert pair.metadata.state is LedgerState.IN_RECOVERY
         assert pair.recover().closed.last_entry_id == 2
 
-    def test_never_below_the_highest_lac_heard(self):
-        """Two bookies lost a confirmed entry, against all rules, and deny it: that is no proof that the ledger is shorter."""
+    def test_recovery_never_closes_below_the_highest_lac(self):
+        """Two bookies lost a confirmed entry, against all rules, and deny it: that does not prove a shorter ledger."""
         pair = self.confirmed_at_an_ack_quorum()
         del pair.bookies("b2").entries[2]
         error = pair.recover("b1").error
@@ -268,6 +268,6 @@ class TestGuaranteed:
         assert "confirmed, but seems absent" in str(recovery.error)
 
     @pytest.mark.parametrize("striped", [False, True])
-    def test_recovery_of_a_ledger_that_never_had_an_entry(self, striped):
+    def test_recovered_empty_ledger_is_closed_empty(self, striped):
         pair = LedgerPair(e=4 if striped else 3, guaranteed=True)
         assert pair.recover().closed.last_entry_id == -1

@@ -1,4 +1,4 @@
-"""What is taken for a replay, and what for a Spark checkpoint that was set back."""
+"""Replays of a batch against Spark checkpoints that were set back."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ OTHER = {
 
 
 @pytest.mark.parametrize("case", SAME)
-def test_a_replay_is_taken_for_the_batch_that_is_committed(case: str) -> None:
+def test_replay_of_the_committed_batch_is_recognized(case: str) -> None:
     assert is_committed(header(), batch(5, SAME[case]))
     assert is_committed(header().entering(9), batch(5, SAME[case])), "also from a header"
 
 
 @pytest.mark.parametrize("case", OTHER)
-def test_another_batch_under_the_number_of_the_last_one_is_refused_with_the_way_out(case: str) -> None:
+def test_different_batch_under_the_last_number_is_refused_with_the_remedy(case: str) -> None:
     for known in (header(), header().entering(9)):
         with pytest.raises(CheckpointRewoundError) as raised:
             is_committed(known, batch(5, OTHER[case]))
@@ -59,13 +59,13 @@ def test_another_batch_under_the_number_of_the_last_one_is_refused_with_the_way_
         assert "acceptReplay to 5" in text
 
 
-def test_what_is_to_be_taken_for_the_batch_of_its_number_is_and_an_older_one_is_not() -> None:
+def test_batch_without_fingerprint_is_a_replay_unless_older() -> None:
     assert is_committed(header(), batch(5, None))
     with pytest.raises(CheckpointRewoundError, match="the log has batch 5"):
         is_committed(header(), batch(4, None))
 
 
-def test_a_commit_of_an_earlier_version_is_told_by_its_number_of_rows_and_its_header_by_the_batch_number() -> None:
+def test_commit_of_an_earlier_version_is_compared_by_rows_or_batch_number() -> None:
     assert is_committed(header(None), batch(5, KEPT))
     with pytest.raises(CheckpointRewoundError):
         is_committed(header(None), batch(5, KEPT._replace(rows=11)))
@@ -76,7 +76,7 @@ def test_a_commit_of_an_earlier_version_is_told_by_its_number_of_rows_and_its_he
 
 
 def new_batch(before: dict[int, Fingerprint] | None) -> Batch:
-    """``before``: the plans that its checkpoint has. None: they are not compared."""
+    """``before``: the plans in its Spark checkpoint. None: plans are not compared."""
     plan = None if before is None else lambda number: before.get(number, Fingerprint(0))
     return Batch("orders", "q", 7, Fingerprint(1), "/the/checkpoint", plan)
 
@@ -90,26 +90,26 @@ def new_batch(before: dict[int, Fingerprint] | None) -> Batch:
     ],
     ids=["the same plan", "planned anew up to the same offsets", "not known"],
 )
-def test_a_new_batch_follows_the_last_one_if_its_checkpoint_has_that(own: Fingerprint) -> None:
+def test_new_batch_is_accepted_if_its_checkpoint_has_the_last_batch(own: Fingerprint) -> None:
     assert not is_committed(header(), new_batch({5: own, 6: Fingerprint(0, "", "another", "further")}))
     assert not is_committed(header(Fingerprint(10)), new_batch({5: Fingerprint(0, "", "later", "further")}))
     assert not is_committed(header(), new_batch(None)), "the run has written to the log before"
     assert not is_committed(CommitHeader(), new_batch({}))
 
 
-def test_a_new_batch_whose_checkpoint_has_another_batch_as_the_last_one_is_refused() -> None:
+def test_new_batch_whose_checkpoint_has_another_last_batch_is_refused() -> None:
     with pytest.raises(
         CheckpointRewoundError, match=r"batch 7 may have rows that are in the log.*two queries have copies"
     ):
         is_committed(header(), new_batch({5: Fingerprint(0, "", "later", "further")}))
 
 
-def test_a_last_batch_that_only_the_recovery_found_is_compared_like_any_other() -> None:
-    """What a reader of the log saw before is not what counts: a run was refused that had written that batch itself."""
+def test_last_batch_seen_only_by_recovery_is_compared_too() -> None:
+    """The earlier view of a log reader does not count: a run was refused that had written that batch itself."""
     assert not is_committed(header(), new_batch({4: KEPT, 5: KEPT}))
 
 
-def test_a_digest_of_an_earlier_version_that_took_in_no_files_is_not_compared_with_one_that_does() -> None:
+def test_digest_without_files_is_not_compared_with_a_digest_of_files() -> None:
     now = KEPT._replace(plan="later", offsets=f"{FILES}offsets")
     assert is_committed(header(), batch(5, now)), "the sum over the rows tells"
     with pytest.raises(CheckpointRewoundError):
@@ -134,11 +134,11 @@ PLANNED = Fingerprint(0, "", "plan", "offsets")
     ],
     ids=["no plan", "the same plan", "the same offsets", "other offsets", "offsets not known", "of other things"],
 )
-def test_what_the_plans_alone_allow(other: Fingerprint, may_be: bool) -> None:
+def test_plans_match_if_plan_or_offsets_agree(other: Fingerprint, may_be: bool) -> None:
     assert PLANNED.may_be_planned_as(other) is other.may_be_planned_as(PLANNED) is may_be
 
 
-def test_the_next_commit_says_where_it_begins_and_is_of_no_earlier_time() -> None:
+def test_next_commit_has_its_start_and_no_earlier_time() -> None:
     first = Commit("q", 1, "run", 1, (EntryRange(7, 0, 9, 10, 100),), time_ms=50)
     assert CommitHeader().placed(first) == first
     after = CommitHeader().followed_by(first)
@@ -147,6 +147,6 @@ def test_the_next_commit_says_where_it_begins_and_is_of_no_earlier_time() -> Non
     assert after.placed(Commit("q", 2, "run", 1, (), time_ms=60)).time_ms == 60
 
 
-def test_the_last_streaming_query_is_no_batch_write() -> None:
+def test_last_query_ignores_batch_writes() -> None:
     assert CommitHeader().last_query == ""
     assert CommitHeader(last_batches={"q1": 5, "q2": 3, f"{TXN}app": 1}).last_query == "q2"

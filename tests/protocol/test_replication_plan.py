@@ -1,4 +1,4 @@
-"""Autorecovery's decisions and the integrity plan, against dumb twins that look at every id."""
+"""Decisions of autorecovery and the integrity plan, against simple twins that check every id."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ def ids(ranges):
 
 
 class TestAuditor:
-    def test_each_fragment_that_lost_a_bookie_is_repaired_with_all_that_it_lost(self):
+    def test_repair_of_each_fragment_replaces_all_its_lost_bookies(self):
         assert list(repairs(CLOSED, {"b3", "b2"})) == [
             Repair(0, 4, ("b1", "b2", "b3"), ("b2", "b3")),
             Repair(5, 9, ("b1", "b2", "b4"), ("b2",)),
         ]
 
-    def test_the_last_fragment_of_a_ledger_that_is_not_closed_is_its_writers(self):
+    def test_last_fragment_of_an_open_ledger_waits_for_its_writer(self):
         assert list(repairs(OPEN, {"b1"})) == [Repair(0, 4, ("b1", "b2", "b3"), ("b1",))]
         assert waits_for_close(OPEN, {"b4"})
         assert not waits_for_close(OPEN, {"b3"})
         assert not waits_for_close(CLOSED, {"b4"})
 
-    def test_an_empty_ledger_names_other_bookies_and_nothing_is_copied(self):
-        """A record that goes on naming a lost bookie would keep it from being decommissioned for ever."""
+    def test_empty_ledger_is_repaired_without_copies(self):
+        """A record that still names a lost bookie would block its decommissioning for ever."""
         empty = metadata(state=LedgerState.CLOSED, last_entry_id=-1, length=0)
         (repair,) = repairs(empty, {"b1"})
         assert list(unreadable(empty, repair)) == []
@@ -59,7 +59,7 @@ class TestAuditor:
         after = repaired(empty, repair, {"b1": "b4"})
         assert after is not None and after.last_fragment.ensemble == ("b4", "b2", "b3")
 
-    def test_a_copy_is_named_only_in_the_fragment_that_it_was_made_for(self):
+    def test_copy_is_named_only_in_its_own_fragment(self):
         (repair,) = repairs(CLOSED, {"b3"})
         chosen = {"b3": "b9"}
         assert list(copies(CLOSED, repair, chosen)) == [Copy(0, 4, "b9")]
@@ -67,27 +67,27 @@ class TestAuditor:
         assert changed.fragments == (Fragment(0, ("b1", "b2", "b9")), TWO[1])
         assert (changed.state, changed.last_entry_id) == (LedgerState.CLOSED, 9)
 
-    def test_a_writers_ensemble_change_meanwhile_is_kept(self):
+    def test_repair_keeps_a_concurrent_ensemble_change(self):
         (repair,) = repairs(OPEN, {"b3"})
         now = OPEN.with_ensemble(7, ("b1", "b5", "b4"))
         assert repaired(now, repair, {"b3": "b9"}).fragments == (
             Fragment(0, ("b1", "b2", "b9")), TWO[1], Fragment(7, ("b1", "b5", "b4")),
         )  # fmt: skip
 
-    def test_a_fragment_that_was_changed_meanwhile_is_looked_at_anew(self):
+    def test_repair_of_a_concurrently_changed_fragment_is_dropped(self):
         (repair,) = repairs(CLOSED, {"b3"})
         assert repaired(CLOSED.re_replicated(0, {"b3": "b8"}), repair, {"b3": "b9"}) is None
 
-    def test_the_replacement_is_no_member_of_the_ensemble(self):
+    def test_replacement_must_be_outside_the_ensemble(self):
         (repair,) = repairs(CLOSED, {"b3"})
         with pytest.raises(AssertionError):
             list(copies(CLOSED, repair, {"b3": "b1"}))
 
-    def test_what_no_copy_can_be_made_of_is_told(self):
+    def test_entries_without_any_source_are_unreadable(self):
         (repair, _) = repairs(CLOSED, {"b1", "b2", "b3"})
         assert list(unreadable(CLOSED, repair)) == [Unreadable(0, 4, ("b1", "b2", "b3"))]
 
-    def test_striped_only_some_entries_are_lost_with_two_bookies(self):
+    def test_striped_ledger_loses_only_some_entries_with_two_bookies(self):
         closed = metadata(e=3, wq=2, aq=2, state=LedgerState.CLOSED, last_entry_id=6, length=70)
         (repair,) = repairs(closed, {"b1", "b2"})
         assert [u.first for u in unreadable(closed, repair)] == [0, 3, 6]
@@ -96,29 +96,29 @@ class TestAuditor:
 class TestMayFence:
     LOST = frozenset({"b4"})
 
-    def test_not_before_the_grace_time(self):
+    def test_fencing_waits_for_the_grace_time(self):
         assert not may_fence(OPEN, OPEN, self.LOST, 29.0, 30.0)
         assert may_fence(OPEN, OPEN, self.LOST, 30.0, 30.0)
 
-    def test_not_when_the_bookie_is_back(self):
+    def test_no_fencing_if_the_bookie_is_back(self):
         assert not may_fence(OPEN, OPEN, frozenset(), 60.0, 30.0)
 
-    def test_not_when_the_writer_changed_its_ensemble(self):
+    def test_no_fencing_if_the_writer_changed_its_ensemble(self):
         assert not may_fence(OPEN, OPEN.with_ensemble(8, ("b1", "b2", "b5")), self.LOST, 60.0, 30.0)
         assert not may_fence(OPEN, OPEN.with_ensemble(8, ("b1", "b5", "b4")), self.LOST, 60.0, 30.0)
 
-    def test_not_when_it_is_closed(self):
+    def test_no_fencing_of_a_closed_ledger(self):
         assert not may_fence(OPEN, CLOSED, self.LOST, 60.0, 30.0)
 
-    def test_not_when_a_recoverer_has_just_begun(self):
+    def test_no_fencing_if_a_recovery_just_began(self):
         assert not may_fence(OPEN, OPEN.in_recovery(), self.LOST, 60.0, 30.0)
 
-    def test_a_recovery_that_died_half_way_is_done_again(self):
+    def test_abandoned_recovery_may_be_repeated(self):
         assert may_fence(OPEN.in_recovery(), OPEN.in_recovery(), self.LOST, 60.0, 30.0)
 
 
 @pytest.mark.parametrize(("e", "wq"), [(e, wq) for e in range(1, 6) for wq in range(1, e + 1)])
-def test_the_write_set_of_an_entry_is_that_of_its_fragment(e, wq):
+def test_write_set_of_an_entry_comes_from_its_fragment(e, wq):
     first, second = tuple(f"a{i}" for i in range(e)), tuple(f"b{i}" for i in range(e))
     m = metadata(e=e, wq=wq, aq=1, fragments=(Fragment(0, first), Fragment(7, second)))
     for entry_id in range(20):
@@ -127,7 +127,7 @@ def test_the_write_set_of_an_entry_is_that_of_its_fragment(e, wq):
 
 
 @pytest.mark.parametrize(("e", "wq"), [(e, wq) for e in range(1, 6) for wq in range(1, e + 1)])
-def test_a_stripe_is_what_the_write_sets_say(e, wq):
+def test_stripe_equals_the_write_sets(e, wq):
     shape = metadata(e=e, wq=wq, aq=1)
     for position in range(e):
         for first in range(7):
@@ -137,12 +137,12 @@ def test_a_stripe_is_what_the_write_sets_say(e, wq):
 
 
 class TestIntegrity:
-    def test_a_bookie_lacks_what_is_assigned_to_it_in_any_fragment(self):
+    def test_bookie_lacks_its_assigned_entries_of_any_fragment(self):
         assert list(lacks(CLOSED, "b1", [(2, 3), (8, 20)])) == [Copy(0, 1, "b1"), Copy(4, 4, "b1"), Copy(5, 7, "b1")]
         assert list(lacks(CLOSED, "b4", [])) == [Copy(5, 9, "b4")]
         assert list(lacks(CLOSED, "b7", [])) == []
 
-    def test_an_open_fragment_is_judged_up_to_the_lac(self):
+    def test_open_fragment_is_judged_up_to_the_lac(self):
         assert list(assigned(OPEN, "b4")) == []
         assert list(lacks(OPEN, "b4", [(5, 5)], last_add_confirmed=7)) == [Copy(6, 7, "b4")]
         assert list(lacks(OPEN, "b3", [(0, 3)])) == [Copy(4, 4, "b3")]
@@ -161,7 +161,7 @@ ranges = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 4)), max_size=8).m
 
 
 @given(ranges, ranges)
-def test_missing_is_the_difference(wanted, held):
+def test_missing_is_the_set_difference(wanted, held):
     result = list(missing(wanted, held))
     assert ids(result) == sorted(set(ids(wanted)) - set(ids(held)))
 
@@ -175,5 +175,5 @@ def test_missing_is_the_difference(wanted, held):
         (1, [Piece(0, 29, ("b1", "b2", "b3"))]),
     ],
 )
-def test_pieces_become_few_by_what_lies_between_the_nearest(count_max, expected):
+def test_nearest_pieces_are_joined_down_to_the_limit(count_max, expected):
     assert few(PIECES, count_max) == expected

@@ -1,4 +1,4 @@
-"""Where the runs end in which entries are copied."""
+"""Ends of the runs in which entries are copied."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ ENTRIES = 10 * PER_RUN
         (30, [29, 229], 229),
     ],
 )
-def test_a_run_ends_where_a_batch_does(first, batch_ends, end):
+def test_run_ends_at_the_end_of_an_entry_batch(first, batch_ends, end):
     assert run_end(first, PER_RUN, batch_ends) == end
 
 
 @pytest.mark.parametrize("batch_ends", [[29], [230], [29, 230]])
-def test_a_run_in_which_no_batch_ends_is_as_long_as_without_them(batch_ends):
+def test_run_without_a_batch_end_has_the_usual_length(batch_ends):
     assert run_end(30, PER_RUN, batch_ends) == 129
 
 
-def test_a_run_has_one_entry_at_least_and_no_more_than_it_may():
+def test_run_has_at_least_one_entry_and_at_most_the_limit():
     assert run_entries(closed(9, entry_bytes=3 * RUN_BYTES), 10_000) == 1
     assert run_entries(closed(99_999, entry_bytes=1), 10_000) == 10_000
     assert run_entries(closed(-1, entry_bytes=1), 10_000) == 10_000
@@ -41,7 +41,7 @@ def test_a_run_has_one_entry_at_least_and_no_more_than_it_may():
 
 
 class Written(Bookies):
-    """Notes the runs that are written."""
+    """Records the written runs."""
 
     def __init__(self, copying):
         super().__init__(copying)
@@ -53,7 +53,7 @@ class Written(Bookies):
 
 
 @pytest.mark.parametrize("batch", [33, 70, 130, 199])
-def test_what_is_copied_is_not_cut_where_it_is_known_where_batches_end(batch):
+def test_copied_runs_end_at_known_batch_ends(batch):
     found = closed(ENTRIES - 1, entry_bytes=RUN_BYTES // PER_RUN)
     ends = [*range(batch - 1, ENTRIES - 1, batch), ENTRIES - 1]
     bookies = Written(EntryCopying(found, [Copy(0, ENTRIES - 1, "b9")], 10_000, batch_ends=ends))
@@ -63,8 +63,8 @@ def test_what_is_copied_is_not_cut_where_it_is_known_where_batches_end(batch):
     assert (0, 2 * PER_RUN // batch * batch - 1) in bookies.runs, "as many batches as fit"
 
 
-def test_long_runs_count_as_long_as_they_are():
-    """Else two of them would be begun where there is room for one."""
+def test_long_runs_use_room_by_their_real_length():
+    """Otherwise two of them would begin in the room of one."""
     found = closed(ENTRIES - 1, entry_bytes=RUN_BYTES // PER_RUN)
     ends = range(PER_RUN - 1, ENTRIES, PER_RUN)
     copying = EntryCopying(found, [Copy(0, ENTRIES - 1, "b9")], 10_000, room=Room(3 * RUN_BYTES), batch_ends=ends)

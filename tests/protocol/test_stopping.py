@@ -1,4 +1,4 @@
-"""What would break if bookies were stopped."""
+"""Dangers of stopping bookies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def ledger(
     last: int | None = 99,
     **more: object,
 ) -> LedgerMetadata:
-    """A ledger of one fragment; ``last`` None: it is not closed."""
+    """A ledger with a single fragment; not closed if ``last`` is None."""
     fields: dict[str, object] = {
         "ledger_id": 7,
         "ensemble_size": len(ensemble),
@@ -46,20 +46,20 @@ def dangers(metadata: LedgerMetadata, *stopped: str, **known: object) -> list[Da
 
 
 @pytest.mark.parametrize("last", [99, None])
-def test_one_of_three_may_be_stopped_and_two_may_not(last: int | None) -> None:
+def test_one_of_three_bookies_may_be_stopped_but_not_two(last: int | None) -> None:
     assert dangers(ledger(last=last), A) == []
     found = dangers(ledger(last=last), A, B)
     assert found[0] == Danger(7, 0, last, 1, 2, TOO_FEW_COPIES)
     assert [one.why for one in found[1:]] == ([] if last is not None else [NOT_RECOVERABLE])
 
 
-def test_a_bookie_that_is_down_counts_as_gone_and_is_itself_no_danger() -> None:
+def test_down_bookie_counts_as_gone_but_is_no_danger_itself() -> None:
     assert dangers(ledger(), A, down={B}) == [Danger(7, 0, 99, 1, 2, TOO_FEW_COPIES)]
     assert dangers(ledger(), down={B, C}) == [], "nobody is to be stopped"
     assert dangers(ledger(), D, down={B, C}) == [], "a stranger to the ledger"
 
 
-def test_entries_that_another_lacks_are_in_danger_and_no_others() -> None:
+def test_only_entries_that_another_bookie_lacks_are_in_danger() -> None:
     assert dangers(ledger(), A, lacking={B: [(10, 19)], C: [(15, 15)]}) == [
         Danger(7, 10, 14, 1, 2, TOO_FEW_COPIES),
         Danger(7, 15, 15, 0, 2, TOO_FEW_COPIES),
@@ -68,38 +68,38 @@ def test_entries_that_another_lacks_are_in_danger_and_no_others() -> None:
     assert dangers(ledger(), A, lacking={A: [(0, 99)], B: [(0, 99)]}) == [], "what it does not hold is not lost with it"
 
 
-def test_what_was_accepted_as_lost_is_no_danger() -> None:
+def test_accepted_loss_is_no_danger() -> None:
     loss = AcceptedLoss("me", 1, (A, B), (Loss(LossKind.ENTRIES, 0, 99, (A, B, C)),))
     assert dangers(ledger(accepted_loss=loss), A) == []
 
 
-def test_an_ack_quorum_of_all_leaves_none_to_spare() -> None:
+def test_ack_quorum_of_all_copies_spares_none() -> None:
     assert dangers(ledger(ack_quorum=3), A) == [Danger(7, 0, 99, 2, 3, TOO_FEW_COPIES)]
 
 
-def test_limbo_and_a_stop_together_keep_an_open_ledger_from_recovery() -> None:
+def test_limbo_and_a_stop_together_block_recovery_of_an_open_ledger() -> None:
     assert dangers(ledger(last=None), A, limbo={B}) == [Danger(7, None, None, None, 2, NOT_RECOVERABLE)]
     assert dangers(ledger(), A, limbo={B}) == [], "a closed one needs none"
 
 
-def test_of_a_striped_ledger_only_write_sets_that_have_entries_count() -> None:
+def test_only_write_sets_with_entries_count_in_striped_ledgers() -> None:
     striped = {"ensemble": (A, B, C, D), "write_quorum": 2, "ack_quorum": 1}
     assert dangers(ledger(**striped), A, C) == []
     assert dangers(ledger(**striped), A, B) == [Danger(7, 0, 99, 0, 1, TOO_FEW_COPIES)]
-    # Entries 1 and 2 lie on b, c and c, d.
+    # Entries 1 and 2 lie on b, c and on c, d.
     fragments = (Fragment(0, (D, C, B, A)), Fragment(1, (A, B, C, D)))
     assert dangers(ledger(**striped, last=2, fragments=fragments), A, B) == []
     assert dangers(ledger(**striped, last=2, fragments=fragments), B, C) == [Danger(7, 1, 2, 0, 1, TOO_FEW_COPIES)]
 
 
-def test_an_empty_closed_ledger_is_in_no_danger() -> None:
+def test_empty_closed_ledger_is_in_no_danger() -> None:
     assert dangers(ledger(last=-1), A, B, C) == []
 
 
 @pytest.mark.parametrize("write_quorum", [1, 2, 3])
 @pytest.mark.parametrize("closed", [True, False])
-def test_it_agrees_with_counting_entry_by_entry(write_quorum: int, closed: bool) -> None:
-    """The dumb twin: every entry of a few, every write set, every choice of who is stopped, is down, lacks or is in limbo."""
+def test_dangers_equal_a_count_entry_by_entry(write_quorum: int, closed: bool) -> None:
+    """A simple twin: each of a few entries, every write set, every choice of stopped, down, lacking or limbo bookies."""
     members = (A, B, C)
     choices = [set(some) for count in range(3) for some in combinations(members, count)]
     for ack_quorum in range(1, write_quorum + 1):
@@ -119,7 +119,7 @@ def test_it_agrees_with_counting_entry_by_entry(write_quorum: int, closed: bool)
                     found = dangers(one, *stopped, down=down, lacking=lacking)
                     pieces = [(d.first_entry_id, d.last_entry_id) for d in found if d.first_entry_id is not None]
                     told = {e for low, high in pieces for e in range(low, 6 if high is None else high + 1)}
-                    # A piece of a striped ledger is told whole if one of its entries is in danger.
+                    # A striped piece is reported whole if one of its entries is in danger.
                     assert wrong <= told
                     if write_quorum == 3:
                         assert wrong == told
@@ -129,17 +129,17 @@ def test_it_agrees_with_counting_entry_by_entry(write_quorum: int, closed: bool)
                     assert any(d.why == NOT_RECOVERABLE for d in found) == (silent and not closed)
 
 
-def test_how_few_may_be_left() -> None:
+def test_fewest_left_counts_the_copies_that_remain() -> None:
     assert fewest_left("abc", 3, 2, False, {"a"}, ()) is None
     assert fewest_left("abc", 3, 2, False, {"a"}, {"b"}) == 1
     assert fewest_left("abc", 3, 2, False, {"a", "b", "c"}, ()) == 0
     assert fewest_left("abc", 3, 2, False, {"d"}, {"b", "c"}) is None
-    # Open: two that are silent are an ack quorum that can't be asked.
+    # Open: two silent bookies are an ack quorum that cannot be asked.
     assert fewest_left("abcd", 4, 2, True, {"a"}, {"b"}) == 2
     assert fewest_left("abcd", 4, 2, False, {"a"}, {"b"}) is None
     # Striped: no entry lies on both a and c.
     assert fewest_left("abcd", 2, 1, False, {"a", "c"}, ()) is None
     assert fewest_left("abcd", 2, 1, False, {"a", "b"}, ()) == 0
-    # At 2 of 3, one that is silent is no ack quorum yet.
+    # At 2 of 3, a single silent bookie is no ack quorum.
     assert fewest_left("abc", 3, 2, True, {"a"}, ()) is None
     assert fewest_left("abc", 3, 3, False, {"a"}, ()) == 2

@@ -1,4 +1,4 @@
-"""The sync cursor, against a deliberately dumb twin that keeps sets."""
+"""The sync cursor, against a simple twin that keeps sets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHAPES = [(e, wq) for e in range(1, 6) for wq in range(1, e + 1)]
 
 
 def dumb(synced, first, e, wq, position):
-    """The highest id such that every id up to it that is assigned is synced; looked up id by id."""
+    """The highest id up to which every assigned id is synced, checked id by id."""
     entry_id = first
     while entry_id in synced or position not in write_set(entry_id, e, wq):
         entry_id += 1
@@ -23,18 +23,18 @@ def dumb(synced, first, e, wq, position):
 
 
 @pytest.mark.parametrize(("e", "wq"), SHAPES)
-def test_an_assignment_holds_what_the_write_sets_say(e, wq):
+def test_assignment_holds_the_ids_of_its_write_sets(e, wq):
     for position in range(e):
         mine = Assignment(0, e, wq, position)
         assert [i for i in range(30) if mine.holds(i)] == [i for i in range(30) if position in write_set(i, e, wq)]
 
 
-def test_unstriped_all_positions_have_the_same_assignment():
+def test_positions_of_an_unstriped_ledger_share_an_assignment():
     assert assignment(5, 3, 3, 0) == assignment(5, 3, 3, 2) == Assignment(5)
     assert assignment(5, 3, 2, 0) != assignment(5, 3, 2, 2)
 
 
-def test_in_order():
+def test_cursor_advances_over_ids_synced_in_order():
     cursor = SyncCursor()
     cursor.assign(Assignment(0))
     assert cursor.last_add_synced == -1
@@ -43,7 +43,7 @@ def test_in_order():
     assert cursor.key() == (Assignment(0), 5, ())
 
 
-def test_bp14_an_id_after_a_gap_goes_into_the_list_of_ranges():
+def test_bp14_id_after_a_gap_is_kept_as_a_range():
     cursor = SyncCursor()
     cursor.assign(Assignment(0))
     cursor.synced(2, 3)
@@ -53,7 +53,7 @@ def test_bp14_an_id_after_a_gap_goes_into_the_list_of_ranges():
     assert cursor.key() == (Assignment(0), 3, ((6, 6),))
 
 
-def test_striped_it_steps_over_ids_of_others():
+def test_striped_cursor_skips_ids_of_other_bookies():
     cursor = SyncCursor()
     cursor.assign(Assignment(0, 3, 1, 1))
     assert cursor.last_add_synced == 0, "e0 is on position 0"
@@ -61,21 +61,21 @@ def test_striped_it_steps_over_ids_of_others():
     assert cursor.last_add_synced == 3, "e4 is the next one here"
 
 
-def test_a_bookie_that_joins_later_starts_before_its_fragment():
+def test_cursor_of_a_late_bookie_starts_before_its_fragment():
     cursor = SyncCursor()
     cursor.assign(Assignment(7))
     assert cursor.last_add_synced == 6
 
 
-def test_what_was_on_disk_at_boot_counts_once_the_assignment_is_known():
+def test_entries_on_disk_at_boot_count_once_the_assignment_is_known():
     cursor = SyncCursor([(0, 4), (6, 6)])
     cursor.assign(Assignment(0))
     assert cursor.last_add_synced == 4
 
 
-def test_a_new_position_starts_again():
-    """Ids that belonged to others in the old stripe may be this bookie's in the new one. Its caller is told to say again what is
-    synced: otherwise what the bookie had synced before would never count."""
+def test_new_position_resets_the_cursor():
+    """Ids of other bookies in the old stripe may belong to this bookie in the new one. The caller must report the synced ids
+    again, otherwise entries synced before would never count."""
     cursor = SyncCursor()
     assert not cursor.assign(Assignment(0, 3, 1, 0))
     cursor.synced(0, 0)
@@ -87,7 +87,7 @@ def test_a_new_position_starts_again():
     assert cursor.last_add_synced_for(Assignment(2, 3, 1, 1)) == 3
 
 
-def test_a_late_request_of_an_earlier_stay_changes_nothing():
+def test_late_request_of_an_earlier_stay_changes_nothing():
     cursor = SyncCursor()
     cursor.assign(Assignment(5, 3, 1, 1))
     before = cursor.key()
@@ -99,7 +99,7 @@ runs = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 4)).map(lambda r: (
 
 
 @given(runs, runs, st.sampled_from(SHAPES), st.integers(0, 4), st.lists(st.integers(0, 12), max_size=3))
-def test_as_the_dumb_twin_says(on_disk, synced, shape, position, firsts):
+def test_cursor_equals_its_simple_twin(on_disk, synced, shape, position, firsts):
     e, wq = shape
     position %= e
     cursor = SyncCursor(on_disk)

@@ -1,4 +1,4 @@
-"""The writer's tables of states and events: every pair does what they say, and what they do not list changes nothing."""
+"""The writer's transition tables: every pair of a state and an event follows them, and unlisted events change nothing."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ def report(last):
 
 
 def acked(writer, bookie, entry_id, synced=NotImplemented):
-    """An ack, which of a VD ledger tells that ``synced`` is synced: all up to the entry, if nothing else is said."""
+    """An ack; on a VD ledger it reports ``synced`` as synced, by default all up to the entry."""
     synced = entry_id if synced is NotImplemented else synced
     volatile = writer.metadata.ledger_type is LedgerType.VD_JOURNAL
     return act.AddAnswered(bookie, entry_id, entry_id, OK, report(synced) if volatile else None)
 
 
-# -- how a writer comes into each state
+# -- a writer in each state
 
 
 def opened(kind):
-    """Entry 0 is done with; entry 1 is not."""
+    """Entry 0 is fully replicated, entry 1 pending."""
     writer = LedgerWriter(metadata(**KINDS[kind]), 0, ChangeMode.AT_ONCE)
     writer.step(ev.Append(1, 10))
     for bookie in ("b1", "b2", "b3"):
@@ -56,7 +56,7 @@ def opened(kind):
 
 
 def idle(kind):
-    """Both entries are."""
+    """Both entries are fully replicated."""
     writer = opened(kind)
     for bookie in ("b1", "b2", "b3"):
         writer.step(acked(writer, bookie, 1))
@@ -64,7 +64,7 @@ def idle(kind):
 
 
 def choosing(kind, begin=opened):
-    """Bookies are being chosen in place of b3."""
+    """Replacements for b3 are being chosen."""
     writer = begin(kind)
     writer.step(act.AddAnswered("b3", 1, 1, LOST))
     return writer
@@ -83,7 +83,7 @@ def change_lost(kind, begin=opened):
 
 
 def put_off(kind):
-    """b3 stays, as there was no other."""
+    """b3 stays, because there is no spare bookie."""
     writer = choosing(kind)
     writer.step(act.NoBookies(NONE_LEFT))
     return writer
@@ -96,7 +96,7 @@ def closing(kind):
 
 
 def closing_with_news(kind):
-    """Entry 1 is confirmed, which no entry has told; entry 2 is not."""
+    """Entry 1 is confirmed, but no add has carried that LAC; entry 2 is pending."""
     writer = opened(kind)
     writer.step(ev.Append(1, 10))
     for bookie in ("b1", "b2", "b3"):
@@ -112,7 +112,7 @@ def writing(kind):
 
 
 def given_up(kind):
-    """No ack quorum is left, and no bookies are: best effort writes the end."""
+    """Without an ack quorum and without spares a best-effort writer closes the ledger."""
     writer = choosing(kind)
     writer.step(act.AddAnswered("b2", 1, 1, LOST))
     writer.step(act.NoBookies(NONE_LEFT))
@@ -194,7 +194,7 @@ SAMPLES = {
 
 
 def expected(writer, event):
-    """What the tables say."""
+    """The tables' cell for the event."""
     kind = type(event)
     if kind is act.SyncAnswered and writer.metadata.ledger_type is not LedgerType.VD_JOURNAL:
         return None
@@ -208,11 +208,11 @@ KIT = TransitionsKit(PLACES, SAMPLES, expected)
 
 
 @pytest.mark.parametrize("event_type", KIT.events())
-def test_every_pair_does_what_the_tables_say(event_type):
+def test_every_pair_follows_the_tables(event_type):
     KIT.check(event_type)
 
 
-def test_the_pairs_are_all():
+def test_pairs_cover_all_events_states_and_questions():
     assert event_types(ev.WriterEvent) == SAMPLES.keys()
     assert TRANSITIONS.keys() == set(State) and ANSWERS.keys() == set(Asked)
     in_tables = {kind for table in (TRANSITIONS, ANSWERS) for cells in table.values() for kind in cells}
@@ -221,7 +221,7 @@ def test_the_pairs_are_all():
     assert KIT.states_without_a_place(Asked, lambda writer: writer.asked) == set()
 
 
-def test_what_is_taken_does_something_somewhere():
+def test_every_taken_event_acts_in_some_place():
     answers = {kind for cells in ANSWERS.values() for kind in cells}
     by_state = KIT.idle_places(lambda writer: writer.state)
     assert {(state, kind) for state, kind in by_state if kind not in answers} == set()
@@ -238,7 +238,7 @@ QUESTIONS = {
 }
 
 
-def test_the_places_have_every_question_of_every_state():
+def test_places_cover_every_question_of_every_state():
     found = {(writer.state, writer.asked) for writer in (make() for make in PLACES.values())}
     assert found == {(state, asked) for state, questions in QUESTIONS.items() for asked in questions}
 
@@ -252,7 +252,7 @@ def test_the_places_have_every_question_of_every_state():
     ],
     ids=lambda options: options.arguments(),
 )
-def test_no_other_questions_come_up_in_the_simulator(options):
+def test_simulator_reaches_no_other_questions(options):
     search = Exhaustive(options)
     search.run()
     writers = [client.machine for client in search.world.clients.values if isinstance(client.machine, LedgerWriter)]
@@ -260,7 +260,7 @@ def test_no_other_questions_come_up_in_the_simulator(options):
     assert all(writer.asked in QUESTIONS[writer.state] for writer in writers)
 
 
-# -- content that can't be
+# -- impossible content
 
 
 def illegal(writer, event):
@@ -273,18 +273,18 @@ def illegal(writer, event):
 
 @pytest.mark.parametrize("ids", [(2, 2), (1, 2), (0, 1), (-1, -1), (0, 2)])
 @pytest.mark.parametrize("response", [OK, LOST])
-def test_an_answer_to_an_add_that_was_not_sent(ids, response):
+def test_answer_to_an_unsent_add_is_illegal(ids, response):
     assert "were not sent" in illegal(opened("PD"), act.AddAnswered("b1", *ids, response))
 
 
-def test_an_answer_to_a_part_of_a_run():
+def test_answer_to_a_part_of_a_run_is_illegal():
     writer = LedgerWriter(metadata(), 0)
     writer.step(ev.Append(3, 30))
     illegal(writer, act.AddAnswered("b1", 0, 0, OK))
     illegal(writer, act.AddAnswered("b1", 1, 2, OK))
 
 
-def test_an_ack_tells_what_is_synced_of_a_vd_ledger_alone():
+def test_sync_reports_belong_to_positive_answers_of_vd_ledgers_only():
     illegal(opened("PD"), act.AddAnswered("b1", 1, 1, OK, report(1)))
     illegal(opened("VD"), act.AddAnswered("b1", 1, 1, OK))
     illegal(opened("VD"), act.AddAnswered("b1", 1, 1, LOST, report(1)))
@@ -293,34 +293,34 @@ def test_an_ack_tells_what_is_synced_of_a_vd_ledger_alone():
 
 
 @pytest.mark.parametrize("bookies", [(), ("b4", "b5"), ("b1",), ("b3",)])
-def test_bookies_that_were_not_asked_for(bookies):
+def test_unrequested_bookies_are_illegal(bookies):
     illegal(choosing("PD"), act.BookiesChosen(bookies))
 
 
-def test_the_same_bookie_twice():
+def test_duplicate_chosen_bookie_is_illegal():
     writer = choosing("PD")
     writer.step(act.AddAnswered("b2", 1, 1, LOST))
-    writer.step(act.BookiesChosen(("b4",)))  # chosen anew, for both
+    writer.step(act.BookiesChosen(("b4",)))  # chosen again, for both
     illegal(writer, act.BookiesChosen(("b4", "b4")))
 
 
 @pytest.mark.parametrize("begin", [change_lost, close_lost])
-def test_another_ledgers_record(begin):
+def test_metadata_of_another_ledger_is_illegal(begin):
     illegal(begin("PD"), act.MetadataRead(replace(metadata(), ledger_id=8), 5))
 
 
 @pytest.mark.parametrize("other", [{"write_quorum": 2}, {"replication": Replication.GUARANTEED}])
-def test_a_record_with_other_choices(other):
+def test_metadata_with_other_choices_is_illegal(other):
     illegal(close_lost("PD"), act.MetadataRead(replace(metadata(), **other), 5))
 
 
-def test_entries_of_a_negative_length():
+def test_negative_length_is_illegal():
     illegal(opened("PD"), ev.Append(1, -1))
 
 
 @pytest.mark.parametrize("response", [OK, LOST, Unknown(UnknownReason.FENCED)])
-def test_an_answer_of_a_bookie_that_was_never_asked(response):
-    """One that said that it was fenced ended the writer."""
+def test_answer_of_a_bookie_that_was_never_asked_is_illegal(response):
+    """Such a bookie's FENCED answer ended the writer."""
     illegal(opened("PD"), act.AddAnswered("b9", 1, 1, response))
     illegal(opened("PD"), ev.ExplicitLacAnswered("b9", response, 1.0))
     synced = report(1) if response is OK else None
@@ -328,21 +328,21 @@ def test_an_answer_of_a_bookie_that_was_never_asked(response):
     illegal(opened("VD"), act.SyncAnswered("b9", response, synced))
 
 
-def test_a_bookie_that_left_was_asked():
+def test_answer_of_a_replaced_bookie_is_legal():
     writer = changing("PD")
     writer.step(act.MetadataWritten(1))
     assert writer.step(act.AddAnswered("b3", 1, 1, OK)) == []
     assert writer.step(ev.ExplicitLacAnswered("b3", OK, 1.0)) == []
 
 
-def test_a_bookie_has_not_synced_what_was_never_sent():
-    """It was believed, and later entries were confirmed before any bookie had them."""
+def test_report_of_unsent_entries_as_synced_is_illegal():
+    """The writer believed it, and confirmed later entries before any bookie had them."""
     illegal(opened("VD"), act.AddAnswered("b1", 1, 1, OK, report(2)))
     illegal(opened("VD"), act.SyncAnswered("b1", OK, report(2)))
     opened("VD").step(act.SyncAnswered("b1", OK, report(1)))
 
 
-def test_a_cursor_of_a_striped_ledger_steps_over_ids_that_are_others():
+def test_sync_report_of_a_striped_ledger_may_skip_ids_of_other_bookies():
     writer = LedgerWriter(metadata(e=4, wq=2, aq=2, ledger_type=LedgerType.VD_JOURNAL), 0)
     (send, _) = writer.step(ev.Append(1, 10))
     assert (send.bookies, send.assignment) == (("b1",), Assignment(0, 4, 2, 0))
@@ -350,30 +350,30 @@ def test_a_cursor_of_a_striped_ledger_steps_over_ids_that_are_others():
     writer.step(act.AddAnswered("b1", 0, 0, OK, act.SyncReport(2, 1, send.assignment)))
 
 
-def test_a_run_of_entries_with_several_write_sets():
+def test_run_over_several_write_sets_and_empty_run_are_illegal():
     writer = LedgerWriter(metadata(e=4, wq=2, aq=2), 0)
     illegal(writer, ev.Append(2, 20))
     illegal(writer, ev.Append(0, 0))
 
 
-# -- what came of it before
+# -- earlier defects
 
 
-def test_an_open_ledger_is_not_closed_by_an_answer_to_nothing():
-    """It said CLOSED with an append pending."""
+def test_unrequested_write_answer_does_not_close_an_open_ledger():
+    """The writer reported CLOSED with an append pending."""
     writer = opened("PD")
     assert illegal(writer, act.MetadataWritten(1)) == "MetadataWritten while Asked is NOTHING"
     assert writer.state is State.OPEN
     assert writer.cursors.pending
 
 
-def test_an_open_ledger_is_not_closed_by_a_record_that_was_not_read():
-    """It asked for the closing write."""
+def test_unrequested_metadata_does_not_close_an_open_ledger():
+    """The writer requested the closing write."""
     illegal(opened("PD"), act.MetadataRead(metadata(), 0))
 
 
-def test_a_ledger_is_closed_once():
-    """The second close asked for a second write."""
+def test_ledger_is_closed_once():
+    """The second close requested a second write."""
     writer = writing("PD")
     assert illegal(writer, ev.Close()) == "Close while State is WRITING"
     (finish,) = writer.step(act.MetadataWritten(1))
@@ -382,25 +382,25 @@ def test_a_ledger_is_closed_once():
 
 
 @pytest.mark.parametrize("begin", [closing, writing, closed, failed(opened)])
-def test_an_append_after_the_close_is_the_users_error(begin):
+def test_append_after_close_is_the_users_error(begin):
     with pytest.raises(LedgerClosedError, match="ledger 7 is closed; append to a new one"):
         begin("PD").step(ev.Append(1, 1))
 
 
-def test_a_failed_writer_hears_late_answers_and_no_others():
+def test_failed_writer_accepts_only_late_answers():
     writer = failed(changing)("PD")
     assert writer.step(act.MetadataWritten(1)) == []
     assert writer.metadata.fragments == (Fragment(0, ("b1", "b2", "b3")),)
     illegal(writer, act.BookiesChosen(("b4",)))
 
 
-# -- the form of tables
+# -- form of the tables
 
 
-def test_a_row_prefers_what_is_taken():
+def test_row_prefers_taken_over_refused_over_late():
     assert row(taken=(int,), late=(int, str, bool), refused=(str, int)) == {int: TAKEN, str: REFUSED, bool: LATE}
 
 
-def test_an_event_that_a_state_does_not_list_is_named():
+def test_unlisted_event_is_named_in_the_error():
     with pytest.raises(IllegalEventError, match="str while State is OPEN"):
         cell_of(TRANSITIONS, State.OPEN, "nonsense")

@@ -1,4 +1,4 @@
-"""Lease: its table compared with what it does. The machines without events: calls in a wrong order raise, and change nothing."""
+"""Transition table of the lease, and illegal calls of machines without events: they raise and change nothing."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ LEASE = TransitionsKit(
 
 
 @pytest.mark.parametrize("event_type", LEASE.events())
-def test_lease(event_type):
+def test_lease_follows_its_table(event_type):
     LEASE.check(event_type)
 
 
-def test_the_table_of_the_lease_is_whole_and_each_event_taken_does_something():
+def test_lease_table_is_complete_and_every_taken_event_acts():
     assert set(lease.TRANSITIONS) == set(LeaseState)
     assert LEASE.states_without_a_place(LeaseState, lambda machine: machine.state) == set()
     assert LEASE.idle_places(lambda machine: machine.state) == set()
 
 
 @pytest.mark.parametrize("event", [Drop(1), Tick()])
-def test_time_is_looked_at_even_before_an_event_that_is_late(event):
+def test_lease_checks_its_deadline_even_before_a_late_event(event):
     machine = lease_in(LeaseState.UNCLAIMED)
     assert [type(action) for action in machine.step(event, 60.0)] == [End]
     assert machine.state is LeaseState.STOPPING
 
 
-def test_what_is_no_event_of_a_lease_changes_nothing_even_after_the_deadline():
+def test_illegal_event_changes_no_lease_even_after_the_deadline():
     machine = lease_in(LeaseState.UNCLAIMED)
     before = freeze(machine)
     with pytest.raises(IllegalEventError):
@@ -71,42 +71,42 @@ class TestBookieLedger:
             call()
         assert freeze(ledger) == before
 
-    def test_an_add_that_was_refused_is_not_taken(self):
+    def test_refused_add_is_not_applied(self):
         ledger = BookieLedger(7, KEY)
         decision = ledger.admit_add(b"wrong", recovery=False)
         self.refuses(ledger, lambda: ledger.added(decision, 3, 3))
 
-    def test_an_add_that_waits_for_the_metadata_is_not_taken(self):
+    def test_add_awaiting_the_metadata_is_not_applied(self):
         ledger = BookieLedger(7, KEY, fence_unsure=True)
         decision = ledger.admit_add(KEY, recovery=False)
         self.refuses(ledger, lambda: ledger.added(decision, 3, 3))
 
     @pytest.mark.parametrize("key", [KEY, None])
-    def test_an_add_that_was_admitted_before_the_fence_is_not_taken_after_it(self, key):
+    def test_admitted_add_is_not_applied_after_a_fence(self, key):
         ledger = BookieLedger(7, key)
         decision = ledger.admit_add(KEY, recovery=False)
         ledger.fence(KEY)
         self.refuses(ledger, lambda: ledger.added(decision, 3, 3))
 
     @pytest.mark.parametrize("key", [KEY, None])
-    def test_a_recoverers_add_is(self, key):
+    def test_admitted_recovery_add_is_applied_after_a_fence(self, key):
         ledger = BookieLedger(7, key)
         decision = ledger.admit_add(KEY, recovery=True)
         ledger.fence(KEY)
         assert ledger.added(decision, 3, 3)
 
     @pytest.mark.parametrize("record", [FenceNoted(8), LimboNoted(8, 1)])
-    def test_a_record_of_another_ledger_is_not_replayed(self, record):
+    def test_record_of_another_ledger_is_not_replayed(self, record):
         ledger = BookieLedger(7, KEY)
         self.refuses(ledger, lambda: ledger.replay(record))
 
-    def test_a_limbo_that_is_still_to_come_is_not_ended(self):
+    def test_limbo_of_a_future_boot_is_not_cleared(self):
         ledger = BookieLedger(7, KEY, limbo_boot=2)
         self.refuses(ledger, lambda: ledger.clear_limbo(3))
         ledger.clear_limbo(2)
         assert not ledger.limbo
 
-    def test_of_a_ledger_that_was_collected_and_made_anew_limbo_may_be_ended(self):
+    def test_limbo_of_a_collected_and_recreated_ledger_may_be_cleared(self):
         ledger = BookieLedger(7, KEY)
         assert ledger.clear_limbo(3).records and not ledger.limbo
 
@@ -117,14 +117,14 @@ class TestLostBookies:
         view.look(10.0, {"a", "b"}, {"a", "b", "c"})
         return view
 
-    def test_time_does_not_go_back(self):
+    def test_clock_that_goes_back_is_refused(self):
         view = self.view()
         before = freeze(view)
         with pytest.raises(ValueError, match="the clock has gone back"):
             view.look(9.9, {"a"}, {"a", "b", "c"})
         assert freeze(view) == before
 
-    def test_only_what_was_to_be_marked_is(self):
+    def test_only_bookies_due_for_marking_can_be_marked(self):
         view = self.view()
         assert view.to_mark == {"c"}
         before = freeze(view)
@@ -133,25 +133,25 @@ class TestLostBookies:
         assert freeze(view) == before
 
 
-def test_a_task_takes_no_mark_of_another_ledger():
+def test_task_refuses_a_mark_of_another_ledger():
     task = new_task(Mark(7, {"b1": Reason.LOST}), 1000)
     with pytest.raises(ValueError):
         task.marked(Mark(8, {"b2": Reason.LOST}))
 
 
 class TestLogRecords:
-    """They are values: a transition that raises has made none."""
+    """Log records are values: a transition that raises has created none."""
 
-    def test_nobody_claims_a_log_without_an_id(self):
+    def test_claim_without_a_run_id_is_refused(self):
         with pytest.raises(ValueError):
             LogRecord("orders").claim("")
 
-    def test_something_is_compacted(self):
+    def test_compaction_of_no_ledgers_is_refused(self):
         record = LogRecord("orders").claim("a").with_commit_ledger(4, "a", 1, ())
         with pytest.raises(ValueError):
             record.with_compacted((), 9, "a", 1)
 
-    def test_an_offload_is_done_only_after_it_was_begun(self):
+    def test_offload_cannot_end_before_its_beginning(self):
         for record in (LogRecord("orders"), LogRecord("orders").offload_begun("table", 10)):
             with pytest.raises(OffloadError):
                 record.offload_done(12, 1)

@@ -1,4 +1,4 @@
-"""The tables of the machines that read and recover, compared with what these do, for every pair of a state and an event."""
+"""Transition tables of the reading and recovering machines, checked for every pair of a state and an event."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def stepped(machine, *events):
     return machine
 
 
-# -- RangeRead: entries 0..9, 0 to 4 of which were delivered by b2 while b1 was late
+# -- RangeRead: entries 0..9; b2 delivered 0 to 4 while b1 was late
 
 
 def range_read_in(phase):
@@ -115,7 +115,7 @@ LAC_WAIT = TransitionsKit(
     lambda machine, event: lac_wait.TRANSITIONS[machine.phase].get(type(event)),
 )
 
-# -- LedgerRecovery: in its second round if it can be, so that bookies may be late with any kind of answer
+# -- LedgerRecovery: in its second round where possible, so that bookies may be late with any kind of answer
 
 
 def fenced(machine, last_add_confirmed=-1):
@@ -135,7 +135,7 @@ ENTRY_0 = ReadAnswered("b1", 0, 0, OK, "e0", 10)
 
 
 def nobody_knows(machine):
-    """Of the next entry. Its loss may be accepted, if no bookie has a later one."""
+    """The next entry is unknown: its loss may be accepted if no bookie has a later entry."""
     entry_id = machine.next_entry_id
     answers = (("b1", NO), ("b2", LIMBO), ("b3", LIMBO))
     return stepped(machine, *(ReadAnswered(bookie, entry_id, entry_id - 1, answer) for bookie, answer in answers))
@@ -203,27 +203,27 @@ KITS = {
 
 
 @pytest.mark.parametrize("event_type", RANGE_READ.events())
-def test_range_read(event_type):
+def test_range_read_follows_its_table(event_type):
     RANGE_READ.check(event_type)
 
 
 @pytest.mark.parametrize("event_type", LAC_READ.events())
-def test_lac_read(event_type):
+def test_lac_read_follows_its_table(event_type):
     LAC_READ.check(event_type)
 
 
 @pytest.mark.parametrize("event_type", LAC_WAIT.events())
-def test_lac_wait(event_type):
+def test_lac_wait_follows_its_table(event_type):
     LAC_WAIT.check(event_type)
 
 
 @pytest.mark.parametrize("event_type", RECOVERY.events())
-def test_recovery(event_type):
+def test_recovery_follows_its_table(event_type):
     RECOVERY.check(event_type)
 
 
 @pytest.mark.parametrize("name", KITS)
-def test_each_table_is_whole_and_each_event_taken_does_something(name):
+def test_each_table_is_complete_and_every_taken_event_acts(name):
     kit, phases, table = KITS[name]
     assert {place: make().phase.name for place, make in kit.places.items()} == {place: place for place in kit.places}
     assert set(table) == set(phases)
@@ -231,8 +231,8 @@ def test_each_table_is_whole_and_each_event_taken_does_something(name):
     assert kit.idle_places(lambda machine: machine.phase) == set()
 
 
-class TestAnswersThatWereNeverAskedFor:
-    """The table allows their type; their content can't be."""
+class TestUnrequestedAnswers:
+    """The table allows the event type, but the content is impossible."""
 
     @pytest.mark.parametrize(
         "event",
@@ -247,22 +247,22 @@ class TestAnswersThatWereNeverAskedFor:
             ReadIsLate(6),
         ],
     )
-    def test_by_a_range_read(self, event):
+    def test_range_read_refuses_unrequested_answers(self, event):
         read = RangeRead(metadata(), 0, 9)
         read.start()
         read.step(ReadAnswered("b1", 0, 4, OK, "0..4"))
         RANGE_READ.check_illegal(read, event)
 
-    def test_by_a_range_read_from_a_bookie_that_has_answered(self):
+    def test_range_read_refuses_a_second_answer_of_a_bookie(self):
         read = RangeRead(metadata(), 0, 9)
         read.start()
         read.step(ReadAnswered("b1", 0, -1, LOST))
         RANGE_READ.check_illegal(read, ReadAnswered("b1", 0, -1, LOST))
 
-    def test_by_a_lac_read(self):
+    def test_lac_read_refuses_unrequested_answers(self):
         LAC_READ.check_illegal(lac_read_in(LacReadPhase.ASKING), LacAnswered("b4", OK, 5))
 
-    def test_by_a_long_poll(self):
+    def test_long_poll_refuses_unrequested_answers(self):
         LAC_WAIT.check_illegal(lac_wait_in(LacWaitPhase.WAITING), LacAnswered("b4", OK, 5))
 
     @pytest.mark.parametrize("phase", list(RecoveryPhase)[2:])
@@ -278,27 +278,27 @@ class TestAnswersThatWereNeverAskedFor:
             AddAnswered("b1", 0, -1, OK),
         ],
     )
-    def test_by_a_recovery(self, phase, event):
+    def test_recovery_refuses_unrequested_answers(self, phase, event):
         RECOVERY.check_illegal(recovery_in(phase), event)
 
     @pytest.mark.parametrize("chosen", [("b8",), ("b8", "b8"), ("b8", "b1"), ("b8", "b2"), ("b7", "b8", "b9"), ()])
-    def test_bookies_by_a_recovery(self, chosen):
+    def test_recovery_refuses_unrequested_bookies(self, chosen):
         RECOVERY.check_illegal(recovery_in(RecoveryPhase.CHOOSING), BookiesChosen(chosen))
 
     @pytest.mark.parametrize("event", [ENTRY_0, AddAnswered("b1", 0, 0, OK)])
-    def test_an_answer_to_what_is_asked_later(self, event):
+    def test_recovery_refuses_answers_to_later_requests(self, event):
         RECOVERY.check_illegal(stepped(LedgerRecovery(), MetadataRead(IN_RECOVERY, 1)), event)
 
 
 class TestLateAnswers:
-    """They are legal, and change nothing."""
+    """Late answers are legal and change nothing."""
 
     def unchanged(self, machine, event):
         before = freeze(machine)
         assert machine.step(event) == [] and freeze(machine) == before
 
-    def test_of_a_bookie_that_is_not_of_the_ensemble_any_more(self):
-        """The second round has other bookies than the first one."""
+    def test_late_answer_of_a_former_ensemble_member_changes_nothing(self):
+        """The second round has other bookies than the first."""
         machine = stepped(LedgerRecovery(), MetadataRead(IN_RECOVERY, 1))
         denied(fenced(machine))
         assert machine.phase is RecoveryPhase.CLOSING
@@ -308,18 +308,18 @@ class TestLateAnswers:
         stepped(machine, LacAnswered("b4", OK), LacAnswered("b5", OK))
         self.unchanged(machine, ReadAnswered("b3", 0, 0, OK, "e0", 10))
 
-    def test_to_a_read_of_an_entry_that_another_replica_delivered(self):
+    def test_late_answer_for_an_entry_delivered_by_another_replica_changes_nothing(self):
         self.unchanged(range_read_in(RangeReadPhase.READING), ReadAnswered("b1", 0, 9, OK, "0..9"))
         self.unchanged(range_read_in(RangeReadPhase.READING), ReadIsLate(4))
 
-    def test_of_a_bookie_that_was_replaced_in_a_write_back(self):
+    def test_late_answer_of_a_bookie_replaced_in_a_write_back_changes_nothing(self):
         machine = stepped(recovery_in(RecoveryPhase.CHOOSING), BookiesChosen(("b8", "b9")))
         self.unchanged(machine, AddAnswered("b2", 0, 0, OK))
 
 
-def test_a_write_back_that_gets_enough_copies_while_bookies_are_chosen_waits_for_the_choice():
-    """Two refusals are of the round before, and the same bookies take the run in this one. Going on at once would leave a choice
-    under way that the next run takes for its own."""
+def test_write_back_with_enough_copies_waits_for_the_running_choice():
+    """Two refusals belong to the round before, and the same bookies accept the run in this round. Continuing at once would
+    leave a running choice that the next run takes for its own."""
     machine = recovery_in(RecoveryPhase.CHOOSING)
     stepped(machine, AddAnswered("b2", 0, 0, OK), AddAnswered("b3", 0, 0, OK))
     assert machine.phase is RecoveryPhase.CHOOSING
@@ -329,7 +329,7 @@ def test_a_write_back_that_gets_enough_copies_while_bookies_are_chosen_waits_for
         assert machine.step(event) == [SendRead(bookie, 1, 10_000, fence=True) for bookie in ("b2", "b3", "b1")]
 
 
-def test_a_long_poll_in_which_one_told_while_the_metadata_was_read_goes_on():
+def test_long_poll_continues_after_an_answer_during_the_metadata_read():
     wait = lac_wait_in(LacWaitPhase.LOOKING)
     assert wait.step(LacAnswered("b1", OK, 4)) == [SendReadLac("b1", wait_for=5)]
     assert wait.step(MetadataRead(metadata(), 0)) == []
@@ -337,16 +337,16 @@ def test_a_long_poll_in_which_one_told_while_the_metadata_was_read_goes_on():
     assert wait.step(LacAnswered("b1", OK, 5)) == [Finish(metadata())]
 
 
-def test_a_long_poll_whose_last_bookie_failed_while_the_metadata_was_read_asks_all_again():
-    """Nobody was asked any more, and the wait lasted until its deadline."""
+def test_long_poll_whose_last_bookie_failed_during_the_metadata_read_asks_all_again():
+    """No bookie was asked any more, and the wait lasted until its deadline."""
     wait = stepped(lac_wait_in(LacWaitPhase.LOOKING), LacAnswered("b1", OK, 4), LacAnswered("b1", LOST))
     assert wait.step(MetadataRead(metadata(), 0)) == [SendReadLac(bookie, wait_for=5) for bookie in ALL]
     assert wait.phase is LacWaitPhase.WAITING
 
 
 @pytest.mark.parametrize("phase", [RecoveryPhase.READING, RecoveryPhase.MEASURING])
-def test_a_bookie_that_says_ok_and_sends_no_entry_has_said_nothing_of_it(phase):
-    """The recovery ended in an AssertionError, and the next one too as long as the bookie answered so."""
+def test_ok_answer_without_an_entry_counts_as_a_bad_request(phase):
+    """The recovery ended in an AssertionError, and so did each further recovery while the bookie answered so."""
     machine = recovery_in(phase)
     first = machine._round.first
     assert machine.step(ReadAnswered("b1", first, first - 1, OK)) == []
@@ -360,13 +360,13 @@ def test_a_bookie_that_says_ok_and_sends_no_entry_has_said_nothing_of_it(phase):
     ids=["range read", "LAC wait", "recovery"],
 )
 @pytest.mark.parametrize("other", [{"ledger_id": 8}, {"ack_quorum": 1}, {"replication": Replication.GUARANTEED}])
-def test_another_ledgers_record(machine, other):
+def test_metadata_of_another_ledger_is_illegal(machine, other):
     """Its bookies would have been asked for this ledger's entries."""
     RECOVERY.check_illegal(machine, MetadataRead(replace(metadata(), **other), 5))
 
 
 @pytest.mark.parametrize("machine", [RangeRead(metadata(), 0, 9), LacRead(metadata()), LacWait(metadata(), 5)])
-def test_a_machine_starts_once(machine):
+def test_machine_starts_once(machine):
     machine.start()
     before = freeze(machine)
     with pytest.raises(IllegalEventError):

@@ -1,4 +1,4 @@
-"""The tables of the machines that repair, compared with what these do, for every pair of a state and an event."""
+"""Transition tables of the repair machines, checked for every pair of a state and an event."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def copying_in(phase):
 
 
 def copying_writes():
-    """One run is being written, and the other one is being read."""
+    """One run is being written, the other is being read."""
     machine = copying_in(CopyingPhase.COPYING)
     return stepped(machine, next_read(machine))
 
@@ -92,11 +92,11 @@ COPYING = TransitionsKit(
 )
 
 
-# -- recovery from beginning to end, as far as wanted, with b3 late with all its answers
+# -- a whole recovery up to a given phase, with all answers of b3 late
 
 
 def recovery_steps():
-    """Each with the phase that it leads to."""
+    """Each event with the phase that it leads to."""
     yield MetadataRead(metadata(), 0), RecoveryPhase.STARTING
     yield MetadataWritten(1), RecoveryPhase.FENCING
     yield LacAnswered("b1", OK, -1), RecoveryPhase.FENCING
@@ -117,7 +117,7 @@ def recovery_steps():
 
 
 def recovered(machine, until=RecoveryPhase.DONE):
-    """``machine`` with its recovery in the phase ``until``, the last time that it is in it."""
+    """``machine`` with its recovery in the last occurrence of the phase ``until``."""
     steps = list(recovery_steps())
     last = max(i for i, (_, phase) in enumerate(steps) if phase is until)
     while last > 0 and steps[last - 1][1] is until:
@@ -146,7 +146,7 @@ def healing_in(phase):
 
 
 def healing_copies():
-    """While it writes the copy."""
+    """While the copy is being written."""
     machine = healing_in(HealingPhase.COPYING)
     return stepped(machine, next_read(machine))
 
@@ -156,12 +156,12 @@ def healing_cell(machine, event):
     if machine._recovery is not None and cell is not None:
         return recovery.TRANSITIONS[machine._recovery.phase].get(type(event))
     if isinstance(event, ReadAnswered | AddAnswered) and cell is Cell.TAKEN and not machine._copying.awaits(event):
-        return Cell.LATE  # of the recovery
+        return Cell.LATE  # an answer to the recovery
     return cell
 
 
 NOT_WITHIN = (RecoveryPhase.NEW, RecoveryPhase.LOOKING, RecoveryPhase.CHOOSING, RecoveryPhase.DONE)
-"""A repair accepts no loss, and healing replaces no bookie."""
+"""Repair accepts no loss, and healing replaces no bookie."""
 
 
 def recovering_places(make):
@@ -184,7 +184,7 @@ HEALING = TransitionsKit(
 
 
 def replication_in(phase):
-    """After a ledger recovery, where that can be."""
+    """After a ledger recovery, where the phase allows it."""
     machine = LedgerReplication({"b3"}, grace_seconds=30.0)
     if phase is ReplicationPhase.NEW:
         return machine
@@ -232,7 +232,7 @@ def replication_cell(machine, event):
     if machine._recovery is not None and cell is not None:
         return recovery.TRANSITIONS[machine._recovery.phase].get(type(event))
     if isinstance(event, ReadAnswered | AddAnswered) and cell is Cell.TAKEN and not machine._copying.awaits(event):
-        return Cell.LATE  # of the recovery
+        return Cell.LATE  # an answer to the recovery
     return cell
 
 
@@ -256,17 +256,17 @@ REPLICATION = TransitionsKit(
 
 
 @pytest.mark.parametrize("event_type", COPYING.events())
-def test_copying(event_type):
+def test_copying_follows_its_table(event_type):
     COPYING.check(event_type)
 
 
 @pytest.mark.parametrize("event_type", HEALING.events())
-def test_healing(event_type):
+def test_healing_follows_its_table(event_type):
     HEALING.check(event_type)
 
 
 @pytest.mark.parametrize("event_type", REPLICATION.events())
-def test_replication(event_type):
+def test_replication_follows_its_table(event_type):
     REPLICATION.check(event_type)
 
 
@@ -279,7 +279,7 @@ def test_replication(event_type):
     ],
     ids=["copying", "healing", "replication"],
 )
-def test_each_table_is_whole_and_each_event_taken_does_something(kit, phases, table):
+def test_each_table_is_complete_and_every_taken_event_acts(kit, phases, table):
     found = {place: make().phase.name for place, make in kit.places.items()}
     assert all(place.split("-")[0] == phase for place, phase in found.items())
     assert kit.states_without_a_place(phases, lambda machine: machine.phase) == set()
@@ -288,14 +288,14 @@ def test_each_table_is_whole_and_each_event_taken_does_something(kit, phases, ta
     assert kit.idle_places(lambda machine: machine.phase) == set()
 
 
-def test_the_places_of_the_recovery_within_are_what_they_say():
+def test_places_of_the_inner_recovery_have_the_named_phase():
     for make in (lambda: LedgerHealing("b2", 3), after_waiting):
         for place, at in recovering_places(make).items():
             assert f"RECOVERING-{at()._recovery.phase.name}" == place
     assert replication_choosing()._recovery.phase is RecoveryPhase.CHOOSING
 
 
-class TestAnswersThatWereNeverAskedFor:
+class TestUnrequestedAnswers:
     @pytest.mark.parametrize(
         "event",
         [
@@ -306,27 +306,27 @@ class TestAnswersThatWereNeverAskedFor:
             ReadAnswered("b1", 0, -2, NO),
         ],
     )
-    def test_reads_of_a_copying(self, event):
+    def test_unrequested_reads_of_a_copying_are_illegal(self, event):
         COPYING.check_illegal(copying_in(CopyingPhase.COPYING), event)
 
     @pytest.mark.parametrize(
         "event", [AddAnswered("b1", 0, 4, OK), AddAnswered("b4", 0, 3, OK), AddAnswered("b4", 5, 9, OK)]
     )
-    def test_writes_of_a_copying(self, event):
+    def test_unrequested_writes_of_a_copying_are_illegal(self, event):
         COPYING.check_illegal(copying_writes(), event)
 
     @pytest.mark.parametrize("chosen", [(), ("b4", "b5"), ("b1",), ("b3",)])
-    def test_bookies_of_a_replication(self, chosen):
+    def test_unrequested_bookies_of_a_replication_are_illegal(self, chosen):
         REPLICATION.check_illegal(replication_in(ReplicationPhase.CHOOSING), BookiesChosen(chosen))
 
     @pytest.mark.parametrize("phase", [ReplicationPhase.LOOKING_AGAIN, ReplicationPhase.REREADING])
-    def test_another_ledgers_record(self, phase):
-        """It would have been written with the bookies that hold this ledger's copies."""
+    def test_metadata_of_another_ledger_is_illegal(self, phase):
+        """It would have been written with the bookies of this ledger's copies."""
         REPLICATION.check_illegal(replication_in(phase), MetadataRead(replace(CLOSED, ledger_id=8), 5))
 
     @pytest.mark.parametrize("phase", ["CHOOSING", "COPYING", "REREADING", "NAMING"])
-    def test_answers_to_a_recovery_that_never_was(self, phase):
-        """The ledger was closed when the replication began, so nobody can be late."""
+    def test_answers_to_a_recovery_that_never_ran_are_illegal(self, phase):
+        """The ledger was closed when the replication began, so no recovery answer can be late."""
         machine = stepped(LedgerReplication({"b3"}, 30.0), MetadataRead(CLOSED, 3))
         for event in (BookiesChosen(("b4",)), next_read, next_ack, MetadataRead(CLOSED, 3)):
             if machine.phase.name == phase:
@@ -337,20 +337,20 @@ class TestAnswersThatWereNeverAskedFor:
             REPLICATION.check_illegal(machine, event)
 
 
-class TestTheRecoveryWithin:
-    """A refusal of the inner machine leaves the outer one unchanged."""
+class TestInnerRecovery:
+    """A refusal by the inner machine leaves the outer machine unchanged."""
 
     @pytest.mark.parametrize(
         "event",
         [LacAnswered("b9", OK), ReadAnswered("b1", 7, 7, OK, "e7"), AddAnswered("b1", 0, 7, OK), MetadataWritten(9)],
     )
     @pytest.mark.parametrize("make", [lambda: LedgerHealing("b2", 3), after_waiting], ids=["healing", "replication"])
-    def test_a_refusal(self, make, event):
+    def test_refused_event_leaves_both_machines_unchanged(self, make, event):
         HEALING.check_illegal(recovered(make(), RecoveryPhase.REREADING), event)
 
     @pytest.mark.parametrize("late", [ReadAnswered("b3", 0, 0, OK, "e0", 10), AddAnswered("b3", 0, 0, OK)])
     @pytest.mark.parametrize("place", ["COPYING", "COPYING-WRITING"])
-    def test_its_late_answers_are_not_taken_for_those_of_the_copying(self, place, late):
+    def test_late_recovery_answers_are_not_taken_for_answers_of_the_copying(self, place, late):
         for kit in (HEALING, REPLICATION):
             machine = kit.places[place]()
             before = freeze(machine)
@@ -358,12 +358,12 @@ class TestTheRecoveryWithin:
 
 
 def test_copying_alone_ends_at_its_deadline():
-    """A read that took long ended in a TypeError, and a write went round in a loop until it was answered."""
+    """A long read ended in a TypeError, and a write looped until it was answered."""
     for machine in (copying_in(CopyingPhase.COPYING), copying_writes()):
         (fail,) = machine.step(DeadlinePassed())
         assert isinstance(fail, Fail) and isinstance(fail.error, LedgerRecoveryError)
 
 
-def test_nothing_to_copy_ends_at_once():
+def test_copying_without_entries_ends_at_once():
     assert EntryCopying(CLOSED, (), 5).start() == [Finish(CLOSED)]
     assert stepped(healing_in(HealingPhase.CLEARING), LimboIsCleared()).phase is HealingPhase.DONE

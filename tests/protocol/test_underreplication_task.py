@@ -1,4 +1,4 @@
-"""What marks and failed attempts make of a task, and what of a copying that left entries behind."""
+"""Under-replication tasks: marks, failed attempts, and entries that a copying left behind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MISSED = (Missed(3, 4, False, ("b2",), {"b2": "away"}),)
 FAILED = new_task(Mark(7, {"b1": Reason.LOST}, "b1 lost"), 5).failed("no bookie", 1000, MISSED)
 
 
-def test_a_new_task_is_due_and_a_failed_attempt_puts_it_off():
+def test_new_task_is_due_and_a_failed_attempt_postpones_it():
     assert new_task(Mark(7, {"b1": Reason.LOST}, "b1 lost"), 5) == Task(7, {"b1": Reason.LOST}, "b1 lost", 5)
     assert new_task(Mark(7, {}), 5).due(0)
     assert (FAILED.attempts, FAILED.error, FAILED.missed) == (1, "no bookie", MISSED)
@@ -22,30 +22,30 @@ def test_a_new_task_is_due_and_a_failed_attempt_puts_it_off():
     assert FAILED.failed("again", 2000).attempts == 2
 
 
-def test_the_same_mark_again_is_no_news():
+def test_repeated_mark_does_not_make_the_task_due():
     again = FAILED.marked(Mark(7, {"b1": Reason.LOST}))
     assert (again.marks, again.not_before_ms, again.missed, again.detail) == (2, 1000, MISSED, "b1 lost")
 
 
 @pytest.mark.parametrize("bookies", [{"b2": Reason.LACKS}, {"b1": Reason.LACKS}])
-def test_a_mark_with_news_makes_it_due_and_takes_no_bookie_out(bookies):
+def test_mark_with_news_makes_the_task_due_and_keeps_its_bookies(bookies):
     after = FAILED.marked(Mark(7, bookies, "more"))
     assert (after.marks, after.not_before_ms, after.missed, after.detail) == (2, 0, (), "more")
     assert after.bookies == {"b1": Reason.LOST} | bookies
     assert after.attempts == 1 and after.error == "no bookie"
 
 
-def test_a_mark_of_another_ledger_is_refused():
+def test_mark_of_another_ledger_is_refused():
     with pytest.raises(ValueError, match="ledger 8 is no mark of ledger 7"):
         FAILED.marked(Mark(8, {"b1": Reason.LOST}))
 
 
-def test_texts_and_ranges_are_cut():
+def test_texts_and_missed_ranges_are_truncated():
     long = FAILED.marked(Mark(7, {}, "x" * 600)).failed("y" * 600, 0, MISSED * 300)
     assert (len(long.detail), len(long.error), len(long.missed)) == (500, 500, 200)
 
 
-def test_a_task_tells_who_needs_which_repair():
+def test_task_lists_its_bookies_by_reason():
     task = Task(7, {"b1": Reason.LOST, "b2": Reason.LACKS, "b3": Reason.LOST})
     assert task.of(Reason.LOST) == ("b1", "b3") and task.of(Reason.LACKS) == ("b2",)
     assert task.of(Reason.MISPLACED) == ()
@@ -67,7 +67,7 @@ DAMAGED = Unknown(UnknownReason.DIGEST_MISMATCH)
         (NotCopied(3, 4, ("b9",), {"b9": LOST}, refused=True), False, ()),
     ],
 )
-def test_entries_are_lost_only_if_everybody_was_reached_and_none_gives_them(found, lost, unreached):
+def test_entries_are_lost_only_if_all_bookies_were_reached_and_none_has_them(found, lost, unreached):
     assert (found.lost, found.unreached) == (lost, unreached)
     missed = found.missed()
     assert missed[:4] == (3, 4, lost, unreached)

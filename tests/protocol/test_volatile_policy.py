@@ -1,4 +1,4 @@
-"""The policy of VD ledgers (volatile durability), asked directly: whose cursors go where, and when a sync is asked for."""
+"""Policy of VD ledgers (volatile durability): sync cursors per bookie, and when a sync is requested."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def holders(volatile: Volatile, last: int) -> set[str]:
     return set(volatile.holders(add(last), NOBODY))
 
 
-def test_a_cursor_goes_on_behind_what_the_writer_is_done_with() -> None:
+def test_passed_over_cursor_continues_after_the_released_entries() -> None:
     volatile = policy()
     synced(volatile, "b1", 7)
     for bookie in ("b1", "b2"):
@@ -45,13 +45,13 @@ def test_a_cursor_goes_on_behind_what_the_writer_is_done_with() -> None:
     assert volatile.grouped(("b1",)) == [(Assignment(5), ("b1",))], "it does not go back"
 
 
-def test_bookies_that_the_writer_passes_over_hold_what_it_is_done_with_and_others_do_not() -> None:
+def test_passed_over_bookies_hold_the_released_entries_only() -> None:
     volatile = policy()
     assert volatile.passed_over(("b1", "b2"), 4, ()) == []
     assert holders(volatile, 4) == {"b1", "b2"} and holders(volatile, 5) == set()
 
 
-def test_a_sync_is_asked_for_after_so_many_bytes_and_up_to_the_entry_that_made_them() -> None:
+def test_sync_is_requested_after_sync_bytes_up_to_the_appended_entry() -> None:
     volatile = policy(sync_bytes=100)
     volatile.appended(8, 99)
     assert volatile.acknowledged(8) == []
@@ -84,7 +84,7 @@ def test_a_sync_is_asked_for_after_so_many_bytes_and_up_to_the_entry_that_made_t
         "the goal",
     ],
 )
-def test_a_bookie_syncs_again_if_it_has_the_next_entry_up_to_the_goal(adds: list[PendingAdd], asked: bool) -> None:
+def test_bookie_with_the_next_entry_syncs_again_up_to_the_goal(adds: list[PendingAdd], asked: bool) -> None:
     volatile = policy()
     volatile.want(9, 1)
     volatile.acknowledged(9)
@@ -93,7 +93,7 @@ def test_a_bookie_syncs_again_if_it_has_the_next_entry_up_to_the_goal(adds: list
     assert volatile.sync_rest("b1", adds) == ([SendSync(("b1",), Assignment(0))] if asked else [])
 
 
-def test_a_sync_that_the_user_asks_for_is_sent_once_all_that_was_appended_is_acknowledged() -> None:
+def test_requested_sync_is_sent_once_all_appends_are_acknowledged() -> None:
     pair = LedgerPair(volatile=True, sync_bytes=10**9)
     pair.append()
 
@@ -109,7 +109,7 @@ def test_a_sync_that_the_user_asks_for_is_sent_once_all_that_was_appended_is_ack
 
 
 @pytest.mark.parametrize("closing", [False, True])
-def test_a_bookie_whose_adds_were_dropped_is_passed_over_also_while_the_ledger_closes(closing: bool) -> None:
+def test_bookie_whose_adds_were_dropped_is_passed_over_even_while_closing(closing: bool) -> None:
     pair = LedgerPair(volatile=True, sync_bytes=1)
     pair.append()
     for bookie in ("b1", "b2"):

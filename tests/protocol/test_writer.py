@@ -1,4 +1,4 @@
-"""The writer's decisions: acknowledgement in order, the fence, and the three outcomes of a close (trap 4)."""
+"""The writer: acknowledgement in order, the fence, and the three outcomes of a close (trap 4)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def ack(writer, send, *bookies, response=OK):
     return [action for b in bookies for action in writer.step(AddAnswered(b, send.first, send.last, response))]
 
 
-def test_an_append_goes_to_its_write_set_with_the_lac_of_the_moment(writer):
+def test_append_goes_to_its_write_set_with_the_current_lac(writer):
     first = add(writer, 3)
     assert first == SendAdd(("b1", "b2", "b3"), 0, 2, -1)
     ack(writer, first, "b1", "b2")
@@ -53,14 +53,14 @@ def test_striped_entries_go_round_robin():
     ]  # fmt: skip
 
 
-def test_acknowledged_at_the_ack_quorum_and_not_before(writer):
+def test_entry_is_confirmed_exactly_at_the_ack_quorum(writer):
     send = add(writer)
     assert ack(writer, send, "b2") == []
     assert ack(writer, send, "b2") == [], "the same bookie again is not another one"
     assert ack(writer, send, "b3") == [Confirm(0)]
 
 
-def test_acknowledged_in_order(writer):
+def test_entries_are_confirmed_in_order(writer):
     first, second = add(writer), add(writer)
     assert ack(writer, second, "b1", "b2", "b3") == []
     assert ack(writer, first, "b1", "b3") == [Confirm(1)]
@@ -73,7 +73,7 @@ def test_no_other_answer_counts_as_an_ack(writer, response):
     assert writer.cursors.last_add_confirmed == -1
 
 
-def test_what_a_bookie_missed_is_sent_again_while_it_counts(writer):
+def test_unacknowledged_entries_are_sent_again_to_a_returning_bookie(writer):
     first, second = add(writer), add(writer)
     ack(writer, first, "b1", "b2")
     ack(writer, second, "b1")
@@ -81,7 +81,7 @@ def test_what_a_bookie_missed_is_sent_again_while_it_counts(writer):
     assert writer.step(BookieBack("b1")) == []
 
 
-def test_a_fence_anywhere_ends_the_writer_and_nothing_is_acknowledged_after_it(writer):
+def test_fence_on_any_bookie_ends_the_writer(writer):
     send = add(writer)
     (fail,) = ack(writer, send, "b1", response=FENCED)
     assert isinstance(fail.error, LedgerFencedError)
@@ -91,24 +91,24 @@ def test_a_fence_anywhere_ends_the_writer_and_nothing_is_acknowledged_after_it(w
         writer.step(Append(1, 1))
 
 
-def test_a_wrong_password_ends_the_writer(writer):
+def test_wrong_password_ends_the_writer(writer):
     (fail,) = ack(writer, add(writer), "b1", response=Unknown(UnknownReason.UNAUTHORIZED))
     assert isinstance(fail.error, UnauthorizedAccessError)
 
 
-def test_a_deadline_names_the_bookies_that_are_missing(writer):
+def test_deadline_error_names_the_missing_bookies(writer):
     ack(writer, add(writer), "b2")
     (fail,) = writer.step(DeadlinePassed())
     assert isinstance(fail.error, AddTimeoutError)
     assert "waiting for b1, b3" in str(fail.error)
 
 
-def test_explicit_lac(writer):
+def test_explicit_lac_goes_to_the_whole_ensemble(writer):
     ack(writer, add(writer), "b1", "b2")
     assert writer.step(TellLac()) == [SendLac(("b1", "b2", "b3"), 0)]
 
 
-def test_close_waits_for_the_appends_before_it(writer):
+def test_close_waits_for_earlier_appends(writer):
     send = add(writer, 2)
     assert writer.step(Close()) == []
     confirm, write = ack(writer, send, "b1", "b2")
@@ -118,14 +118,14 @@ def test_close_waits_for_the_appends_before_it(writer):
     assert finish == Finish(write.metadata, 1)
 
 
-def test_nothing_is_appended_after_close(writer):
+def test_append_after_close_is_refused(writer):
     writer.step(Close())
     with pytest.raises(LedgerClosedError):
         writer.step(Append(1, 1))
 
 
 class TestCloseRace:
-    """Trap 4: still OPEN; CLOSED with the same end; IN_RECOVERY or CLOSED with another end."""
+    """Trap 4: the ledger is still OPEN; CLOSED with the same end; IN_RECOVERY, or CLOSED with another end."""
 
     @pytest.fixture
     def closing(self, writer):
@@ -134,20 +134,20 @@ class TestCloseRace:
         assert writer.step(MetadataConflict()) == [ReadMetadata()]
         return writer
 
-    def test_still_open_is_tried_again_with_the_version_found(self, closing):
+    def test_close_of_a_still_open_ledger_is_retried_with_the_read_version(self, closing):
         (write,) = closing.step(MetadataRead(metadata(), 5))
         assert (write.version, write.metadata.state, write.metadata.last_entry_id) == (5, LedgerState.CLOSED, 0)
 
-    def test_a_bookie_that_has_read_of_this_very_close_does_not_fail_it(self, writer):
-        """One whose fence is unsure asks the metadata, found it CLOSED, and refused the third copy as fenced: close() said that
-        another client had fenced the ledger."""
+    def test_fenced_answer_caused_by_this_close_is_ignored(self, writer):
+        """A bookie whose fence is unsure read the metadata, saw CLOSED, and refused the third copy as fenced: close() reported
+        that another client had fenced the ledger."""
         send = add(writer)
         ack(writer, send, "b1", "b2")
         (write,) = writer.step(Close())
         assert ack(writer, send, "b3", response=FENCED) == []
         assert writer.step(MetadataWritten(1)) == [Finish(write.metadata, 1)]
 
-    def test_closed_by_a_recoverer_at_the_same_end_is_closed(self, closing):
+    def test_close_succeeds_if_a_recoverer_closed_at_the_same_end(self, closing):
         found = metadata(state=LedgerState.CLOSED, last_entry_id=0, length=10)
         assert closing.step(MetadataRead(found, 5)) == [Finish(found, 5)]
 
@@ -159,7 +159,7 @@ class TestCloseRace:
             metadata(state=LedgerState.CLOSED, last_entry_id=0, length=11),
         ],
     )
-    def test_anything_else_fails_the_close(self, closing, found):
+    def test_close_fails_for_any_other_metadata(self, closing, found):
         (fail,) = closing.step(MetadataRead(found, 5))
         assert isinstance(fail, Fail)
         assert isinstance(fail.error, LedgerFencedError)

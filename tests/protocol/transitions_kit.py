@@ -1,10 +1,10 @@
-"""Every pair of a state and an event: does a machine do what its table says?
+"""Check every pair of a state and an event of a machine against its transition table.
 
-A test of a machine tells
+A test of a machine gives
 
-* ``places``: by a name, how a new machine comes into each state (a function that returns the machine), every state at least once;
-* ``samples``: for each event type, an event that is right in its content, made for the machine as it is (a function of it);
-* ``cell_of``: what the table on top of the machine's module says of the machine as it is: a ``Cell``, or None.
+* ``places``: named functions that return a new machine in a state; every state at least once;
+* ``samples``: for each event type, a function that makes a valid event for the given machine;
+* ``cell_of``: the ``Cell`` of the machine's table for its current state and an event, or None;
 
 and checks every pair::
 
@@ -14,7 +14,7 @@ and checks every pair::
     def test_a_pair(event_type):
         KIT.check(event_type)
 
-``step``: a function that steps the machine, for machines whose own ``step`` takes more than the event.
+``step``: a function that steps the machine, for machines whose ``step`` takes more than the event.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class TransitionsKit:
     step: Callable[[Any, Any], list[Any]] = lambda machine, event: machine.step(event)
 
     def events(self) -> list[Any]:
-        """Parameters of a test of every event."""
+        """Test parameters, one for each event type."""
         return [pytest.param(event_type, id=event_type.__name__) for event_type in self.samples]
 
     def check(self, event_type: type) -> None:
-        """At each place. TAKEN: no error. LATE: nothing to do, and nothing changed. REFUSED: the user's error, and nothing
-        changed. No cell: IllegalEventError, and nothing changed."""
+        """Check an event type at each place. TAKEN: no error. LATE: no actions and no change. REFUSED: the user's error and no
+        change. No cell: IllegalEventError and no change."""
         for place in self.places:
             try:
                 self._check(place, event_type)
@@ -78,7 +78,7 @@ class TransitionsKit:
         assert freeze(machine) == before, f"{event} changed something"
 
     def check_illegal(self, machine: Any, event: Any) -> None:
-        """Check that ``machine`` refuses ``event``, and is as it was before."""
+        """Check that ``machine`` refuses ``event`` and is unchanged."""
         before = freeze(machine)
         with pytest.raises(IllegalEventError) as caught:
             self.step(machine, event)
@@ -87,8 +87,8 @@ class TransitionsKit:
         assert freeze(machine) == before, f"{event} changed something"
 
     def idle_places(self, key: Callable[[Any], Any]) -> set[tuple[Any, type]]:
-        """TAKEN pairs of (``key(machine)``, event type) in which the event does nothing at any place: these cells are perhaps
-        LATE. ``key`` gives the state, as the table has it."""
+        """TAKEN pairs of (``key(machine)``, event type) whose event does nothing at any place: such cells may be LATE. ``key``
+        returns the state used by the table."""
         shown: dict[tuple[Any, type], bool] = {}
         for make in self.places.values():
             for event_type, sample in self.samples.items():
@@ -103,5 +103,5 @@ class TransitionsKit:
         return {pair for pair, acts in shown.items() if not acts}
 
     def states_without_a_place(self, states: type[Enum], state_of: Callable[[Any], Enum]) -> set[Enum]:
-        """States that no place brings a machine into."""
+        """States that no place reaches."""
         return set(states) - {state_of(make()) for make in self.places.values()}

@@ -1,4 +1,4 @@
-"""BP-14, "Relax Durability", sentence by sentence, and what it leaves as future work: ensemble change and striping.
+"""BP-14, "Relax Durability", sentence by sentence, and its future work: ensemble change and striping.
 
 Bookies sync when the test says so. "The paper" is BP-14; the rules beyond it are those of docs/decisions/relaxed-durability.md.
 """
@@ -25,21 +25,21 @@ def volatile(**options):
 
 
 def synced_and_told(pair, bookie):
-    """The bookie syncs, and its answer to the next add says so."""
+    """The bookie syncs and reports it with its answer to the next add."""
     pair.bookies(bookie).sync()
     pair.append()
     pair.writer.answers(bookie)
 
 
-class TestTheExample:
-    """A, B, C is the ensemble, their LastAddSynced are 1, 2, 3."""
+class TestExample:
+    """The ensemble is A, B, C; their LastAddSynced are 1, 2, 3."""
 
     @pytest.mark.parametrize(("ack_quorum", "lac"), [(1, 3), (2, 2), (3, 1)])
-    def test_the_rule(self, ack_quorum, lac):
+    def test_lac_follows_the_papers_rule(self, ack_quorum, lac):
         assert last_add_confirmed_of(3, ack_quorum, (1, 2, 3)) == lac
 
     @pytest.mark.parametrize(("ack_quorum", "lac"), [(1, 3), (2, 2), (3, 1)])
-    def test_the_writer(self, ack_quorum, lac):
+    def test_writer_confirms_by_the_papers_rule(self, ack_quorum, lac):
         pair = volatile(aq=ack_quorum)
         pair.append(4)
         for number, bookie in enumerate(("b1", "b2", "b3")):
@@ -56,8 +56,8 @@ class TestTheExample:
 @pytest.mark.parametrize(
     ("e", "wq", "aq"), [(e, w, a) for e in range(1, 5) for w in range(1, e + 1) for a in range(1, w + 1)]
 )
-def test_the_rule_is_that_each_entry_up_to_the_lac_is_synced_on_an_ack_quorum(e, wq, aq):
-    """Against a dumb twin that counts, entry by entry, which bookies have synced it."""
+def test_lac_covers_exactly_the_entries_synced_on_an_ack_quorum(e, wq, aq):
+    """Against a simple twin that counts the syncing bookies entry by entry."""
     for synced in product(range(-1, 5), repeat=e):
         lac = last_add_confirmed_of(wq, aq, synced)
         for entry in range(lac + 1):
@@ -68,7 +68,7 @@ def test_the_rule_is_that_each_entry_up_to_the_lac_is_synced_on_an_ack_quorum(e,
 
 
 class TestAcknowledgement:
-    def test_the_acknowledgement_happens_after_an_entry_is_replicated_to_volatile_memory(self):
+    def test_acknowledgement_happens_after_replication_to_volatile_memory(self):
         pair = volatile()
         pair.append()
         pair.writer.answers("b1", 0)
@@ -77,7 +77,7 @@ class TestAcknowledgement:
         assert pair.writer.told == [Acknowledge(0)]
         assert (pair.writer.acknowledged, pair.writer.confirmed) == (0, -1)
 
-    def test_in_order(self):
+    def test_entries_are_acknowledged_in_order(self):
         pair = volatile()
         pair.append(2)
         pair.writer.answers("b1", 1)
@@ -87,7 +87,7 @@ class TestAcknowledgement:
         pair.writer.answers("b2", 0)
         assert pair.writer.acknowledged == 1
 
-    def test_lac_is_only_advanced_when_all_entries_before_it_are_at_persistent_medium(self):
+    def test_lac_advances_only_over_synced_entries(self):
         pair = volatile()
         pair.appended(3)
         pair.bookies("b1").sync()
@@ -97,7 +97,7 @@ class TestAcknowledgement:
         pair.writer.answers("b2")
         assert pair.writer.confirmed == 2
 
-    def test_the_lac_that_travels_is_the_synced_one(self):
+    def test_adds_carry_the_synced_lac(self):
         pair = volatile()
         pair.appended(2)
         pair.append()
@@ -105,7 +105,7 @@ class TestAcknowledgement:
 
 
 class TestSync:
-    def test_sync_flushes_in_flight_entries_and_confirms_all_that_was_appended_before_it(self):
+    def test_sync_confirms_all_earlier_appends(self):
         pair = volatile()
         pair.append(2)
         pair.writer.step(Sync())
@@ -113,13 +113,13 @@ class TestSync:
         pair.writer.all_answer()
         assert pair.writer.confirmed == 1
 
-    def test_one_request_to_each_bookie(self):
+    def test_sync_sends_one_request_to_each_bookie(self):
         pair = volatile()
         pair.appended(100)
         pair.writer.step(Sync())
         assert [request for _, request in pair.writer.sent] == 3 * [SendSync(("b1", "b2", "b3"), Assignment(0))]
 
-    def test_a_sync_that_began_before_an_add_never_covers_it(self):
+    def test_sync_never_covers_a_later_add(self):
         pair = volatile()
         pair.appended()
         pair.writer.step(Sync())
@@ -132,7 +132,7 @@ class TestSync:
         pair.writer.releases("b2")
         assert (pair.writer.confirmed, pair.writer.acknowledged) == (0, 1)
 
-    def test_a_straggler_is_asked_again_once_it_has_acknowledged(self):
+    def test_straggler_is_asked_again_after_its_ack(self):
         pair = volatile(aq=3)
         pair.append(2)
         pair.writer.answers("b1")
@@ -143,7 +143,7 @@ class TestSync:
         pair.writer.all_answer()
         assert pair.writer.confirmed == 1
 
-    def test_one_sync_is_under_way_at_a_bookie(self):
+    def test_each_bookie_has_one_sync_at_a_time(self):
         pair = volatile()
         pair.appended()
         pair.writer.step(Sync())
@@ -155,19 +155,19 @@ class TestSync:
         pair.writer.all_answer()
         assert pair.writer.confirmed == 1
 
-    def test_a_sync_without_anything_to_sync_asks_nothing(self):
+    def test_sync_without_entries_sends_nothing(self):
         pair = volatile()
         pair.writer.step(Sync())
         assert pair.writer.sent == []
 
-    def test_on_a_pd_ledger_there_is_nothing_to_ask(self):
+    def test_sync_of_a_pd_ledger_sends_nothing(self):
         pair = LedgerPair()
         pair.append()
         before = len(pair.writer.sent)
         pair.writer.step(Sync())
         assert len(pair.writer.sent) == before
 
-    def test_the_writer_syncs_by_itself_after_so_many_bytes(self):
+    def test_writer_syncs_by_itself_after_sync_bytes(self):
         pair = volatile(sync_bytes=100)
         pair.appended(9)
         assert pair.writer.confirmed == -1
@@ -175,7 +175,7 @@ class TestSync:
         assert pair.writer.confirmed == 9
         assert len(pair.writer.machine.cursors.pending) == 0
 
-    def test_a_steady_stream_of_appends_does_not_put_the_sync_off(self):
+    def test_steady_stream_of_appends_does_not_delay_the_sync(self):
         pair = volatile(sync_bytes=20)
         for entry in range(20):
             pair.append()
@@ -190,7 +190,7 @@ class TestSync:
 
 
 class TestClose:
-    def test_close_confirms_only_what_is_synced_so_it_syncs(self):
+    def test_close_syncs_to_confirm_its_entries(self):
         pair = volatile()
         pair.appended(3)
         pair.writer.step(Close())
@@ -199,7 +199,7 @@ class TestClose:
         pair.writer.writes()
         assert pair.writer.closed.last_entry_id == 2
 
-    def test_a_close_that_can_not_sync_in_time_leaves_the_ledger_open(self):
+    def test_close_that_cannot_sync_in_time_leaves_the_ledger_open(self):
         from bookspark.protocol.ledger.actions import DeadlinePassed
 
         pair = volatile()
@@ -212,7 +212,7 @@ class TestClose:
 
 
 class TestCrash:
-    def test_when_the_incarnation_changes_unsynced_acks_are_taken_back_and_sent_again(self):
+    def test_new_incarnation_takes_back_unsynced_acks_and_resends_their_entries(self):
         pair = volatile()
         pair.appended(2)
         pair.bookies("b1").sync()
@@ -221,7 +221,7 @@ class TestCrash:
         assert pair.writer.waits_for("b1") == [2], "e0 and e1 were synced"
         assert pair.bookies("b1").entries.keys() == {0, 1}
 
-    def test_the_change_is_noticed_by_any_answer(self):
+    def test_any_answer_reveals_a_new_incarnation(self):
         pair = volatile(changes=ChangeMode.OFF)
         pair.appended(2)
         pair.bookies("b1").crash()
@@ -232,7 +232,7 @@ class TestCrash:
         pair.writer.all_answer()
         assert pair.writer.confirmed == 2
 
-    def test_an_ack_of_the_process_that_ended_does_not_count(self):
+    def test_ack_of_the_earlier_process_does_not_count(self):
         pair = volatile(aq=3)
         pair.append(2)
         pair.writer.answers("b2")
@@ -244,7 +244,7 @@ class TestCrash:
         assert pair.writer.acknowledged == 0
         assert pair.writer.machine.cursors.pending[1].acks == {"b2", "b3"}
 
-    def test_nothing_that_is_confirmed_is_lost_when_every_bookie_crashes(self):
+    def test_confirmed_entries_survive_a_crash_of_every_bookie(self):
         pair = volatile()
         pair.appended(3)
         pair.writer.step(Sync())
@@ -255,7 +255,7 @@ class TestCrash:
         closed = pair.recover().closed
         assert closed.last_entry_id == 2
 
-    def test_a_sync_goes_on_at_a_bookie_that_came_back(self):
+    def test_sync_continues_on_a_restarted_bookie(self):
         pair = volatile(changes=ChangeMode.OFF, aq=3)
         pair.appended(2)
         pair.writer.step(Sync())
@@ -266,7 +266,7 @@ class TestCrash:
         pair.writer.all_answer()
         assert pair.writer.confirmed == 1
 
-    def test_also_if_it_has_lost_nothing(self):
+    def test_sync_continues_on_a_reconnected_bookie(self):
         pair = volatile(changes=ChangeMode.OFF, aq=3)
         pair.appended(2)
         pair.writer.step(Sync())
@@ -280,7 +280,7 @@ class TestEnsembleChange:
     """Future work of the paper: allow ensemble changes for ledgers with no-sync entries."""
 
     def lost(self, **options):
-        """e0 and e1 synced and confirmed, e2 and e3 acknowledged by all but synced nowhere, and b3 lost."""
+        """e0 and e1 are confirmed, e2 and e3 acknowledged by all but synced nowhere, and b3 is lost."""
         pair = volatile(**options)
         pair.appended(2)
         pair.writer.step(Sync())
@@ -290,7 +290,7 @@ class TestEnsembleChange:
         pair.writer.refuses("b3", 4)
         return pair
 
-    def test_what_is_acknowledged_but_not_synced_is_sent_to_the_new_bookie(self):
+    def test_acknowledged_unsynced_entries_are_sent_to_the_new_bookie(self):
         pair = self.lost()
         pair.change_ensemble("b4")
         assert pair.metadata.fragments == (Fragment(0, ("b1", "b2", "b3")), Fragment(2, ("b1", "b2", "b4")))
@@ -298,7 +298,7 @@ class TestEnsembleChange:
         (assignment,) = {request.assignment for bookie, request in pair.writer.sent if bookie == "b4"}
         assert assignment == Assignment(2)
 
-    def test_before_the_lac_may_count_it(self):
+    def test_sync_of_a_new_bookie_counts_only_with_the_earlier_entries(self):
         pair = self.lost()
         pair.change_ensemble("b4")
         pair.writer.answers("b1", 4)
@@ -315,7 +315,7 @@ class TestEnsembleChange:
         pair.writer.all_answer()
         assert pair.writer.confirmed == 5
 
-    def test_a_late_report_of_the_lost_bookie_does_not_count(self):
+    def test_late_report_of_the_lost_bookie_does_not_count(self):
         pair = volatile()
         pair.appended(2)
         pair.writer.step(Sync())
@@ -329,7 +329,7 @@ class TestEnsembleChange:
         pair.writer.answers("b2", "sync")
         assert pair.writer.confirmed == 1
 
-    def test_no_lac_while_the_change_is_under_way(self):
+    def test_lac_does_not_advance_during_a_change(self):
         pair = self.lost()
         pair.writer.step(Sync())
         for bookie in ("b1", "b2"):
@@ -341,7 +341,7 @@ class TestEnsembleChange:
         pair.writer.all_answer()
         assert pair.writer.confirmed == 4
 
-    def test_a_failed_sync_is_a_failure_of_the_bookie(self):
+    def test_failed_sync_counts_as_a_failure_of_the_bookie(self):
         pair = volatile()
         pair.appended(2)
         pair.writer.step(Sync())
@@ -350,9 +350,9 @@ class TestEnsembleChange:
         pair.writer.all_answer()
         assert pair.writer.confirmed == 1
 
-    def test_without_bookies_the_ledger_is_left_open_for_what_was_acknowledged_and_not_synced(self):
-        """Found by a soak: it was closed at the last synced entry, and entries that bookies had acknowledged and still held were
-        cut off, though no process had lost anything."""
+    def test_ledger_with_acknowledged_unsynced_entries_stays_open_without_spare_bookies(self):
+        """A soak: the ledger was closed at the last synced entry, and entries that bookies had acknowledged and still held were
+        truncated, although no process had lost anything."""
         pair = self.lost()
         pair.writer.refuses("b2", 4)
         pair.writer.chooses("b4")
@@ -362,7 +362,7 @@ class TestEnsembleChange:
         assert pair.metadata.state is LedgerState.OPEN
         assert pair.recover().closed.last_entry_id >= 3
 
-    def test_without_bookies_it_is_closed_at_the_last_synced_entry_if_nothing_else_was_acknowledged(self):
+    def test_fully_synced_ledger_is_closed_without_spare_bookies(self):
         pair = volatile()
         pair.appended(2)
         pair.writer.step(Sync())
@@ -379,7 +379,7 @@ class TestEnsembleChange:
 class TestStriping:
     """Future work of the paper: allow no-sync writes on striping ledgers."""
 
-    def test_each_bookie_is_told_its_stripe(self):
+    def test_each_bookie_gets_its_stripe_as_assignment(self):
         pair = volatile(e=3, wq=2, aq=2)
         pair.append(2)
         told = {bookie: request.assignment for bookie, request in pair.writer.sent}
@@ -395,7 +395,7 @@ class TestStriping:
         pair.writer.answers("b3", "sync")
         assert pair.writer.confirmed == 5
 
-    def test_ensemble_change_of_a_striped_ledger(self):
+    def test_ensemble_change_resends_entries_of_the_replaced_stripe(self):
         pair = volatile(e=3, wq=2, aq=2)
         pair.appended(6)
         pair.append()
@@ -407,7 +407,7 @@ class TestStriping:
         assert pair.writer.confirmed == 6
         assert all(len(pair.replicas(entry)) == 2 for entry in range(7))
 
-    def test_a_bookie_that_comes_back_at_another_position_starts_again(self):
+    def test_bookie_that_returns_at_another_position_starts_again(self):
         pair = volatile(e=3, wq=1, aq=1)
         pair.appended(3)
         pair.append(2)
@@ -421,7 +421,7 @@ class TestStriping:
         assert pair.writer.confirmed == 4
         assert all(pair.replicas(entry) for entry in range(5))
 
-    def test_a_bookie_is_asked_to_sync_again_although_the_first_entry_that_waits_is_another_s(self):
+    def test_bookie_syncs_again_although_another_bookies_entry_is_pending_first(self):
         """b2's sync began before it had e4. When it ends, the writer still waits for e0 of b1."""
         pair = volatile(e=3, wq=1, aq=1)
         pair.appended(3)
@@ -436,8 +436,8 @@ class TestStriping:
         pair.writer.all_answer()
         assert pair.writer.confirmed == 4
 
-    def test_what_a_bookie_had_synced_in_an_earlier_stay_tells_nothing_of_the_present_one(self):
-        """b1 had synced its stripe and left; when that is heard, it is back at b2's position, and has nothing of b2's."""
+    def test_sync_report_of_an_earlier_stay_does_not_count_for_the_present_position(self):
+        """b1 had synced its stripe and left; when its report arrives, b1 is back at b2's position without b2's entries."""
         pair = volatile(e=3, wq=1, aq=1)
         pair.appended(3)
         pair.writer.step(Sync())
@@ -459,9 +459,9 @@ class TestStriping:
 
 
 class TestGuaranteed:
-    """Both together: LAFR follows what the whole write set has synced."""
+    """Both modes together: LAFR follows the entries synced on the whole write set."""
 
-    def test_lac_at_aq_and_lafr_at_wq(self):
+    def test_lac_advances_at_aq_and_lafr_at_wq(self):
         pair = volatile(guaranteed=True)
         pair.appended(2)
         pair.writer.step(Sync())
@@ -472,7 +472,7 @@ class TestGuaranteed:
         pair.writer.answers("b3", "sync")
         assert (cursors.last_add_confirmed, cursors.last_add_fully_replicated) == (1, 1)
 
-    def test_bookies_that_have_synced_a_confirmed_entry_below_wq_are_pinned(self):
+    def test_bookies_that_synced_a_confirmed_entry_below_wq_are_pinned(self):
         pair = volatile(guaranteed=True)
         pair.appended()
         pair.writer.step(Sync())
@@ -485,7 +485,7 @@ class TestGuaranteed:
         pair.change_ensemble("b4")
         assert pair.metadata.last_fragment == Fragment(1, ("b4", "b2", "b3"))
 
-    def test_one_that_only_acknowledged_it_is_not(self):
+    def test_bookie_that_only_acknowledged_an_entry_is_not_pinned(self):
         pair = volatile(guaranteed=True)
         pair.appended()
         pair.append()
@@ -493,7 +493,7 @@ class TestGuaranteed:
         pair.change_ensemble("b4")
         assert pair.metadata.fragments == (Fragment(0, ("b4", "b2", "b3")),)
 
-    def test_close_waits_until_all_is_synced_on_wq(self):
+    def test_close_waits_until_all_entries_are_synced_on_wq(self):
         pair = volatile(guaranteed=True)
         pair.appended(2)
         pair.writer.step(Close())
@@ -505,8 +505,8 @@ class TestGuaranteed:
         assert pair.writer.closed.last_entry_id == 1
 
 
-def test_the_confirmation_acknowledges_as_well():
-    """A report may cover an entry whose ack was lost."""
+def test_confirmation_acknowledges_too():
+    """A sync report may cover an entry whose ack was lost."""
     pair = volatile()
     pair.append()
     pair.writer.parks("b1", 0)

@@ -1,7 +1,7 @@
-"""BP-46, "Running without the journal": its two scenarios, and the case that its boot sequence leaves open, step by step.
+"""BP-46, "Running without the journal": its two scenarios and the case that its boot sequence leaves open, step by step.
 
 C1 is the writer, C2 the recoverer; the paper's B1 is b1, its E1 and E2 are e0 and e1 (our ids start at 0). Bookies ack before
-they sync. Each scenario is played twice: without the protection it shows the loss that the paper tells, with it none.
+they sync. Each scenario is played without the protection, which shows the paper's loss, and with it, which shows none.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ C2_CLOSES_THE_LEDGER_AT_E0 = """
 
 
 class TestScenario1LostFencedStatusAllowsWritesAfterLedgerClose:
-    def test_without_the_protections(self):
+    def test_ledger_diverges_without_the_protections(self):
         stage = Stage(DISKS_LOST.without("limbo", "boot_fencing", "lossy_boot_mark"))
         stage.play(C2_CLOSES_THE_LEDGER_AT_E0)
         assert stage.violation is None
@@ -70,8 +70,8 @@ class TestScenario1LostFencedStatusAllowsWritesAfterLedgerClose:
         """)
         assert stage.violation.invariant == NO_DIVERGENCE
 
-    def test_b2_refuses_what_it_may_have_been_fenced_for(self):
-        """The ledger is closed when B2 boots, so it is not among those that phase one fences: the lossy-boot mark holds."""
+    def test_b2_refuses_adds_because_its_fence_may_be_lost(self):
+        """The ledger is closed when B2 boots, so phase one does not fence it: the lossy-boot mark protects it."""
         stage = Stage(DISKS_LOST)
         stage.play(C2_CLOSES_THE_LEDGER_AT_E0)
         stage.play("""
@@ -87,7 +87,7 @@ class TestScenario1LostFencedStatusAllowsWritesAfterLedgerClose:
         assert stage.violation is None
         assert stage.view.writer.last_add_confirmed == stage.view.metadata.last_entry_id == 0
 
-    def test_a_crash_before_the_close_leaves_b2_fenced(self):
+    def test_crash_before_the_close_leaves_b2_fenced(self):
         """BP-46: "for each non-closed ledger, mark the ledger as fenced"."""
         stage = Stage(DISKS_LOST)
         before_the_close, _, _ = C2_CLOSES_THE_LEDGER_AT_E0.partition("# and committing")
@@ -129,7 +129,7 @@ C1_CONFIRMS_E0_AND_B1_LOSES_IT = """
 
 
 class TestScenario2RecoveryTruncatesPreviouslyAcknowledgedEntries:
-    def test_without_limbo(self):
+    def test_acknowledged_entry_is_lost_without_limbo(self):
         stage = Stage(UNSYNCED_LOST.without("limbo"))
         stage.play(C1_CONFIRMS_E0_AND_B1_LOSES_IT)
         stage.play("""
@@ -145,7 +145,7 @@ class TestScenario2RecoveryTruncatesPreviouslyAcknowledgedEntries:
         """)
         assert stage.violation.invariant == NO_DIVERGENCE
 
-    def test_b1_in_limbo_does_not_know(self):
+    def test_b1_in_limbo_answers_unknown_and_recovery_keeps_e0(self):
         stage = Stage(UNSYNCED_LOST)
         stage.play(C1_CONFIRMS_E0_AND_B1_LOSES_IT)
         stage.play("""
@@ -172,8 +172,8 @@ class TestScenario2RecoveryTruncatesPreviouslyAcknowledgedEntries:
         assert stage.violation is None
 
 
-def test_a_disk_lost_after_the_close_does_not_let_the_old_writer_on():
-    """Not in the paper: its boot sequence fences non-closed ledgers only. Found by a model
+def test_disk_lost_after_the_close_does_not_readmit_the_old_writer():
+    """Not in the paper, whose boot sequence fences only open ledgers. A model found it
     (docs/decisions/without-the-journal.md)."""
     one_copy = SimulationOptions(2, 2, 1, crashes=1, crash_loses=CrashLoses.EVERYTHING, journal_write_data=False)
     closed = """
@@ -211,7 +211,7 @@ def test_a_disk_lost_after_the_close_does_not_let_the_old_writer_on():
     assert stage.violation is None
 
 
-def test_phase_two_recovers_the_ledger_copies_what_is_missing_and_clears_limbo():
+def test_phase_two_recovers_the_ledger_copies_missing_entries_and_clears_limbo():
     """BP-46, "The Full Boot-Up Sequence", phase two."""
     stage = Stage(
         SimulationOptions(2, 2, 2, crashes=1, recoverers=0, closes=False, journal_write_data=False, heals=True)
@@ -244,7 +244,7 @@ def test_phase_two_recovers_the_ledger_copies_what_is_missing_and_clears_limbo()
 
 
 def finish(stage, *words):
-    """Make every move that is told with one of ``words``, until there is none."""
+    """Make every possible move whose sentence contains one of ``words``, until there is none."""
     for _ in range(100):
         possible = [m for m in stage.world.moves(stage.state) if m.kind not in ("crash", "heal", "user")]
         told = {_said(stage, move): move for move in possible}
@@ -259,7 +259,7 @@ def _said(stage, move):
     return sentence(stage.world, stage.state, move, stage.world.apply(stage.state, move))
 
 
-def test_limbo_serves_what_it_has():
+def test_ledger_in_limbo_serves_its_entries_but_no_negatives():
     """BP-46: "Limbo ledgers can serve read requests, but never respond with an explicit negative"."""
     stage = Stage(SimulationOptions(2, 2, 1, crashes=1, entries=2, closes=False, journal_write_data=False))
     stage.play("""

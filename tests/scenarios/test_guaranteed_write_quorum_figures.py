@@ -1,7 +1,7 @@
-"""The figures of "Tweaking the BookKeeper protocol - Guaranteeing write quorum", step by step over the real machines.
+"""The figures of "Tweaking the BookKeeper protocol - Guaranteeing write quorum", step by step on the real machines.
 
-All are at WQ 3, AQ 2. The entries, bookies and errors are the paper's; where its text leaves an order open, the order here is
-one that leads to its picture.
+All use WQ 3 and AQ 2. Entries, bookies and errors are the paper's; where its text leaves the order open, the order here leads
+to its picture.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.protocol.ledger_pair import LedgerPair
 
 
 class WithoutPinning(GuaranteedWriteQuorum):
-    """What figure 3 warns of: entries below WQ are moved along, and nothing keeps the bookies that hold them."""
+    """The error shown by figure 3: entries below WQ move along, but the bookies that hold them are not pinned."""
 
     __slots__ = ()
 
@@ -27,7 +27,7 @@ def replication_factors(pair, count):
 
 
 def figure_1(**options):
-    """e0 to e3, while b3 fails on e0, and b4, which came for it, fails on e2."""
+    """e0 to e3; b3 fails on e0, and its replacement b4 fails on e2."""
     pair = LedgerPair(**options)
     pair.append()
     pair.writer.answers("b1", 0)
@@ -44,7 +44,7 @@ def figure_1(**options):
     return pair
 
 
-def test_figure_1_a_series_of_ensemble_changes_leaves_multiple_entries_at_aq():
+def test_figure_1_series_of_ensemble_changes_leaves_several_entries_at_aq():
     pair = figure_1()
     assert pair.metadata.fragments == (
         Fragment(0, ("b1", "b2", "b3")),
@@ -54,11 +54,11 @@ def test_figure_1_a_series_of_ensemble_changes_leaves_multiple_entries_at_aq():
     assert pair.writer.confirmed == 3
 
 
-def test_figure_2_top_entries_0_and_2_are_left_at_aq():
+def test_figure_2_top_entries_0_and_2_stay_at_aq():
     assert replication_factors(figure_1(), 4) == [2, 3, 2, 3]
 
 
-def test_figure_2_bottom_all_entries_left_at_aq_is_also_a_legal_state():
+def test_figure_2_bottom_all_entries_at_aq_is_a_legal_state():
     pair = LedgerPair()
     for entry, (failing, chosen) in enumerate([("b3", "b4"), ("b1", "b5"), ("b4", "b6"), ("b2", "b7")]):
         pair.append()
@@ -89,7 +89,7 @@ class TestFigure3:
         pair.writer.refuses("b1", 1)
         return pair
 
-    def test_without_pinning_a_committed_entry_is_unreadable_and_recovery_closes_the_ledger_as_empty(self):
+    def test_committed_entry_is_lost_without_pinning(self):
         pair = self.committed_on_b1_and_b2(policy=WithoutPinning())
         pair.change_ensemble("b5")
         pair.writer.refuses("b2", 1)
@@ -98,7 +98,7 @@ class TestFigure3:
         assert pair.replicas(0) == set()
         assert pair.recover().closed.last_entry_id == -1, "e0 had been acknowledged"
 
-    def test_with_pinning_the_bookies_that_host_it_are_not_replaced(self):
+    def test_pinning_keeps_the_bookies_that_host_the_entry(self):
         pair = self.committed_on_b1_and_b2()
         pair.writer.refuses("b2", 1)
         assert pair.writer.wanted == []
@@ -106,7 +106,7 @@ class TestFigure3:
         assert pair.recover().closed.last_entry_id == 0
 
 
-def test_figure_4_entries_from_the_first_one_below_wq_on_are_moved_into_the_next_fragment():
+def test_figure_4_entries_from_the_first_below_wq_move_into_the_next_fragment():
     """The text: the above leaves entries 0 and 2 at WQ instead of AQ like in fig 1."""
     pair = figure_1(guaranteed=True)
     assert pair.metadata.fragments == (Fragment(0, ("b1", "b2", "b4")), Fragment(2, ("b1", "b2", "b5")))
@@ -118,7 +118,7 @@ class TestFigure5:
     """Ensemble changes that would have replaced bookies that hosted committed entries below WQ are postponed until they no longer
     host committed but not fully replicated entries."""
 
-    def test_the_change_is_postponed_until_e0_is_at_wq(self):
+    def test_change_is_postponed_until_e0_is_at_wq(self):
         pair = LedgerPair(guaranteed=True)
         pair.append()
         pair.writer.answers("b1", 0)
@@ -147,7 +147,7 @@ class TestFigure5:
 class TestTweak1:
     """Ensemble changes."""
 
-    def test_a_pending_add_is_removed_at_wq_and_acknowledged_at_aq(self):
+    def test_pending_add_is_acknowledged_at_aq_and_removed_at_wq(self):
         pair = LedgerPair(guaranteed=True)
         pair.append()
         pair.writer.answers("b1", 0)
@@ -156,7 +156,7 @@ class TestTweak1:
         pair.writer.answers("b3", 0)
         assert list(pair.writer.machine.cursors.pending) == []
 
-    def test_adds_go_on_completing_while_a_change_is_under_way_counting_only_bookies_that_stay(self):
+    def test_adds_complete_during_a_change_by_acks_of_staying_bookies(self):
         pair = LedgerPair(guaranteed=True)
         pair.append(2)
         pair.writer.refuses("b3", 0)
@@ -173,7 +173,7 @@ class TestTweak1:
         assert pair.metadata.fragments == (Fragment(0, ("b1", "b2", "b4")),)
         assert pair.writer.waits_for("b4") == [0, 1]
 
-    def test_a_late_ack_of_a_bookie_that_is_being_replaced_does_not_count(self):
+    def test_late_ack_of_a_leaving_bookie_does_not_count(self):
         pair = LedgerPair(guaranteed=True)
         pair.append(2)
         pair.writer.answers("b1")
@@ -186,8 +186,8 @@ class TestTweak1:
         assert pair.writer.confirmed == 0
         assert pair.writer.machine.cursors.pending[1].acks == {"b1"}
 
-    def test_an_entry_at_wq_behind_one_that_is_not_keeps_an_ack_quorum(self):
-        """Not in the paper, which replaces one bookie at a time: two at once would leave e1 on one bookie of the new ensemble."""
+    def test_entry_at_wq_behind_an_entry_below_wq_keeps_an_ack_quorum(self):
+        """Not in the paper, which replaces one bookie at a time: replacing two would leave e1 on a single bookie."""
         pair = LedgerPair(guaranteed=True)
         pair.append(2)
         pair.writer.answers("b1")
@@ -206,8 +206,8 @@ class TestTweak1:
         pair.writer.answers("b4")
         assert pair.writer.wanted == [ChooseBookies(("b1", "b2", "b4"), ("b2",))]
 
-    def test_also_on_a_striped_ledger_where_no_pinned_bookie_holds_it(self):
-        """e1 is confirmed by b2, e2 is whole on b3 and b4. Both fail before bookies can be had: one of them stays."""
+    def test_striped_entry_at_wq_keeps_an_ack_quorum_without_pinned_bookies(self):
+        """e1 is confirmed by b2, e2 is on b3 and b4. Both fail while no spare is available: one of them stays."""
         pair = LedgerPair(e=4, wq=2, aq=1, guaranteed=True)
         pair.appended()
         pair.append(3)
@@ -223,7 +223,7 @@ class TestTweak1:
         assert pair.replicas(2) == {"b4"}
         assert pair.recover("b3").closed.last_entry_id >= 2
 
-    def test_without_bookies_the_ledger_waits_and_is_not_closed(self):
+    def test_ledger_without_spare_bookies_waits_and_stays_open(self):
         pair = LedgerPair(guaranteed=True)
         pair.append()
         for bookie in ("b2", "b3"):
@@ -253,7 +253,7 @@ class TestTweak2:
         assert pair.writer.closed.last_entry_id == 0
         assert replication_factors(pair, 1) == [3]
 
-    def test_we_either_keep_trying(self):
+    def test_close_continues_once_a_bookie_appears(self):
         pair = self.without_a_third_bookie()
         pair.writer.step(BookiesChanged())
         pair.change_ensemble("b4")
@@ -261,7 +261,7 @@ class TestTweak2:
         pair.writer.writes()
         assert pair.writer.closed.last_entry_id == 0
 
-    def test_or_leave_the_ledger_open_for_a_later_ledger_recovery_operation(self):
+    def test_close_at_its_deadline_leaves_the_ledger_open_for_recovery(self):
         pair = self.without_a_third_bookie()
         pair.writer.step(DeadlinePassed())
         assert "entries 0..0 are not yet synced on 3 bookies (waiting for b3, b3 failed)" in str(pair.writer.error)
@@ -282,7 +282,7 @@ class TestTweak2:
         assert (pair.writer.closed, pair.writer.error) == (None, None)
         return pair
 
-    def test_the_paper_s_hazard_b5_fails_on_entries_2_and_3_and_the_client_closes(self):
+    def test_close_waits_until_the_replacement_has_entries_2_and_3(self):
         """Without tweak 2 "the head of the last fragment would have remained at AQ"."""
         pair = LedgerPair(guaranteed=True)
         pair.appended(2)

@@ -1,6 +1,6 @@
-"""The traps of docs/decisions/traps.md, one test (or class) a trap, named after it.
+"""The traps of docs/decisions/traps.md, one test or class for each trap.
 
-Each tells the published bug as steps of the real machines, and where a step can be taken wrongly by hand, what it would lose.
+Each plays the published bug as steps of the real machines, and shows the loss where a step can be done wrongly by hand.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class TestTrap1LacFencingReadsAndRecoveryReadsCarryTheFenceFlag:
     """BookKeeper #2614 and #2616."""
 
     def after_the_reads(self, flag):
-        """The counterexample at 3/3/2, no crash at all; ``flag``: do recovery reads fence?"""
-        # 1. The writer sends e0 to b1, b2, b3. 2. b2 has it, its answer is under way.
+        """The counterexample at 3/3/2 without any crash; ``flag``: whether recovery reads fence."""
+        # 1. The writer sends e0 to b1, b2, b3. 2. b2 stores it, and its answer is delayed.
         pair = LedgerPair()
         pair.append()
         pair.writer.parks("b2", 0)
@@ -48,12 +48,12 @@ class TestTrap1LacFencingReadsAndRecoveryReadsCarryTheFenceFlag:
         recovery.writes()
         recovery.answers("b1", -1)
         recovery.answers("b2", -1)
-        # 5. It reads e0. 6. b1 denies it. 7. So does b3, where the writer's message has not arrived.
+        # 5. It reads e0. 6. b1 denies it. 7. So does b3, which the writer's message has not reached.
         if not flag:
             recovery.sent = [(b, replace(r, fence=False) if isinstance(r, SendRead) else r) for b, r in recovery.sent]
         recovery.answers("b1", 0)
         recovery.answers("b3", 0)
-        # 8. Two of three deny it: no ack quorum can have it. The ledger is closed as empty.
+        # 8. Two of three deny it, so no ack quorum can have it. The ledger is closed as empty.
         recovery.writes()
         assert recovery.closed.last_entry_id == -1
         # 9. The writer's e0 arrives at b3. 10. b2's answer arrives.
@@ -61,17 +61,17 @@ class TestTrap1LacFencingReadsAndRecoveryReadsCarryTheFenceFlag:
         pair.writer.releases("b2", 0)
         return pair
 
-    def test_the_recovery_read_fenced_b3_so_the_writer_is_refused(self):
+    def test_recovery_read_fences_b3_and_the_writer_is_refused(self):
         pair = self.after_the_reads(flag=True)
         assert isinstance(pair.writer.error, LedgerFencedError)
         assert pair.writer.confirmed == -1
 
-    def test_without_the_flag_e0_would_be_acknowledged_behind_the_end(self):
+    def test_e0_is_acknowledged_behind_the_end_without_the_fence_flag(self):
         pair = self.after_the_reads(flag=False)
         assert pair.writer.confirmed == 0
         assert pair.metadata.last_entry_id == -1
 
-    def test_every_read_of_a_recovery_before_its_end_is_known_carries_it(self):
+    def test_every_lac_read_and_recovery_read_carries_the_fence_flag(self):
         pair = LedgerPair()
         pair.appended(2)
         recovery = pair.recoverer()
@@ -82,7 +82,7 @@ class TestTrap1LacFencingReadsAndRecoveryReadsCarryTheFenceFlag:
         reads = [request for _, request in recovery.sent if isinstance(request, SendRead)]
         assert len(reads) == 3 and all(request.fence for request in reads)
 
-    def test_recovery_adds_carry_the_lac_found_at_fencing(self):
+    def test_recovery_adds_carry_the_lac_seen_at_fencing(self):
         pair = LedgerPair()
         pair.appended(2)
         pair.append()
@@ -96,10 +96,10 @@ class TestTrap1LacFencingReadsAndRecoveryReadsCarryTheFenceFlag:
         assert adds == {1}
 
 
-class TestTrap2WhereRecoveryStartsAndWhatItReads:
+class TestTrap2StartAndReadsOfRecovery:
     """BookKeeper #2615."""
 
-    def test_it_starts_at_the_last_fragment_if_no_later_lac_is_heard(self):
+    def test_recovery_starts_at_the_last_fragment_without_a_later_lac(self):
         pair = LedgerPair()
         pair.append(3)
         for bookie in ("b1", "b2"):
@@ -109,13 +109,13 @@ class TestTrap2WhereRecoveryStartsAndWhatItReads:
         assert pair.metadata.last_fragment == Fragment(3, ("b1", "b2", "b4"))
         assert pair.recover().closed.last_entry_id == 2, "b1 and b2 have heard of no LAC at all"
 
-    def test_its_own_ensemble_changes_go_into_the_final_write_only(self):
-        # e0 and e1 are acknowledged, and as they were pipelined no bookie knows of a LAC.
+    def test_ensemble_changes_of_recovery_are_written_only_with_the_close(self):
+        # e0 and e1 are acknowledged; as they were pipelined, no bookie knows a LAC.
         pair = LedgerPair()
         pair.append(2)
         pair.writer.all_answer()
         assert pair.writer.confirmed == 1
-        # A recoverer writes e0 back; b2 and b3 refuse; it goes on with b4 and b5, which have e0 then, and dies.
+        # A recoverer writes e0 back; b2 and b3 refuse; it replaces them by b4 and b5, writes e0 there, and dies.
         first = pair.recoverer(run_entries_max=1)
         first.writes()
         first.answers("b1", -1)
@@ -127,12 +127,12 @@ class TestTrap2WhereRecoveryStartsAndWhatItReads:
         first.chooses("b4", "b5")
         first.answers("b4", 0)
         assert pair.metadata.fragments == (Fragment(0, ("b1", "b2", "b3")),)
-        # Another recoverer. With (b1, b4, b5) in the metadata, b4 and b5 would deny e1: two of three, and e1 would be lost.
+        # Another recoverer. With (b1, b4, b5) in the metadata, b4 and b5 would deny e1, and e1 would be lost.
         assert pair.recover("b1").closed.last_entry_id == 1
 
 
 class TestTrap3AcksOfReplacedBookies:
-    def test_best_effort_takes_back_acks_above_the_lac_and_completes_nothing_meanwhile(self):
+    def test_best_effort_change_takes_back_acks_above_the_lac_and_completes_nothing(self):
         pair = LedgerPair()
         pair.append(2)
         pair.writer.answers("b3", 1)
@@ -144,7 +144,7 @@ class TestTrap3AcksOfReplacedBookies:
         pair.change_ensemble("b4")
         assert pair.writer.confirmed == 0, "e1 has b1 only: the ack of b3 was taken back"
 
-    def test_guaranteed_takes_back_acks_above_lafr_and_goes_on_completing(self):
+    def test_guaranteed_change_takes_back_acks_above_lafr_and_completes_adds(self):
         pair = LedgerPair(guaranteed=True)
         pair.append(2)
         pair.writer.answers("b3", 1)
@@ -155,7 +155,7 @@ class TestTrap3AcksOfReplacedBookies:
         pair.change_ensemble("b4")
         assert pair.writer.waits_for("b4") == [0, 1]
 
-    def test_many_failures_at_once_make_one_metadata_write(self):
+    def test_many_failures_make_a_single_metadata_write(self):
         pair = LedgerPair(e=5, wq=5, aq=3)
         pair.append(3)
         pair.writer.refuses("b1", 0)
@@ -165,15 +165,15 @@ class TestTrap3AcksOfReplacedBookies:
         assert (pair.store[1], pair.ensemble) == (1, ("b6", "b2", "b3", "b4", "b7"))
 
 
-class TestTrap4TheThreeOutcomesOfClose:
+class TestTrap4ThreeOutcomesOfClose:
     def closing(self):
-        """The writer has e0 and e1, and its close is on the way to the metadata store."""
+        """The writer has e0 and e1, and its close is on its way to the metadata store."""
         pair = LedgerPair()
         pair.appended(2)
         pair.writer.step(Close())
         return pair
 
-    def test_still_open(self):
+    def test_close_of_a_still_open_ledger_is_retried(self):
         pair = self.closing()
         found, version = pair.store
         pair.store = (found, version + 1)
@@ -182,7 +182,7 @@ class TestTrap4TheThreeOutcomesOfClose:
         pair.writer.writes()
         assert pair.writer.closed.last_entry_id == 1
 
-    def test_closed_by_a_recoverer_with_the_same_last_entry_and_length(self):
+    def test_close_succeeds_if_a_recoverer_closed_at_the_same_end(self):
         pair = self.closing()
         pair.recover()
         pair.writer.writes()
@@ -190,14 +190,14 @@ class TestTrap4TheThreeOutcomesOfClose:
         assert pair.writer.closed == pair.metadata
         assert pair.writer.machine.state is State.CLOSED
 
-    def test_in_recovery(self):
+    def test_close_fails_if_the_ledger_is_in_recovery(self):
         pair = self.closing()
         pair.recoverer().writes()
         pair.writer.writes()
         pair.writer.reads_metadata()
         assert isinstance(pair.writer.error, LedgerFencedError)
 
-    def test_closed_with_another_end(self):
+    def test_close_fails_if_the_ledger_is_closed_at_another_end(self):
         pair = LedgerPair()
         pair.appended()
         pair.append()
@@ -214,14 +214,14 @@ class TestTrap4TheThreeOutcomesOfClose:
         assert "closed at entry 1" in str(pair.writer.error)
 
 
-def test_trap_5_two_recoverers_at_once_end_the_same():
+def test_trap_5_two_concurrent_recoverers_end_the_same():
     pair = LedgerPair()
     pair.appended(2)
     pair.append()
     pair.writer.answers("b1", 2)
     one, other = pair.recoverer(), pair.recoverer()
     one.writes()
-    other.writes()  # loses the compare-and-set, and reads the record again
+    other.writes()  # loses the compare-and-set, and reads the metadata again
     other.reads_metadata()
     other.answers("b3", -1)
     other.answers("b2", -1)
@@ -231,10 +231,10 @@ def test_trap_5_two_recoverers_at_once_end_the_same():
     assert pair.metadata.state is LedgerState.CLOSED
 
 
-class TestTrap6AFencedLedgerIsNotRecreatedByItsOldWritersAdd:
+class TestTrap6OldWritersAddDoesNotRecreateAFencedLedger:
     """BookKeeper #4462."""
 
-    def test_a_fence_needs_no_entry_to_stand_on(self):
+    def test_fence_holds_without_any_entry(self):
         pair = LedgerPair()
         pair.append()
         pair.recover()
@@ -245,7 +245,7 @@ class TestTrap6AFencedLedgerIsNotRecreatedByItsOldWritersAdd:
         assert isinstance(pair.writer.error, LedgerFencedError)
         assert all(pair.bookies(bookie).entries == {} for bookie in ("b1", "b2", "b3"))
 
-    def test_nor_does_it_after_a_restart(self):
+    def test_fence_holds_after_a_restart(self):
         fenced = BookieLedger(7)
         fenced.fence(b"key")
         again = BookieLedger(7)
@@ -271,7 +271,7 @@ class TestTrap6AFencedLedgerIsNotRecreatedByItsOldWritersAdd:
         b1 collects the ledger
     """
 
-    def test_nor_after_it_was_deleted_and_collected_with_its_fence(self):
+    def test_fence_holds_after_deletion_and_collection(self):
         stage = Stage(SimulationOptions(2, 2, 1, deletes=True))
         stage.play(self.A_LEDGER_IS_CLOSED_DELETED_AND_COLLECTED)
         stage.play("""
@@ -283,7 +283,7 @@ class TestTrap6AFencedLedgerIsNotRecreatedByItsOldWritersAdd:
         assert stage.violation is None
         assert stage.view.writer.last_add_confirmed == -1
 
-    def test_a_bookie_that_does_not_remember_collecting_it_takes_the_add(self):
+    def test_bookie_without_the_collection_mark_accepts_the_add(self):
         stage = Stage(SimulationOptions(2, 2, 1, deletes=True).without("collection_mark"))
         stage.play(self.A_LEDGER_IS_CLOSED_DELETED_AND_COLLECTED)
         stage.play("""
@@ -293,49 +293,49 @@ class TestTrap6AFencedLedgerIsNotRecreatedByItsOldWritersAdd:
         assert stage.violation is not None
 
 
-class TestTrap7PreBootChecksAreWaitedForAndAFailedOneKeepsTheBookieDown:
-    """BookKeeper's own boot drops the result of its checks. Here who the bookie is *is* their result, so nothing can go on
+class TestTrap7FailedPreBootCheckKeepsTheBookieDown:
+    """BookKeeper's boot drops the result of its checks. Here the bookie's identity *is* their result, so nothing continues
     without it (``tests/system/cluster/test_local_cluster_daemon.py`` has the refusals of real processes)."""
 
     def identity(self, directory, instance, read_cookie):
-        """What the checks of a boot over this metadata store make of a directory of b1, of cluster ``instance``."""
+        """Identity from the boot checks of a directory of b1, of cluster ``instance``, over this metadata store."""
         write_cookie(directory, Cookie("b1", (directory,), instance, "nonce"))
         store = SimpleNamespace(read_cookie=read_cookie, instance_id="here")
         return Identity(BookieConfig(directories=(directory,), zookeeper="127.0.0.1:1"), store, {})
 
-    def test_a_check_that_gets_no_answer(self, tmp_path):
+    def test_unanswered_check_fails_the_boot(self, tmp_path):
         def no_answer(_):
             raise MetadataStoreError("no answer in time")
 
         with pytest.raises(MetadataStoreError, match="no answer in time"):
             self.identity(str(tmp_path), "here", no_answer)
 
-    def test_a_check_that_says_no(self, tmp_path):
+    def test_negative_check_fails_the_boot(self, tmp_path):
         with pytest.raises(InvalidCookieError, match="of another cluster"):
             self.identity(str(tmp_path), "elsewhere", lambda _: None)
 
-    def test_checks_that_are_passed_say_who_it_is(self, tmp_path):
+    def test_passed_checks_give_the_bookies_identity(self, tmp_path):
         assert self.identity(str(tmp_path), "here", lambda _: None).cookie.bookie_id == "b1"
 
 
-class TestTrap8GarbageCollectionDeletesNothingWhenListingMetadataFailedOrWasPartial:
-    """BookKeeper #870: ledgers that were alive, and not in a listing."""
+class TestTrap8FailedOrPartialListingCollectsNothing:
+    """BookKeeper #870: live ledgers were missing from a listing."""
 
     GONE = Negative(NegativeReason.NO_SUCH_LEDGER)
 
-    def test_failed_or_partial(self):
+    def test_failed_or_partial_listing_has_no_suspects(self):
         assert suspects({1, 2, 3}, Incomplete("/ledgers/00/0001 could not be listed")) == ()
 
-    def test_a_listing_that_is_wrong_deletes_nothing_either(self):
-        """Bugs in the listing were what lost data: each ledger's own record has the last word."""
+    def test_wrong_listing_deletes_nothing(self):
+        """Wrong listings lost data: each ledger's own metadata decides."""
         wrong = Complete(frozenset())
         assert collectable(suspects({1, 2}, wrong), {1: Positive(), 2: Unknown(UnknownReason.TIMEOUT)}) == ()
 
-    def test_two_looks_that_agree_delete(self):
+    def test_ledger_missing_in_listing_and_metadata_is_deleted(self):
         assert collectable(suspects({1, 2}, Complete(frozenset({2}))), {1: self.GONE}) == (1,)
 
 
-def test_trap_9_a_wrong_password_has_no_side_effect_it_does_not_fence():
+def test_trap_9_wrong_password_has_no_side_effect():
     ledger = BookieLedger(7)
     ledger.added(ledger.admit_add(b"key", recovery=False), -1, -1)
     assert ledger.fence(b"wrong").response == UNAUTHORIZED

@@ -1,6 +1,6 @@
-"""Batch writes, producers, readers, and what cleans up, each as the code that ships calls it.
+"""Batch writes, producers, readers, and cleaners, called like the real code calls them.
 
-Law: what an actor remembers beyond its process is what is durable where it really runs: a query's commit log, a reader's offset.
+Law: an actor remembers beyond its process only what is really durable: a query's commit log, a reader's offset.
 """
 
 from __future__ import annotations
@@ -64,24 +64,24 @@ def values_in(client: Any, piece: Piece) -> list[str]:
 
 
 class Stage:
-    """The log of one schedule, and what is durable beside it."""
+    """The log of a schedule, and the durable state beside it."""
 
     def __init__(self, world: World) -> None:
         self.world, self.turns, self.random = world, world.turns, world.random
         self.histories: dict[int, History] = {}
-        """That of the log, and of each later log of its name, by when it was made."""
+        """Histories of the log and of each later log of its name, by creation time."""
         world.truth.seen = lambda ctime_ms, lane, row, value: self.history(ctime_ms).seen(lane, row, value)
         self.offloaded: Callable[[Any, Piece], list[str] | None] = lambda client, piece: None
-        """The values of a piece whose ledger is deleted, from the table that they were offloaded to; None if they were not."""
+        """Values of a piece with a deleted ledger, from its offload table, or None if they were not offloaded."""
         self.fills_ledgers = False
-        """Are there several batches in a ledger?"""
+        """Whether a ledger holds several batches."""
         self._filled: dict[LogRun, Any] = {}
         self.makes_anew = False
-        """Is the log deleted meanwhile, and made anew by whoever finds none?"""
+        """Whether the log is deleted meanwhile, and recreated by the next process that needs it."""
         self.address = ADDRESS
         self.queries: dict[str, Query] = {}
         self.done: dict[str, int] = {}
-        """How many rows, or versions, each service and application has noted as committed."""
+        """The number of rows or versions that each service and application has noted as committed."""
         self.restores = 0
         """How many checkpoints are set back while a batch is about to be committed."""
         self.runs = 0
@@ -90,18 +90,18 @@ class Stage:
         return self.world.client(process)
 
     def history(self, ctime_ms: int) -> History:
-        """That of the log that was made then."""
+        """The history of the log created at that time."""
         return self.histories.setdefault(ctime_ms, History())
 
     def see_to_it(self, client: Any) -> None:
-        """Make the log, if it was deleted, as each micro-batch, batch write and service does at its beginning."""
+        """Create the log if it was deleted, as each micro-batch, batch write and service does at its beginning."""
         if self.makes_anew:
             LogRegistry(client.metadata).ensure(LOG, {}, b"")
 
     # -- supervisors
 
     def again_and_again(self, name: str, does: Callable[[str, object], None], is_done: Callable[[], bool]) -> None:
-        """Run ``does`` until it is done. A run that takes long may be taken for dead, and go on beside the next one."""
+        """Run ``does`` until it is done. A slow run may be taken for dead, and continue beside the next."""
         patience = 60
         while not is_done():
             self.runs += 1
@@ -127,13 +127,13 @@ class Stage:
         query.run()
 
     def follower(self, name: str, batches: int) -> None:
-        """A query that may take over the lane of another one, whose rows it goes on behind."""
+        """A query that may take over the lane of another query and continue behind its rows."""
         others = [query for query in self.queries.values() if query.follower is None]
         if others and not self.makes_anew:
             Query(self, name, batches, self.random.choice(others)).run()
 
     def set_back(self) -> None:
-        """Somebody restores an older copy of a query's Spark checkpoint."""
+        """Restore an older copy of a query's Spark checkpoint."""
         queries = [query for query in self.queries.values() if query.sets_back]
         if queries:
             self.random.choice(queries).set_back()
@@ -148,7 +148,7 @@ class Stage:
         values: list[str],
         told: Fingerprint | None,
     ) -> Commit:
-        """What one task wrote, or two; each tells a range for each entry or so, and the commit names them merged."""
+        """Write a batch by one or two tasks; ranges of about one entry each are merged in the commit."""
         self.history(owner.ctime_ms).tried(f"{writer}/{number}/{len(values)}/{values[0]}", values)
         ranges: list[EntryRange] = []
         at = self.random.choice([len(values), len(values), self.random.randint(0, len(values))])
@@ -166,7 +166,7 @@ class Stage:
         return Commit(writer, number, owner.run, owner.epoch, merged(ranges), now_ms, fingerprint=told)
 
     def _data_ledger(self, client: Any, owner: LogRun, record: LogRecord) -> Any:
-        """A task fills a ledger, batch after batch, and closes it if it makes the next one."""
+        """A task fills a ledger, batch after batch, and closes it before the next."""
         ledger = self._filled.pop(owner, None)
         if ledger is not None and self.random.random() < 0.3:
             with suppress(BookKeeperError):
@@ -178,7 +178,7 @@ class Stage:
         self._batch_written(self.client(process), run, run, 0)
 
     def application(self, name: str, versions: int) -> None:
-        """Batch writes that say which version they are, one after the other."""
+        """Batch writes with version numbers, in sequence."""
         self.done[name] = 0
         self.again_and_again(name, partial(self.application_run, name, versions), lambda: self.done[name] >= versions)
 
@@ -191,7 +191,7 @@ class Stage:
             self.done[name] = max(self.done[name], version + 1)
 
     def _batch_written(self, client: Any, run: str, writer: str, number: int, txn: str = "") -> None:
-        """As ``LogBatchWriter`` does it; with ``txn`` as a version of an application."""
+        """Mirrors ``LogBatchWriter``; with ``txn``, as a version of an application."""
         self.see_to_it(client)
         record = begun_batch_write(client, ADDRESS, run)
         owner = LogRun.of_batch_write(replace(ADDRESS, name=record.name), record, run)
@@ -199,7 +199,7 @@ class Stage:
         written = self.written(client, owner, record, writer, number, values, None)
         commit = replace(written, query=txn + writer)
         committer = Committer(client, owner)
-        # (False: the log has this version, or a later one. That one may be the first of a log that was made anew.)
+        # False: the log has this version, or a later one, perhaps the first of a recreated log.
         done = committer.commit_version(commit) if txn else committer.commit(commit) or True
         if done or not self.makes_anew:
             self.history(owner.ctime_ms).acknowledged.update(values)
@@ -220,7 +220,7 @@ class Stage:
     def producer_run(self, name: str, rows: int, run: str, process: object) -> None:
         client = self.client(process)
         self.see_to_it(client)
-        # What was acknowledged before it began.
+        # Rows acknowledged before it began.
         before = {ctime_ms: frozenset(history.acknowledged) for ctime_ms, history in self.histories.items()}
         producer = Producer(client, ADDRESS, name)
         ctime_ms = producer._ledgers._run.ctime_ms
@@ -242,8 +242,7 @@ class Stage:
     # -- readers
 
     def read(self, client: Any, feed: LogFeed, at: Any, end: Any) -> int:
-        """Read what is between two offsets: each row of it, in the order of each lane, but for those that were truncated. Returns
-        how many rows came."""
+        """Read the rows between two offsets, in the order of each lane, except truncated rows. Returns the number of rows."""
         came, places = 0, {lane: first for lane, (first, _) in feed.spans(at, end).items()}
         ends = {lane: last for lane, (_, last) in feed.spans(at, end).items()}
         for piece, _ in feed.pieces(at, end):
@@ -265,7 +264,7 @@ class Stage:
         return came
 
     def passed(self, client: Any, feed: LogFeed, lane: int, first: int, last: int) -> None:
-        """A reader does not get the rows of a lane from ``first`` to before ``last``: were they truncated?"""
+        """Check that skipped rows of a lane, from ``first`` to before ``last``, were truncated."""
         if first >= last:
             return
         record = LogRegistry(client.metadata).get(lane_name(LOG, lane))
@@ -276,10 +275,10 @@ class Stage:
         )
 
     def is_deleted(self, ctime_ms: int) -> bool:
-        """Has somebody begun to delete the log that was made then?"""
+        """Whether a deletion of the log created at that time has begun."""
         return ctime_ms in self.world.meant_to_go
 
-    # -- what cleans up
+    # -- cleaners
 
     def truncate(self) -> None:
         client: Any = self.client(object())
@@ -300,7 +299,7 @@ class Stage:
         LogRegistry(self.client(object()).metadata).alter(LOG, ensemble_size=self.random.choice([3, 4, 5]))
 
     def expire(self, bound_ms: int, bound_bytes: int) -> None:
-        """Say how long rows stay, and remove those that may go, again and again."""
+        """Set the retention and remove expired rows, repeatedly."""
         client: Any = self.client(object())
         registry, truth = LogRegistry(client.metadata), self.world.truth
         for _ in range(self.random.randrange(1, 6)):
@@ -317,7 +316,7 @@ class Stage:
                 truncate_expired(client, LOG, b"")
 
     def delete(self, name: str) -> None:
-        """Delete the log. A deletion that broke off is begun again: a log of which a part is gone stays so."""
+        """Delete the log. An interrupted deletion is repeated: a partly deleted log stays deleted."""
         done, begun = [], set[Actor | None]()
 
         def run(run: str, process: object) -> None:
@@ -336,12 +335,12 @@ class Stage:
         collect_orphans(self.client(object()), LOG, b"")
 
     def end_some_lane(self, name: str) -> None:
-        """One that broke off, or takes long, is begun again."""
+        """End a lane. An interrupted or slow attempt is repeated."""
         record, lanes = LogRegistry(self.client(None).metadata).get(LOG), list[Lane]()
         if self.random.random() < 0.5:
             lanes = [Lane(0, (BATCH_WRITES,)), *record.lanes]
         else:
-            # Of producers, those first that go on.
+            # Prefer lanes of producers that go on.
             services = {lane: lane.writers[-1].removeprefix("service:") for lane in record.lanes}
             lanes = [lane for lane, name in services.items() if name in self.done]
             lanes = [lane for lane in lanes if not self.done[services[lane]]] or lanes
@@ -372,7 +371,7 @@ class Stage:
         done.append(lane.writers[-1])
 
     def ends(self) -> dict[int, int]:
-        """Read everything once more, and tell how many rows each lane has."""
+        """Read everything once more. Returns the number of rows of each lane."""
         client: Any = Client(self.world, None)
         feed = LogFeed(client, LOG, b"", fail_on_data_loss=False)
         end = feed.newest()
@@ -380,7 +379,7 @@ class Stage:
         return feed.all_rows(end)
 
     def newest(self) -> dict[int, int]:
-        """How many rows each lane has, for readers that begin at its end."""
+        """The number of rows of each lane, for readers that begin at its end."""
         client: Any = Client(self.world, None)
         lanes = LogRegistry(client.metadata).lanes_of(LOG)
         return {lane_of(lane)[1]: LogReader(client, lane, b"", AT_THE_END).newest() for lane in lanes}

@@ -1,10 +1,10 @@
-"""Ledgers and records in memory, as several processes see them, with what may go wrong at each call.
+"""Ledgers and records in memory, as several processes see them, with faults at each call.
 
-Law: what a client of real bookies may see, and nothing else.
+Law: only behaviour that a client of real bookies may see.
 
-* A recovery fences first, so no later append is acknowledged; then it closes the ledger behind all that was.
+* A recovery fences first, so no later append is acknowledged; then it closes the ledger behind all acknowledged entries.
 * A compare-and-set of a record may be done, and its answer lost.
-* A watch of a record tells its process of a change at its next call.
+* A watch of a record notifies its process at its next call.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from tests.histories.log_schedules.truth import Truth
 from tests.histories.log_schedules.turns import Turns
 
 _STANDS_BEFORE_A_CHANGE = 10
-"""So many times more often than elsewhere a process stands still before it changes a record."""
+"""Factor by which a process pauses more often before it changes a record."""
 
 
 @dataclass
 class Faults:
-    """How often something goes wrong, of all calls."""
+    """Probabilities of faults, per call."""
 
     lost_adds: float = 0.0
-    """An append that may be in the ledger, or not."""
+    """An append that may or may not be in the ledger."""
     lost_writes: float = 0.0
-    """A change of a record, or a deletion, that is done and says so to nobody."""
+    """A change or deletion of a record that is done, but whose answer is lost."""
     refused: float = 0.0
-    """A read, a recovery or a new ledger for which too few bookies answer."""
+    """A read, recovery or ledger creation without enough answering bookies."""
 
 
 class World:
-    """What all processes share."""
+    """State shared by all processes."""
 
     def __init__(self, turns: Turns) -> None:
         self.turns, self.random, self.faults = turns, turns.random, Faults()
@@ -58,22 +58,22 @@ class World:
         self.ledgers: dict[int, Ledger] = {}
         self.watches: dict[tuple[str, str], list[tuple[Client, Callable[[], None]]]] = {}
         self.made_for: dict[int, int] = {}
-        """Of each ledger, when the log was made whose run made the ledger."""
+        """For each ledger, the creation time of the log whose run created it."""
         self.truth = Truth(self)
         self.meant_to_go: set[int] = set()
-        """The logs that somebody found who was to delete them, by when they were made."""
+        """Logs seen by their deleting process, by creation time."""
 
     def client(self, process: object) -> Client:
-        """A client of its own for a process."""
+        """A separate client for a process."""
         return Client(self, process)
 
     def record(self, name: str) -> LogRecord | None:
-        """The record of a lane, as it is now."""
+        """The current record of a lane."""
         found = self.records.read_record(KIND, name)
         return None if found is None else decode_record(found.value, name)
 
     def tell_all(self) -> None:
-        """Every reader hears of all that is acknowledged."""
+        """Make every reader see all acknowledged entries."""
         for ledger in self.ledgers.values():
             ledger.told = ledger.acknowledged - 1
 
@@ -82,7 +82,7 @@ class World:
 
 
 class Records:
-    """The metadata store of one process. What is not named here is the memory store's own."""
+    """The metadata store of a process. Methods not defined here come from the memory store."""
 
     def __init__(self, client: Client) -> None:
         self._client, self._world, self._store = client, client.world, client.world.records
@@ -107,7 +107,7 @@ class Records:
         return found
 
     def write_record(self, kind: str, name: str, value: bytes, version: int | None) -> int:
-        # What it has read may be outdated by then.
+        # The read version may be outdated by then.
         self._world.turns.stand_still(_STANDS_BEFORE_A_CHANGE * self._world.turns.pause_chance)
         self._client.step(f"write_record {name} {value!r}")
         before = self._store.read_record(kind, name) if kind == KIND else None
@@ -150,7 +150,7 @@ class Records:
 
 
 class Client:
-    """The client of one process."""
+    """The client of a process."""
 
     zookeeper = "memory"
 
@@ -159,11 +159,11 @@ class Client:
         self.metadata = Records(self)
         self.news: list[Callable[[], None]] = []
         self.expires = True
-        """Is what it truncates what the retention lets go?"""
+        """Whether its truncations are retention."""
         self.deletes = ""
-        """The log that this process is to delete."""
+        """The log that this process deletes."""
         self.found: int | None = None
-        """When the one was made that it found."""
+        """Creation time of the log that it saw."""
         self.context = SimpleNamespace(config=SimpleNamespace(add_timeout_seconds=60.0))
 
     def step(self, what: str) -> None:
@@ -172,18 +172,18 @@ class Client:
             self.news.pop(0)()
 
     def lose_answer(self) -> None:
-        """What was asked of the metadata store is done; perhaps nobody hears of it."""
+        """The request to the metadata store is done, but its answer may be lost."""
         if self.happens(self.world.faults.lost_writes):
             raise MetadataStoreError("the answer of the store was lost")
 
     def ask(self, what: str, error: type[BookKeeperError] = ReadError) -> None:
-        """Ask the bookies, of which perhaps too few answer."""
+        """Ask the bookies; perhaps too few answer."""
         self.step(what)
         if self.happens(self.world.faults.refused):
             raise error("too few bookies answer")
 
     def happens(self, chance: float) -> bool:
-        """Does a fault of this chance come now? After the schedule none does."""
+        """Whether a fault of this probability occurs now. After the schedule none does."""
         happens = self.world.turns.current is not None and self.world.random.random() < chance
         if happens:
             self.world.turns.told.append("    that fails")
@@ -215,7 +215,7 @@ class Client:
         return Reader(self, ledger_id)
 
     def closed(self, ledger_id: int) -> None:
-        """Close a ledger, if nobody has. What was not acknowledged may stay behind the rest."""
+        """Close a ledger if it is open. Unacknowledged entries may stay at its end."""
         store, ledger = self.world.records, self.world.ledgers[ledger_id]
         metadata, version = store.read_ledger(ledger_id)
         if metadata.closed:

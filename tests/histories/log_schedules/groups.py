@@ -1,12 +1,12 @@
-"""Groups of readers with saved places: ``RowReader`` as it ships, alone or sharing the lanes.
+"""Groups of readers with saved places: the real ``RowReader``, alone or sharing lanes.
 
 Laws, for each log of the name, judged at each row that a group gets:
 
-* A row is what every other reader sees at its place.
-* A reader gets the rows of a lane in order, and the group has got all rows before it, or they were truncated: no place was saved
-  behind a row that nobody read.
-* A row that was saved as read comes to no reader of the group again, unless the log is being deleted, and its places with it.
-* Who reads a later log of the name begins it as a group that is new.
+* Every reader sees the same row at a place.
+* A reader gets the rows of a lane in order, and the group has got all rows before, or they were truncated: no place was saved
+  behind an unread row.
+* A row saved as read never comes to the group again, unless the log is being deleted with its saved places.
+* A group begins a later log of the name like a new group.
 
 At the end the group has got each row that was not truncated.
 """
@@ -32,13 +32,13 @@ from tests.histories.log_schedules.actors import ADDRESS, LOG, Stage
 
 
 class GroupHistory:
-    """What one group got of one log."""
+    """Rows of a log that a group got."""
 
     def __init__(self) -> None:
         self.ends: dict[int, int] = defaultdict(int)
-        """Of each lane: the group got all rows before this one, or they were truncated."""
+        """For each lane: the group got all rows before this one, or they were truncated."""
         self.saved: dict[int, int] = defaultdict(int)
-        """Of each lane: the rows before this one are saved as read."""
+        """For each lane: the rows before this one are saved as read."""
 
 
 class Groups:
@@ -52,7 +52,7 @@ class Groups:
         """How often a group got rows."""
 
     def group(self, name: str, share: bool, polls: int) -> None:
-        """One reader of the group after another. Each one goes on where the one before it saved its place."""
+        """Readers of the group in sequence. Each continues at the saved place of the one before."""
         self._shares[name] = share
         left = [polls]
         while left[0] > 0:
@@ -63,7 +63,7 @@ class Groups:
             self._stage.turns.join(self._stage.turns.begin(f"{name}-run{self._stage.runs}", run, process))
 
     def at_the_end(self, ends: dict[int, int]) -> None:
-        """Nothing is written any more: the groups read the rest. ``ends``: how many rows each lane has."""
+        """After all writing the groups read the rest. ``ends``: the number of rows of each lane."""
         for name in self._shares:
             with _Session(self._stage, None) as client:
                 reader = self._reader(client, name)
@@ -78,7 +78,7 @@ class Groups:
     # -- inside
 
     def _run(self, name: str, left: list[int], process: object) -> None:
-        """Until the process dies, somebody ends the reader, or it has read often enough."""
+        """A reader until its process dies, another process ends it, or it has read often enough."""
         try:
             with _Session(self._stage, process) as client:
                 reader = self._reader(client, name)
@@ -99,7 +99,7 @@ class Groups:
         return RowReader(client, ADDRESS, "earliest", name, self._shares[name])
 
     def _poll(self, client: Any, name: str, reader: RowReader, got: dict[int, int]) -> bool:
-        """Read some rows. ``got``: up to where the reader got rows of each lane."""
+        """Read some rows. ``got``: for each lane, the end of the rows that the reader got."""
         before, rows_max = reader.offset, self._stage.random.choice([1, 3, 100])
         try:
             found: Sequence[LogRow | Gap] = reader.read(rows_max)
@@ -144,14 +144,14 @@ class Groups:
             saved[lane] = max(saved[lane], end)
 
     def _leave_out_lost(self, reader: RowReader, got: dict[int, int]) -> None:
-        """Of lanes that another reader has now, this one saves nothing."""
+        """The reader saves nothing of lanes that another reader has now."""
         if reader._share is not None:
             for lane in got.keys() - reader.lanes:
                 del got[lane]
 
 
 class _Session:
-    """The client of a process, with a session of its own, which ends with the process."""
+    """The client of a process, with its own session, which ends with the process."""
 
     def __init__(self, stage: Stage, process: object) -> None:
         self._client, self._session = stage.client(process), stage.world.records.another()
@@ -179,7 +179,7 @@ class _Session:
 
 
 class _Untold:
-    """In place of a reader's registration, which a thread of its own tells."""
+    """Replaces a reader's registration, which runs a thread of its own."""
 
     def __init__(self, *arguments: Any) -> None:
         pass
@@ -192,13 +192,13 @@ class _Untold:
 
 
 def stand_ins(stage: Stage) -> list[Any]:
-    """What takes the place of clocks, threads and random names."""
+    """Replacements for clocks, threads and random names."""
     names, share_again = count(), stage.random.choice([5, 40])
     return [
         mock.patch.object(row_reader, "Registration", _Untold),
         mock.patch.object(row_reader, "now_ms", partial(next, names)),
         mock.patch.object(row_reader, "uuid", SimpleNamespace(uuid4=lambda: SimpleNamespace(hex="0" * 12))),
         mock.patch.object(row_reader, "time", SimpleNamespace(monotonic=lambda: stage.turns.steps / share_again)),
-        # Who drops a reader does not wait for it; the end of its session gives its lanes back.
+        # Dropping a reader does not wait for it; the end of its session returns its lanes.
         mock.patch.object(row_reader, "_leave_soon", return_value=None),
     ]

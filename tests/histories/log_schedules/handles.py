@@ -1,12 +1,12 @@
 """A ledger at its bookies, and the handles of its writer and its readers.
 
-Law: what a client of real bookies may see, and nothing else.
+Law: only behaviour that a client of real bookies may see.
 
-* An append whose answer is lost, or whose writer dies, may be in the ledger or not, which a recovery decides once. Its writer's
-  later appends fail.
-* A reader hears some last add confirmed (LAC): not behind the last acknowledged entry, and not before the one that came with it
-  or that the writer told. One handle never hears less than before.
-* An entry is read only if it was acknowledged, or is in a closed ledger. A reader that asks for another one is wrong.
+* An append whose answer is lost, or whose writer dies, may or may not be in the ledger; a recovery decides once. Later appends of
+  its writer fail.
+* A reader sees some last add confirmed (LAC): not behind the last acknowledged entry, and not before the LAC sent with it or
+  by the writer. It never goes back within a handle.
+* An entry is readable only if it was acknowledged, or is in a closed ledger. Requesting any other entry is a reader's error.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
 
 @dataclass
 class Ledger:
-    """One ledger at its bookies."""
+    """A ledger at its bookies."""
 
     entries: list[bytes] = field(default_factory=list)
     acknowledged: int = 0
-    """How many entries are: the first ones."""
+    """The number of acknowledged entries, from the first on."""
     told: int = -1
-    """The last add confirmed that every reader hears at least."""
+    """The least last add confirmed that every reader sees."""
     fenced: bool = False
 
 
 class Writer:
-    """The handle of a ledger's writer, and its sole appender."""
+    """The handle of a ledger's writer, also its sole appender."""
 
     def __init__(self, client: Client, ledger_id: int) -> None:
         self._client, self.ledger_id = client, ledger_id
@@ -89,7 +89,7 @@ class Writer:
         pass
 
     def append(self, payload: bytes) -> int:
-        """As a handle: raises what the append failed with. As an appender: the watermark has it."""
+        """As a handle: raises the append's error. As an appender: the watermark has it."""
         return self.append_async(payload).result()
 
     def append_async(self, payload: bytes) -> AppendFuture:
@@ -125,7 +125,7 @@ class Writer:
             self.acknowledged.fail(LedgerFencedError("fenced"))
             return
         ledger.entries.append(payload)
-        # It dies before it hears that the entry is there, or nobody answers.
+        # The writer dies before the acknowledgement, or no bookie answers.
         self._client.step(f"hears of its add to {self.ledger_id}")
         if ledger.fenced:
             self.acknowledged.fail(LedgerFencedError("fenced"))
@@ -191,7 +191,7 @@ class Reader:
     def read_last_add_confirmed(self) -> int:
         self._client.ask(f"asks for the LAC of {self.ledger_id}")
         if not self._metadata.closed:
-            # The watch of its metadata told of a close, or that it is deleted.
+            # The metadata watch reported a close or a deletion.
             self._metadata = self._client.world.records.read_ledger(self.ledger_id).value
             if self._metadata.closed:
                 self._heard = self._metadata.last_entry_id

@@ -1,8 +1,8 @@
-"""What actors were told, and the laws that it must keep.
+"""A history: rows seen by readers and answers given to writers, with its laws.
 
 * All readers see the same row at a place, at all times.
-* A row is at one place at most. What a writer was told is in the log is there.
-* A batch is there as a whole, its rows one behind the other, or not at all.
+* A row is at one place at most. A row acknowledged to its writer is in the log.
+* A batch is in the log as a whole, its rows in sequence, or not at all.
 * A row of a query's source is in the log once.
 * The batches of a query, and the rows of a producer, are in the order of their numbers, in one lane after the other.
 """
@@ -15,23 +15,23 @@ from collections.abc import Iterator, Sequence
 from tests.histories.log_schedules.queries import source_row
 
 Place = tuple[int, int]
-"""A lane, and a row of it."""
+"""A lane, and a row number in it."""
 
 
 class History:
-    """Of one log."""
+    """The history of a log."""
 
     def __init__(self) -> None:
         self.rows: dict[Place, str] = {}
-        """What readers saw."""
+        """Rows seen by readers."""
         self.batches: dict[str, Sequence[str]] = {}
-        """The rows of each batch that was tried, by what its first row begins with."""
+        """The rows of each attempted batch, by the prefix of its first row."""
         self.acknowledged: set[str] = set()
-        """The rows of which a writer was told that they are in the log."""
+        """Rows acknowledged to their writer."""
         self.replayed: set[str] = set()
-        """The rows of batches that a query found in the log. Whoever reads it next may not see them yet."""
+        """Rows of batches that a query recognized as committed. The next reader may not see them yet."""
         self.places: dict[str, Place] = {}
-        """Where a producer was told that a row is."""
+        """The place of each row, as reported to its producer."""
 
     def seen(self, lane: int, row: int, value: str) -> None:
         known = self.rows.setdefault((lane, row), value)
@@ -41,7 +41,7 @@ class History:
         self.batches[batch] = values
 
     def check(self, ends: dict[int, int]) -> None:
-        """All is read. ``ends``: how many rows each lane has. Raises AssertionError."""
+        """Check the laws once everything is read. ``ends``: the number of rows of each lane. Raises AssertionError."""
         missing = [(lane, row) for lane, end in ends.items() for row in range(end) if (lane, row) not in self.rows]
         assert not missing, f"nobody could read {missing}"
         behind = [(lane, row) for lane, row in self.rows if row >= ends.get(lane, 0)]
@@ -73,12 +73,12 @@ class History:
         assert not strange, f"nobody wrote {strange}"
 
     def check_acknowledged(self) -> None:
-        """Some reader has seen whatever was acknowledged. Raises AssertionError."""
+        """Check that a reader has seen each acknowledged row. Raises AssertionError."""
         lost = self.acknowledged - set(self.rows.values())
         assert not lost, f"acknowledged, and not there: {sorted(lost)}"
 
     def _numbers(self) -> dict[str, list[int]]:
-        """The numbers of each writer's batches, in the order of the log. (A writer's later lane has a higher number.)"""
+        """The numbers of each writer's batches, in log order. (A writer's later lane has a higher number.)"""
         numbers = defaultdict(list)
         for _, value in sorted(self.rows.items()):
             writer, number, _ = value.split("/")
@@ -87,10 +87,10 @@ class History:
 
 
 def values_of(writer: str, number: int, rows: int) -> list[str]:
-    """The rows of a batch."""
+    """The values of a batch's rows."""
     return [f"{writer}/{number}/{row}" for row in range(rows)]
 
 
 def each(values: Sequence[str]) -> Iterator[bytes]:
-    """Their bytes."""
+    """The values as bytes."""
     return (value.encode() for value in values)

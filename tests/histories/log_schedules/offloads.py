@@ -1,7 +1,7 @@
-"""Offloads: the steps that ship (``spark.offload.offloading``), with a table in memory in Delta's and Spark's place.
+"""Offloads: the real steps (``spark.offload.offloading``), with a table in memory instead of Delta and Spark.
 
-Law of the table: a transaction puts all of its rows there at once, or none, and one of the same number is there already or comes
-first. What it is told to write is what the ledgers have at that time. A row is there once.
+Law of the table: a transaction adds all its rows at once or none, and each transaction number is used once. Its rows are those of
+the ledgers at that time. A row is in the table once.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ TABLE = "/table"
 
 @dataclass
 class Table:
-    """One table."""
+    """An offload table."""
 
     owner: str
     version: int = 0
     rows: dict[int, tuple[int, str]] = field(default_factory=dict)
-    """By position: the ledger, and the value."""
+    """By position: the ledger and the value."""
     transactions: set[int] = field(default_factory=set)
 
 
 class Tables:
-    """What ``spark.offload.table`` does, in memory."""
+    """In-memory version of ``spark.offload.table``."""
 
     def __init__(self, world: World, may_be_anothers: bool) -> None:
-        """``may_be_anothers``: a piece of one log of the name may be looked for in the table of the next one."""
+        """``may_be_anothers``: a piece may be looked up in the table of the next log of that name."""
         self._world, self._may_be_anothers = world, may_be_anothers
         self.at: dict[str, Table] = {}
 
@@ -92,7 +92,7 @@ class Tables:
 
 
 class Offload(_Run):
-    """One offload of a lane, whose Spark jobs are done here."""
+    """An offload of a lane, whose Spark jobs run here."""
 
     def __init__(self, tables: Tables, client: Any, lane: str, place: str) -> None:
         super().__init__(cast(Any, None), client, lane, place, b"")
@@ -132,26 +132,26 @@ class Offloads:
         stage.offloaded = self.offloaded
 
     def offload(self) -> None:
-        """Some offloads of one process, one after the other. If it dies, others go on."""
+        """Some offloads of a process in sequence. If it dies, others continue."""
         client = self._stage.client(object())
         for _ in range(self._stage.random.randrange(1, 4)):
-            # A step that fails is done again by the next offload.
+            # The next offload repeats a failed step.
             with suppress(ReadError, OffloadError, MetadataStoreError, NoSuchLogError, DataLossError):
                 self._once(client)
             for _ in range(self._stage.random.randrange(60)):
                 self._stage.turns.step("waits")
 
     def _once(self, client: Any) -> None:
-        """As ``offload`` does."""
+        """Mirrors ``offload``."""
         deletes_after = self._stage.random.choice([None, 0.0, 0.1])
         self._each_lane(client, deletes_after)
 
     def at_the_end(self, client: Any) -> None:
-        """All that can be offloaded is, and every ledger that is not needed is deleted."""
+        """Offload everything, and delete every needless ledger."""
         self._each_lane(client, 0.0)
 
     def _each_lane(self, client: Any, deletes_after: float | None) -> None:
-        """Each log of the name has tables of its own."""
+        """Offload each lane; each log of the name has its own tables."""
         registry = LogRegistry(client.metadata)
         for lane in registry.lanes_of(LOG):
             number, ctime_ms = lane_of(lane)[1], registry.get(lane).ctime_ms
@@ -161,12 +161,12 @@ class Offloads:
             offloading._offload_lane(run, deletes_after)
 
     def offloaded(self, client: Any, piece: Piece) -> list[str] | None:
-        """The values of a piece whose ledger is deleted, as a task reads them; None if they were not offloaded."""
+        """The values of a piece with a deleted ledger, read like a task, or None if they were not offloaded."""
         found = offloaded.offloaded_rows(client.metadata, LOG, piece, deque(), StructType())
         return None if found is None else [value for batch in found for value in batch.column("value").to_pylist()]
 
     def stand_ins(self) -> list[Any]:
-        """What takes the place of tables, clocks and bounds."""
+        """Replacements for tables, clocks and bounds."""
         now = SimpleNamespace(time=lambda: self._stage.world.truth.now_ms / 1000)
         return [
             mock.patch.object(offloading, "tables", self.tables),

@@ -1,16 +1,16 @@
-"""Streaming queries, each with a source and a Spark checkpoint, which somebody may set back.
+"""Streaming queries, each with a source and a Spark checkpoint that may be set back.
 
-What a query remembers beyond its processes is its Spark checkpoint. The plan of a batch (which rows of the source, and that it
-was planned now) is there before the batch runs, so a replay runs the same plan. A checkpoint that is restored from an older copy
-plans batches anew: with the same rows of the source, if nothing came in since, or with others. Nobody stops who runs on with the
-old one. The steps are those of ``spark.connector.sink``.
+Only its Spark checkpoint survives a query's processes. The plan of a batch (its source rows, and the time of planning) is stored
+before the batch runs, so a replay runs the same plan. A checkpoint restored from an older copy plans batches again: with the same
+source rows if none arrived since, or with others. Runs with the old checkpoint are not stopped. The steps are those of
+``spark.connector.sink``.
 
 Laws:
 
-* A query that follows another one gets the lane of that one, unless it has ended or that one never wrote.
-* A row of a source is in the log once (``history``), and what a query was told is committed is there.
-* A batch is refused (``CheckpointRewoundError``) only if the log has a later one, or if what it has last was planned otherwise,
-  as far as that can be told; and of a checkpoint that was never set back only to a run that another one has overtaken.
+* A query that follows another gets its lane, unless that lane has ended or the other query never wrote.
+* A row of a source is in the log once (``history``), and a batch acknowledged to its query is in the log.
+* A batch is refused (``CheckpointRewoundError``) only if the log has a later batch, or if its last batch was planned otherwise,
+  as far as that is detectable; with a checkpoint that was never set back, only for a run overtaken by another run.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ if TYPE_CHECKING:
     from tests.histories.log_schedules.actors import Stage
 
 KINDS = ("equal", "files", "random", "unread", "no offsets")
-"""What is known of batches beside their plans. ``equal``: all rows are, so sums say nothing. ``files``: a part of the runs are of
-a version whose digests take in no files. ``random``: rows differ at each attempt. ``unread``: some runs can't read the plans,
-so nobody sets that checkpoint back. ``no offsets``: no run can read those."""
+"""Knowledge about batches beside their plans. ``equal``: all rows are equal, so sums prove nothing. ``files``: some runs are of
+a version whose digests ignore files. ``random``: rows differ at each attempt. ``unread``: some runs can't read the plans, so that
+checkpoint is never set back. ``no offsets``: no run can read the offsets."""
 
 
 Span = tuple[int, int]
-"""Of the source's two partitions: rows of each."""
+"""Numbers of rows of the source's two partitions."""
 
 
 class Plan(NamedTuple):
-    """Of one batch."""
+    """The plan of a batch."""
 
     first: Span
-    """How many rows of each partition are before it."""
+    """Rows of each partition before the batch."""
     rows: Span
     planned: int
     """A number that no other plan has."""
@@ -59,27 +59,27 @@ class Plan(NamedTuple):
         return self.first[0] + self.rows[0], self.first[1] + self.rows[1]
 
     def source_rows(self) -> list[str]:
-        """The names of its rows in the source."""
+        """The names of the batch's source rows."""
         return [f"{part}{row}" for part, *span in zip("ab", self.first, self.end, strict=True) for row in range(*span)]
 
     @property
     def offsets(self) -> str:
-        """Another text for each other batch."""
+        """A different text for each batch."""
         (a, b), (a_end, b_end) = self.first, self.end
         return f"{a}-{a_end},{b}-{b_end}"
 
 
 @dataclass
 class Checkpoint:
-    """The folder of a query."""
+    """The Spark checkpoint folder of a query."""
 
     plans: dict[int, Plan] = field(default_factory=dict)
     done: int = 0
-    """How many batches are noted as committed."""
+    """The number of batches noted as committed."""
 
 
 class Query:
-    """One query."""
+    """A streaming query."""
 
     def __init__(self, stage: Stage, name: str, batches: int, follows: Query | None = None) -> None:
         self.spark_query = StreamingQuery(name, follows._name if follows is not None else "")
@@ -92,7 +92,7 @@ class Query:
         self._checkpoint = Checkpoint()
         self._planned = count()
         self._spans: dict[int, set[tuple[Span, Span]]] = defaultdict(set)
-        """What was ever planned under each number."""
+        """All spans ever planned under each batch number."""
         self._refused = self._restored = self._goes_on = False
         self.sets_back = self._kind != "unread"
 
@@ -105,29 +105,29 @@ class Query:
 
     @property
     def lanes(self) -> list[str]:
-        """Those that it got, one after the other."""
+        """The query's lanes, in the order in which it got them."""
         return self._stage.world.truth.lanes_of[writer_of(self._name)]
 
     @property
     def may_be_another(self) -> bool:
-        """May it be taken for another query than the one that writes its lane? If one that follows it has its lane, or the one
-        that it follows has none."""
+        """Whether it may be taken for another query than the writer of its lane: if its follower has a lane, or the
+        followed query has none."""
         followed = self.follower is not None and self.follower.lanes
         return bool(followed or (self.follows is not None and not self.follows.lanes))
 
     def check_followed(self, lane: str, before: list[str]) -> None:
-        """``lane`` is its first one. ``before``: the lanes of the query that it follows, when it began to look. Raises
-        AssertionError if it is none that follows the other query's."""
+        """Check that ``lane``, the query's first, belongs to the followed query. ``before``: the followed query's lanes when the
+        lookup began. Raises AssertionError."""
         assert self.follows is not None
         which = f"{self._name} is in {lane}, and follows {self.follows._name}"
-        # (The first writer of a log gets lane 0, whomever it follows.)
+        # The first writer of a log gets lane 0, whichever query it follows.
         assert self.follows.lanes or lane == self._stage.address.name, f"{which}, which has no lane"
         if before and lane not in self.follows.lanes:
             record = self._stage.world.record(before[-1])
             assert record is None or record.ended_rows is not None, f"{which} of {before[-1]}"
 
     def set_back(self) -> None:
-        """An older copy of the Spark checkpoint is restored, or one of now, and the query started again if it had ended."""
+        """Restore an older or current copy of the Spark checkpoint, and restart the query if it has ended."""
         kept = max(0, self._checkpoint.done - self._random.choice([0, 0, 1, 1, 2]))
         plans = {number: plan for number, plan in self._checkpoint.plans.items() if number < kept}
         self._checkpoint, self._restored, self._refused = Checkpoint(plans, kept), True, False
@@ -137,7 +137,7 @@ class Query:
             self._stage.turns.begin(f"{self._name} again", self.run, lasts=True)
 
     def run_beside(self) -> None:
-        """Begin one more run, whoever else runs."""
+        """Begin another run beside any other runs."""
         stage, process = self._stage, object()
         stage.runs += 1
         name = f"{self._name}-run{stage.runs}"
@@ -153,7 +153,7 @@ class Query:
         if plan is None:
             first = checkpoint.plans.get(number - 1, Plan((0, 0), (0, 0), 0)).end
             again = sorted(span for span in self._spans[number] if span[0] == first)
-            # (What earlier versions know of files does not tell an empty batch from another one.)
+            # The fingerprints of earlier versions do not distinguish an empty batch.
             number_of_rows = self._random.choice([1, 2, 3] if self._kind == "files" else [0, 0, 1, 1, 2, 3])
             of_one = self._random.randint(0, number_of_rows)
             rows = of_one, number_of_rows - of_one
@@ -164,20 +164,20 @@ class Query:
         return plan
 
     def may_be_refused(self, checkpoint: Checkpoint, number: int) -> bool:
-        """Of a checkpoint that was never set back no batch is; else a number below another one that was planned, whatever was in
-        it, and what can't be told to be the same."""
+        """Whether a batch may be refused: never with a checkpoint that was never set back; otherwise if its number is below
+        another planned batch, or if its plan is not provably the same."""
         if checkpoint is self._checkpoint and not self._restored:
             return number < checkpoint.done
         *_, before, last = None, None, *self._committed()
         if last is None or number < last.batch:
             return True
-        # Another run may have committed this one since.
+        # Another run may have committed this batch since.
         return not (
             self._is_same(last, checkpoint, number) and (before is None or self._is_same(before, checkpoint, number))
         )
 
     def _committed(self) -> list[Commit]:
-        """Its commits that are in the chain of a lane, in order."""
+        """The query's commits in the chains of its lanes, in order."""
         truth = self._stage.world.truth
         found = [
             commit for record in truth.lanes() for commit, _ in truth.commits(record) if commit.query == self._name
@@ -185,8 +185,8 @@ class Query:
         return sorted(found, key=lambda commit: commit.batch)
 
     def _is_same(self, commit: Commit, checkpoint: Checkpoint, number: int) -> bool:
-        """Can it be told that the batch of the commit's number is the one in the checkpoint? ``number``: of the batch that comes;
-        behind the commit, plans alone are compared."""
+        """Whether the committed batch is provably the checkpoint's batch of that number. ``number``: number of the new batch; for
+        later batches only plans are compared."""
         plan, told = checkpoint.plans.get(commit.batch), commit.fingerprint
         assert told is not None
         if plan is None or told.plan == f"plan {plan.planned}":
@@ -196,7 +196,7 @@ class Query:
 
 
 class _Run:
-    """One run of a query."""
+    """A run of a query."""
 
     def __init__(self, query: Query, run: str, process: object) -> None:
         self._query, self._run, self._stage, self._random = query, run, query._stage, query._random
@@ -223,7 +223,7 @@ class _Run:
                 query._refused |= checkpoint is query._checkpoint and number >= checkpoint.done
                 raise
             if self._stage.turns.crash_chance and self._random.random() < 0.1:
-                # Whoever comes next does not know that the batch is committed.
+                # The next run does not know that the batch is committed.
                 self._stage.turns.crash_current()
             self._stage.turns.step(f"notes batch {number}")
             checkpoint.done = max(checkpoint.done, number + 1)
@@ -246,12 +246,12 @@ class _Run:
         owner = LogRun.of(replace(stage.address, name=record.name), record)
         commit = stage.written(client, owner, record, name, number, values, told)
         if stage.makes_anew and self._random.random() < 0.3:
-            # Spark starts the task once more, and takes the first attempt.
+            # Spark runs the task again, and uses the first attempt.
             with suppress(BookKeeperError):
                 stage.see_to_it(client)
                 self._entered(number)
         if self._query.sets_back and stage.restores and self._random.random() < (0.2 if number else 0.7):
-            # This run commits while another one goes on from an older copy of its checkpoint, or before it, or after it.
+            # This run commits while another continues from an older copy of its checkpoint, or before or after that run.
             stage.restores -= 1
             self._query.set_back()
             self._query.run_beside()
@@ -268,7 +268,7 @@ class _Run:
             committer.tend(thoroughly=True)
 
     def _entered(self, number: int) -> LogRecord | None:
-        """As ``LogStreamWriter._enter``."""
+        """Mirrors ``LogStreamWriter._enter``."""
         client, address, query = self._client, self._stage.address, self._query.spark_query
         while True:
             lane = lane_for_query(client, address, query)
@@ -283,7 +283,7 @@ class _Run:
                 return claimed(client, address, record, self._run, query, header)
 
     def _compare(self, number: int, told: Fingerprint, values: list[str]) -> None:
-        """As ``LogStreamWriter._compare``."""
+        """Mirrors ``LogStreamWriter._compare``."""
         if not values and self._has_checked:
             return
         client, address = self._client, self._stage.address
@@ -315,7 +315,7 @@ class _Run:
         return Fingerprint(sum(plan.rows), f"{values:016x}", *self._digests(plan))
 
     def _digests(self, plan: Plan) -> tuple[str, str]:
-        """Of the whole plan, and of its offsets."""
+        """Digests of the whole plan and of its offsets."""
         kind = self._query._kind
         if kind == "unread" and not self._reads_plans:
             return "", ""
@@ -327,6 +327,6 @@ class _Run:
 
 
 def source_row(value: str) -> tuple[str, str] | None:
-    """The query and the row of its source, of a value that is a query's."""
+    """The query and source row of a value, or None if no query wrote it."""
     writer, _, row = value.split("/")
     return (writer, row.partition(".")[0]) if "." in row else None

@@ -1,10 +1,10 @@
-"""Readers of a log as a streaming query reads it, with places that outlive them.
+"""Readers of a log like a streaming query, with places that outlive them.
 
 Laws, beside those of ``history``:
 
-* No place that a reader goes on to is before the one where it is, in any lane, also if it hears of less than before.
-* What a limit allows comes, and no more; something comes if anything waits.
-* What is no place in the log is refused.
+* A reader never moves to a place before its current place, in any lane, even if it sees less than before.
+* A limit is never exceeded; at least a row comes if any waits.
+* An invalid place is refused.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from tests.histories.log_schedules.actors import LOG, Stage
 
 
 def read_on(stage: Stage, polls: int) -> None:
-    """Read again and again from where it is, at times in another process."""
+    """Read on from the current place, sometimes in another process."""
     process = object()
     client = stage.client(process)
     feed = at = before = None
     for _ in range(polls):
-        # Too few bookies answer, or a commit that was there is not found for the moment.
+        # Too few bookies answer, or an existing commit is invisible for the moment.
         try:
             if feed is None or at is None:
                 feed = LogFeed(client, LOG, b"", fail_on_data_loss=False)
                 at = feed.earliest()
             elif before is not None and stage.random.random() < 0.2:
-                # Another process goes on from its saved offset, which knows less than it did.
+                # Another process, with older knowledge, continues from the saved offset.
                 feed, before = before, feed
                 feed.check(at)
             elif stage.random.random() < 0.2:
-                # Or one that begins now.
+                # A new process continues.
                 feed, before = LogFeed(client, LOG, b"", fail_on_data_loss=False), feed
                 feed.check(at)
                 check_refuses(stage.random, feed, at)
@@ -65,7 +65,7 @@ def read_on(stage: Stage, polls: int) -> None:
 
 
 def check_refuses(random: Random, feed: LogFeed, at: Mapping[str, int]) -> None:
-    """A reader goes on at no place that is none."""
+    """Check that a reader refuses an invalid place."""
     damaged: dict[str, Any] = dict(at)
     damaged[random.choice(list(at))] = random.choice([-1, 0.5, "1", None, [0]])
     left_out = random.choice(["log", "position"])

@@ -1,5 +1,5 @@
-"""One schedule: some writers, readers and cleaners at once, while calls fail and processes die; then calm, in which everything
-that was begun ends; then all is read once more, checked, and deleted."""
+"""One schedule: writers, readers and cleaners run while calls fail and processes die; then all of them end without faults; then
+everything is read once more, checked, and deleted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.histories.log_schedules.stand_ins import All, notes_for_whom, small, 
 from tests.histories.log_schedules.turns import Turns
 
 CALM_FROM, STEPS_MAX = 1500, 30_000
-"""When faults end, and when everything that was begun has ended by far."""
+"""The step at which faults end, and a step by which every actor must have ended."""
 STEPS_TOLD = 120
 
 
@@ -34,30 +34,30 @@ OF_SOMEBODY_ELSE = {
     "password": b"",
     "custom_metadata": {LOG_LABEL: LOG.encode(), EPOCH_LABEL: b"theirs"},
 }
-"""A ledger with the log's label, of an epoch that is no number."""
+"""A ledger with the log's label and a non-numeric epoch."""
 
 
 class Kind(Enum):
-    """What happens to a log beside what happens to each."""
+    """Special events of a schedule, beside the common ones."""
 
     STEADY = "steady"
-    """Nothing."""
+    """None."""
     ANEW = "anew"
-    """It is deleted, and made anew by whoever finds none."""
+    """The log is deleted, and recreated by the next process that needs it."""
     RETENTION = "retention"
-    """Its rows go by time and by bytes."""
+    """Rows expire by time and by bytes."""
     OFFLOAD = "offload"
-    """Its rows are copied to tables, and their ledgers deleted."""
+    """Rows are copied to tables, and their ledgers deleted."""
     GROUPS = "groups"
-    """Groups of readers save their places; the log is deleted and made anew, or its rows expire, or neither."""
+    """Groups of readers save their places; the log is recreated, or its rows expire, or neither."""
     OFFLOAD_ANEW = "offload-anew"
-    """It is offloaded, and deleted and made anew."""
+    """The log is offloaded, deleted and recreated."""
     QUERIES = "queries"
-    """Checkpoints of its queries are set back, queries follow one another, and lanes end, again and again."""
+    """Checkpoints of queries are set back, queries follow one another, and lanes end, often."""
 
 
 def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
-    """Run the schedule of a seed. Returns what it came to. Raises AssertionError, with the schedule's steps as a note."""
+    """Run the schedule of a seed. Returns its figures. Raises AssertionError with the schedule's last steps."""
     random = Random(seed)
     turns = Turns(random, STEPS_MAX)
     world = World(turns)
@@ -106,7 +106,7 @@ def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
         offloads = Offloads(stage)
         begun["offloads"] = random.randrange(1, 6)
         if stage.makes_anew:
-            # Often enough for one to be under way when the log is deleted.
+            # Often enough for an offload to run during the deletion.
             begun["offloads"], begun["deletions"] = random.randrange(4, 9), random.randrange(2, 5)
     groups = Groups(stage)
     if kind is Kind.GROUPS:
@@ -178,14 +178,14 @@ def _later(stage: Stage, delay: int, act: Callable[[], object]) -> None:
 
 
 def _end(stage: Stage, world: World, offloads: Any, groups: Groups) -> None:
-    """All is over: nobody writes any more."""
+    """Check and delete the log after all writers have ended."""
     client: Any = world.client(None)
     record = LogRegistry(world.records).find(LOG)
     if record is not None and not stage.is_deleted(record.ctime_ms):
         history = stage.history(record.ctime_ms)
         stage.ends()
         history.check_acknowledged()
-        # A commit whose writer died before it told anybody may be seen or not, until somebody recovers it.
+        # A commit whose writer died before it answered may be visible or not, until a recovery.
         world.tell_all()
         ends = stage.ends()
         if offloads is not None:
@@ -196,7 +196,7 @@ def _end(stage: Stage, world: World, offloads: Any, groups: Groups) -> None:
         collect_orphans(client, LOG, b"")
         assert stage.ends() == ends
         history.check(ends)
-    # A deletion may have broken off.
+    # A deletion may have been interrupted.
     with suppress(NoSuchLogError):
         delete_log(client, LOG, b"")
     assert not world.records.list_ledgers(), f"left behind: {world.records.list_ledgers()}"

@@ -1,4 +1,4 @@
-"""What takes the place of clocks, threads and bounds in the code that ships, for one schedule."""
+"""Replacements for clocks, threads and bounds of the real code, for one schedule."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def small(random: Random, turns: Turns, truth: Truth, time_passes: bool) -> Any:
         chosen.append(mock.patch.object(retention, "time", SimpleNamespace(time_ns=clock)))
     chosen += [mock.patch.object(module, "time_ns", clock) for module in (producer, producer_ledgers)]
     chosen.append(mock.patch.object(committer, "time", SimpleNamespace(time_ns=clock, monotonic=lambda: 1e9)))
-    # No two logs of a name are made in the same millisecond.
+    # No two logs of a name are created in the same millisecond.
     made = count(1_700_000_000_000_000_000, 1_000_000)
     chosen.append(mock.patch.object(registry, "time", SimpleNamespace(time_ns=lambda: next(made))))
     return All(chosen)
 
 
 def notes_for_whom(made_for: dict[int, int]) -> Any:
-    """Notes for which log each ledger is made, by when the log was made that its run writes."""
+    """Record the log of each new ledger, by the creation time of the log that its run writes."""
     create = LogRun.create_ledger
 
     def noted(run: LogRun, *arguments: Any) -> Any:
@@ -76,7 +76,7 @@ class All:
 
 
 def threads_as_actors(turns: Turns) -> Any:
-    """Threads that the log code starts are actors of the same process, and who waits for them lets others go on."""
+    """Threads started by the log code become actors of the same process, and waiting for them lets others run."""
 
     class Thread:
         def __init__(self, target: Callable[..., object], name: str, args: Any = (), daemon: bool = True) -> None:

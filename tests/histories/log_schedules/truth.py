@@ -1,19 +1,19 @@
-"""What a lane has in truth, read from its record and its ledgers behind everybody's back, and who may take something away.
+"""The true content of a lane, read directly from its record and ledgers, and the laws for changes and removals.
 
 Laws, judged at the moment of each change:
 
-* A ledger comes into a chain while it is there, and while a writer of its epoch may still commit: any other one may be an orphan
-  that somebody deletes.
-* What is truncated stays truncated.
-* A lane ends with all the rows that it has, and nobody writes it again: all of its epochs are over.
-* A run that lost a lane never owns it again, and a batch write that ended never begins again.
-* An epoch is over only if every reader sees all that was committed in it.
-* The oldest epoch that a lane tells as one whose writer may still commit is not over.
-* A ledger whose epoch is no number is somebody else's: only the deletion of the log deletes it.
-* No ledger is deleted that the log has a use for: one that the chain names, one with rows that are not truncated and that nobody
-  has copied to a table, and the one that the newest commit opened.
-* Retention truncates whole commits, and only those that are beyond one of its bounds: older than that, by the latest clock there
-  is and by the rows' own times; or with that many bytes of the lane behind them.
+* A ledger joins a chain only while it exists, and while a writer of its epoch may still commit: any other ledger may be an orphan
+  about to be deleted.
+* Truncated rows stay truncated.
+* A lane ends with all its rows and is never written again: all its epochs are over.
+* A run that lost a lane never owns it again, and an ended batch write never begins again.
+* An epoch is over only if every reader sees all commits of it.
+* The oldest live epoch of a lane is not over.
+* A ledger with a non-numeric epoch belongs to a user: only the deletion of the log deletes it.
+* No needed ledger is deleted: a ledger named by the chain, a ledger with rows neither truncated nor offloaded, and the open
+  ledger of the newest commit.
+* Retention truncates only whole commits beyond a bound: older than the bound by the latest clock and by the rows' own times, or
+  with the bound's bytes of the lane behind them.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ if TYPE_CHECKING:
 
 
 class Truth:
-    """Judges what happens in ``world``."""
+    """Judges all changes of ``world``."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self.now_ms = 0
-        """The latest time that any clock has told."""
+        """The latest time of any clock."""
         self.bounds_ms: set[int] = set()
-        """The times for which rows were to stay, one after the other; and the bytes."""
+        """All retention times so far, then all retention sizes."""
         self.bounds_bytes: set[int] = set()
         self.lanes_of: dict[str, list[str]] = defaultdict(list)
-        """The lanes that each writer got, one after the other, as their owner or by the index. (Not for logs of one name.)"""
+        """The lanes of each writer in order, as owner or by the index. (Not for several logs of a name.)"""
         self._gone: dict[tuple[int, str], set[str]] = defaultdict(set)
-        """The runs and batch writes that a lane had, by when its log was made, and its name."""
+        """Earlier runs and batch writes of a lane, by its log's creation time and its name."""
         self.seen: Callable[[int, int, int, str], None]
-        """Is told each row that retention takes: when the log was made, lane, position and value. Perhaps nobody has read it."""
+        """Called with each row that retention removes: creation time of the log, lane, position and value. It may be unread."""
 
     def lanes(self) -> Iterator[LogRecord]:
-        """The lanes of the log that is there, and that nobody deletes."""
+        """The lanes of the existing log, unless it is being deleted."""
         store = self._world.records
         records = {name: decode_record(store.read_record(KIND, name).value, name) for name in store.list_records(KIND)}
         for name, record in records.items():
@@ -62,7 +62,7 @@ class Truth:
                 yield record
 
     def commits(self, record: LogRecord) -> Iterator[tuple[Commit, Position]]:
-        """The commits of a lane that were acknowledged, and the place behind each."""
+        """The acknowledged commits of a lane, each with the position behind it."""
         for link in record.commit_ledgers:
             ledger = self._world.ledgers[link.ledger_id]
             after = decode_header(ledger.entries[0], link.ledger_id).position
@@ -72,7 +72,7 @@ class Truth:
                 yield commit, after
 
     def changed(self, before: LogRecord, after: LogRecord) -> None:
-        """A lane's record is about to be another one. Raises AssertionError."""
+        """Judge a change of a lane's record. Raises AssertionError."""
         live = {before.epoch, *(write.epoch for write in before.batch_writes)} if before.ended_rows is None else set()
         there = {link.ledger_id for link in before.commit_ledgers}
         for link in after.commit_ledgers:
@@ -108,7 +108,7 @@ class Truth:
         self._given_out(before, after)
 
     def _over(self, record: LogRecord) -> None:
-        """Does every reader see the commits of epochs that are over?"""
+        """Check that every reader sees the commits of epochs that are over."""
         for link in record.commit_ledgers[-1:]:
             if not self._world.records.read_ledger(link.ledger_id).value.closed:
                 ledger = self._world.ledgers[link.ledger_id]
@@ -120,7 +120,7 @@ class Truth:
                     )
 
     def _given_out(self, before: LogRecord, after: LogRecord) -> None:
-        """Note who gets a lane."""
+        """Record new owners of lanes."""
         known = {(writer, lane.number) for lane in before.lanes for writer in lane.writers}
         got = [
             (writer, lane_name(after.name, lane.number))
@@ -135,7 +135,7 @@ class Truth:
                 self.lanes_of[writer].append(name)
 
     def _rows(self, record: LogRecord) -> int:
-        """The rows of a lane that were acknowledged, or are settled."""
+        """The number of acknowledged or settled rows of a lane."""
         found = list(self.commits(record))
         if not found:
             return 0
@@ -144,7 +144,7 @@ class Truth:
         return after.rows + open_rows
 
     def deleted(self, ledger_id: int, with_its_log: bool) -> None:
-        """A ledger is about to be deleted. ``with_its_log``: by who deletes a log. Raises AssertionError."""
+        """Judge the deletion of a ledger. ``with_its_log``: by the deletion of a log. Raises AssertionError."""
         theirs = not self._labels(ledger_id).get(EPOCH_LABEL, b"0").isdigit()
         for record in self.lanes():
             assert with_its_log or not theirs, f"ledger {ledger_id} is deleted, and is of no writer of {record.name}"
@@ -166,7 +166,7 @@ class Truth:
         return self._world.records.read_ledger(ledger_id).value.custom_metadata if there else {}
 
     def expired(self, before: LogRecord, after: LogRecord) -> None:
-        """Retention has truncated a lane. Raises AssertionError."""
+        """Judge a truncation by retention. Raises AssertionError."""
         commits = list(self.commits(before))
         size, ends = commits[-1][1].size, {place.rows for _, place in commits}
         first, last = before.first_position, after.first_position
@@ -189,5 +189,5 @@ class Truth:
             yield from self._world.ledgers[item.ledger_id].entries[item.first_entry_id : item.last_entry_id + 1]
 
     def _times_of(self, commit: Commit) -> Iterator[int]:
-        """The times that rows have of their own."""
+        """The times stamped on the rows."""
         return (stamp_of(payload, "a row").time_ms for payload in self._payloads(commit) if commit.stamped)

@@ -1,7 +1,7 @@
-"""Who goes on: actors are threads of which one runs at a time, and at each call to the cluster the seed draws the next one.
+"""Scheduling: actors are threads of which one runs at a time; at each call to the cluster the seed draws the next actor.
 
-Law: the same seed gives the same schedule. So nothing that an actor sees comes from a clock, or from a thread that is not an
-actor. An actor that crashes never goes on: ``Crashed`` is raised in it where it is, and again at each later call.
+Law: the same seed gives the same schedule. So actors see no clock and no thread outside the schedule. A crashed actor never
+continues: ``Crashed`` is raised in it at its current call, and again at each later call.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 _SECONDS_MAX = 60.0
-"""An actor that computes for so long hangs."""
+"""An actor that computes longer hangs."""
 _STANDS = 30, 300, 1000
-"""For how many steps a process stands still that does."""
+"""Steps for which a process may pause."""
 
 
 class Crashed(BaseException):
-    """The process of this actor is gone. No BookKeeperError, and no Exception, so that nothing handles it."""
+    """The actor's process is gone. Neither a BookKeeperError nor an Exception, so that no code handles it."""
 
 
 class HangsError(AssertionError):
-    """An actor goes on for ever, or waits for something that nobody does."""
+    """An actor runs for ever, or waits for an event that never comes."""
 
 
 class Actor:
-    """One thread."""
+    """A thread of the schedule."""
 
     def __init__(self, turns: Turns, name: str, process: object, lasts: bool, does: Callable[[], object]) -> None:
         self.name, self.process, self.lasts, self._turns, self._does = name, process, lasts, turns, does
         self.may_go_on = threading.Semaphore(0)
         self.ended = self.crashed = False
         self.stands_until = 0
-        """The step before which it does not go on: its process stands still."""
+        """The step before which its process pauses."""
         self.error: BaseException | None = None
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -50,7 +50,7 @@ class Actor:
 
 
 class Turns:
-    """The actors of one schedule."""
+    """The actors of a schedule."""
 
     def __init__(self, random: Random, steps_max: int) -> None:
         self.random, self.steps_max = random, steps_max
@@ -58,13 +58,13 @@ class Turns:
         self.steps = 0
         self.crash_chance = self.pause_chance = 0.0
         self.calm_from, self.calm = steps_max, lambda: None
-        """From which step on nothing goes wrong any more, and what is called then."""
+        """The step from which no fault occurs, and the function called there."""
         self.told: list[str] = []
-        """What was done, in order."""
+        """The steps so far, in order."""
         self._actors: list[Actor] = []
 
     def begin(self, name: str, does: Callable[[], object], process: object = None, *, lasts: bool = False) -> Actor:
-        """A new actor. ``process``: whose actors all crash at once; None: a process of its own. ``lasts``: it never crashes."""
+        """Begin an actor. ``process``: its actors crash together; None: its own process. ``lasts``: it never crashes."""
         actor = Actor(self, name, process or object(), lasts, does)
         self._actors.append(actor)
         actor.thread.start()
@@ -72,12 +72,12 @@ class Turns:
 
     @property
     def current(self) -> Actor | None:
-        """The actor that calls; None: it is none."""
+        """The calling actor, or None outside of actors."""
         thread = threading.current_thread()
         return next((actor for actor in self._actors if actor.thread is thread), None)
 
     def step(self, what: str) -> None:
-        """Called before each thing that an actor does with the cluster: others may come first. Raises Crashed."""
+        """Called before each use of the cluster: other actors may run first. Raises Crashed."""
         actor = self.current
         if actor is None:
             # The schedule itself, before or after its actors.
@@ -90,13 +90,13 @@ class Turns:
         self.told.append(f"{actor.name}: {what}")
 
     def stand_still(self, chance: float, steps: Sequence[int] = _STANDS) -> None:
-        """The process of the actor that calls may stand still for some steps, at its next one."""
+        """The calling actor's process may pause for some steps at its next step."""
         actor = self.current
         if actor is not None and self.random.random() < chance:
             actor.stands_until = self.steps + self.random.choice(steps)
 
     def crash_current(self) -> None:
-        """The process of the actor that calls dies. Raises Crashed."""
+        """The calling actor's process dies. Raises Crashed."""
         actor = self.current
         assert actor is not None
         self.crash(actor)
@@ -110,7 +110,7 @@ class Turns:
         self.told.append(f"{actor.name} crashes")
 
     def run(self) -> None:
-        """Until all actors have ended. Raises the first error of one, and HangsError."""
+        """Run until all actors have ended. Raises the first error of an actor, and HangsError."""
         while living := [actor for actor in self._actors if not actor.ended]:
             actor = self.random.choice([one for one in living if one.stands_until <= self.steps] or living)
             if not actor.lasts and self.random.random() < self.crash_chance:
@@ -131,6 +131,6 @@ class Turns:
         self._actors = []
 
     def join(self, actor: Actor) -> None:
-        """Wait until an actor has ended, as one that goes on meanwhile."""
+        """Wait for the end of an actor while others run."""
         while not actor.ended:
             self.step(f"waits for {actor.name}")

@@ -1,7 +1,7 @@
-"""Histories judged by Porcupine, a checker of linearizability that nobody here wrote (github.com/anishathalye/porcupine).
+"""Histories judged by Porcupine, an independent checker of linearizability (github.com/anishathalye/porcupine).
 
-Law: only what somebody called and heard is given to it, and a model of a ledger in a page of Go (``checker/main.go``). It runs
-where Go is installed and can fetch the module; ``built`` is None elsewhere.
+Law: the checker gets only the calls and answers of clients, and a ledger model in a page of Go (``checker/main.go``). It needs Go
+and access to the module; ``built`` is None elsewhere.
 
 Source: Wing and Gong, "Testing and Verifying Concurrent Objects"; Lowe, "Testing for Linearizability".
 """
@@ -25,22 +25,22 @@ _BUILD_SECONDS = 600.0
 
 
 class Operation(NamedTuple):
-    """What a client did with one object, a ledger or a lane of a log: kind and ``at`` say what, ``call`` and ``answered`` when.
-    Two operations with a time in common are taken for concurrent."""
+    """An operation of a client on a ledger or a lane of a log: ``kind`` and ``at`` give the operation, ``call`` and
+    ``answered`` its interval. Operations with overlapping intervals count as concurrent."""
 
     object: str
     kind: str
-    """``append`` entry ``at``; ``read`` it; find it ``absent``; hear that it is ``confirmed``; hear that the object is ``closed``
-    there; be ``refused`` because there are not exactly ``at`` entries."""
+    """``append`` entry ``at``; ``read`` it; see it ``absent``, or ``confirmed``; see the object ``closed`` at it; be ``refused``
+    because there are not exactly ``at`` entries."""
     at: int
     value: str = ""
     call: int = 0
     answered: int = 0
-    """0: never. The append may have had its moment, or may have it later, or never."""
+    """0: unanswered. The append may have taken effect, may still do so, or never."""
 
 
 class Verdict(NamedTuple):
-    """What Porcupine said. ``unknown``: objects for which the time was too short."""
+    """Porcupine's verdict. ``unknown``: objects for which time ran out."""
 
     operations: int
     objects: int
@@ -50,7 +50,7 @@ class Verdict(NamedTuple):
 
 @cache
 def built() -> Path | None:
-    """The checker; None where there is no Go, or the module can't be fetched."""
+    """The checker, or None without Go or without access to the module."""
     go = shutil.which("go")
     if go is None:
         return None
@@ -63,7 +63,7 @@ def built() -> Path | None:
 
 
 def judge(program: Path, operations: Iterable[Operation], seconds: float) -> Verdict:
-    """Have the operations of each object judged, within ``seconds`` for all of them."""
+    """Judge the operations of each object, within ``seconds`` for all of them."""
     lines = "\n".join(json.dumps(one._asdict()) for one in operations)
     done = subprocess.run(
         [program, str(seconds)], input=lines, capture_output=True, text=True, check=True, timeout=2 * seconds + 60
@@ -72,8 +72,8 @@ def judge(program: Path, operations: Iterable[Operation], seconds: float) -> Ver
 
 
 def of_ledgers(events: Sequence[Event]) -> list[Operation]:
-    """What a ``History`` was told. What was seen to be there stays there, so it has its moment when it was told; of what was
-    absent the call is known: just behind event ``since``."""
+    """The operations of a ``History``. A present entry stays present, so its observation takes effect when recorded; an absence
+    was requested just behind event ``since``."""
     answered = {
         (event.ledger_id, event.entry_id): 2 * event.number for event in events if event.kind is EventKind.ACKED
     }
@@ -96,7 +96,7 @@ def of_ledgers(events: Sequence[Event]) -> list[Operation]:
 
 
 def of_lane(name: str, lane: Sequence[bytes], appends: Iterable[Append], excused: Iterable[bytes]) -> list[Operation]:
-    """The appends to a lane that has the rows ``lane`` at the end. ``excused``: refusals that tell nothing of the lane."""
+    """The appends to a lane whose final rows are ``lane``. ``excused``: refusals that prove nothing about the lane."""
     places, left_out, found = {value: place for place, value in enumerate(lane)}, set(excused), []
     for one in appends:
         call, answered = one.called + 1, (one.answered or 0) + 1
@@ -106,7 +106,7 @@ def of_lane(name: str, lane: Sequence[bytes], appends: Iterable[Append], excused
         elif one.outcome is Outcome.APPENDED:
             found.append(Operation(name, "append", one.position, one.value.hex(), call, answered))
         elif one.value in places:
-            # Nobody heard of it, but it is there; so it had its moment, at any time.
+            # The append was never answered but is present: it took effect at some time.
             found.append(Operation(name, "append", places[one.value], one.value.hex(), call))
     end = 2 + max((max(one.called, one.answered or 0) for one in appends), default=0)
     found += (Operation(name, "read", place, value.hex(), end, end) for value, place in places.items())

@@ -1,4 +1,4 @@
-"""Porcupine accepts what may be, rejects what is planted, and agrees with our own checker of appends."""
+"""Porcupine accepts possible histories, rejects planted errors, and agrees with our own checker of appends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def program() -> Path:
 
 
 def ledger(random_: random.Random, entries: int, name: str = "ledger 1") -> list[Operation]:
-    """A history that may be: pipelined appends, readers that follow, a close."""
+    """A possible history: pipelined appends, tailing readers, a close."""
     made, clock, length = list[Operation](), 10, 0
     while length < entries:
         window = min(random_.randint(1, 50), entries - length)
@@ -43,7 +43,7 @@ def ledger(random_: random.Random, entries: int, name: str = "ledger 1") -> list
     return made
 
 
-def test_a_hundred_thousand_operations_that_may_be_are_accepted(program: Path) -> None:
+def test_hundred_thousand_possible_operations_are_accepted(program: Path) -> None:
     draw = random.Random(7)
     history = [one for number in range(50) for one in ledger(draw, 1_000, f"ledger {number}")]
     assert len(history) >= 100_000
@@ -51,31 +51,31 @@ def test_a_hundred_thousand_operations_that_may_be_are_accepted(program: Path) -
 
 
 def planted_stale_read(history: list[Operation]) -> None:
-    """A reader is told that an entry is absent which was acknowledged before it asked."""
+    """A reader is told that an entry is absent that was acknowledged before its request."""
     acked = history[10]
     assert acked.kind == "append"
     history.append(Operation(acked.object, "absent", acked.at, "", acked.answered + 1, acked.answered + 3))
 
 
 def planted_lost_append(history: list[Operation]) -> None:
-    """The ledger is closed below an entry that was acknowledged."""
+    """The ledger is closed below an acknowledged entry."""
     history[-1] = history[-1]._replace(at=history[-1].at - 1)
 
 
 def planted_other_value(history: list[Operation]) -> None:
-    """A reader gets what nobody appended under the id."""
+    """A reader gets a value that was never appended under that id."""
     number = next(i for i, one in enumerate(history) if one.kind == "read")
     history[number] = history[number]._replace(value="ff00")
 
 
 def planted_append_behind_the_end(history: list[Operation]) -> None:
-    """An append is acknowledged although the ledger had been closed before it was called."""
+    """An append called after the close is acknowledged."""
     end = history[-1]
     history.append(Operation(end.object, "append", end.at + 1, "aa", end.answered + 1, end.answered + 2))
 
 
 def planted_lac_from_nowhere(history: list[Operation]) -> None:
-    """Somebody hears of a LAC before the entry was appended."""
+    """A client sees a LAC before the entry was appended."""
     history.append(Operation(history[0].object, "confirmed", 0, "", 1, 1))
 
 
@@ -89,7 +89,7 @@ PLANTED = (
 
 
 @pytest.mark.parametrize("plant", PLANTED)
-def test_what_is_planted_is_rejected(program: Path, plant: object) -> None:
+def test_planted_error_is_rejected(program: Path, plant: object) -> None:
     good, bad = (ledger(random.Random(3), 300, name) for name in ("good", "bad"))
     assert callable(plant)
     plant(bad)
@@ -97,7 +97,7 @@ def test_what_is_planted_is_rejected(program: Path, plant: object) -> None:
 
 
 @pytest.mark.parametrize("closed_at", [-1, 3, 9])
-def test_appends_that_nobody_heard_of_may_be_there_or_not(program: Path, closed_at: int) -> None:
+def test_unanswered_appends_may_be_in_the_ledger_or_not(program: Path, closed_at: int) -> None:
     history = [Operation("one", "append", entry, f"{entry:x}", entry + 1) for entry in range(10)]
     history.append(Operation("one", "closed", closed_at, "", 100, 100))
     assert judge(program, history, SECONDS).illegal == []
@@ -105,7 +105,7 @@ def test_appends_that_nobody_heard_of_may_be_there_or_not(program: Path, closed_
     assert judge(program, history, SECONDS).illegal == ["one"]
 
 
-def test_a_recorded_history_is_judged_event_by_event(program: Path) -> None:
+def test_recorded_history_is_judged_event_by_event(program: Path) -> None:
     events: list[Event] = []
     history = History(events.append)
     for entry in range(5):
@@ -124,7 +124,7 @@ def test_a_recorded_history_is_judged_event_by_event(program: Path) -> None:
 
 
 def random_lane(draw: random.Random) -> tuple[list[bytes], list[Append]]:
-    """A few appends at once, with answers that may contradict each other."""
+    """A few concurrent appends, with answers that may contradict each other."""
     lane = [b"%d" % i for i in range(draw.randint(0, 5))]
     appends, clock = [], list(range(1, 100))
     for place, value in enumerate(lane):
@@ -140,7 +140,7 @@ def random_lane(draw: random.Random) -> tuple[list[bytes], list[Append]]:
     return lane, appends
 
 
-def test_it_agrees_with_our_own_checker_of_appends(program: Path) -> None:
+def test_porcupine_agrees_with_our_own_checker_of_appends(program: Path) -> None:
     draw, operations, ours = random.Random(11), list[Operation](), {}
     for number in range(3_000):
         lane, appends = random_lane(draw)

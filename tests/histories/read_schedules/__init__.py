@@ -1,13 +1,13 @@
-"""Readers and recoveries under schedules that a seed draws: the machines that ship, over bookies that lack and refuse.
+"""Readers and recoveries under schedules drawn from a seed: the real machines over bookies that lack and refuse entries.
 
 ================  ======================================================================================================
-``bookies``       ledgers that are not closed, and bookies with what ails them
-``plainly``       what a recovery has to do, one answer after the other
-``recoveries``    one recovery, beside a writer that lives and others who change the record
+``bookies``       open ledgers, and bookies with faults
+``plainly``       the steps of a recovery, one answer after the other
+``recoveries``    one recovery, beside a live writer and other clients that change the record
 ``reads``         one read of a range of entries
 ``lacs``          one read of the LAC (last add confirmed), or one long poll
-``records``       records as they change, and sync cursors
-``misfits``       events that can't be
+``records``       changes of records, and sync cursors
+``misfits``       impossible events
 ``run``           one schedule of a kind
 ================  ======================================================================================================
 """

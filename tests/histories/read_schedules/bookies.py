@@ -1,8 +1,8 @@
-"""A ledger that is not closed, its bookies with what ails them, and what they answer.
+"""An open ledger, its bookies with their faults, and their answers.
 
-Law: the ledger is one that can be. Its confirmed entries were on an ack quorum, those up to the LAFR (last add fully replicated)
-on the write quorum, and no bookie tells more than what is confirmed (LAC, last add confirmed). A bookie that lost a copy says so:
-it denies only what it never had, unless it is ``FORGETFUL``. What ails a bookie stays for the whole schedule.
+Law: the ledger is possible. Its confirmed entries were on an ack quorum, entries up to the LAFR (last add fully replicated) on
+the write quorum, and no bookie reports more than the confirmed entries (LAC, last add confirmed). A bookie knows its lost copies:
+it denies only entries that it never had, unless it is ``FORGETFUL``. The fault of a bookie stays for the whole schedule.
 """
 
 from __future__ import annotations
@@ -49,23 +49,23 @@ class Ail(Enum):
     WELL = auto()
     SILENT = auto()
     FLAKY = auto()
-    """Now and then there is no answer from it."""
+    """Sometimes it does not answer."""
     LIMBO = auto()
-    """It has lost some copies, and does not know which."""
+    """It has lost some copies without knowing which."""
     UNREADABLE = auto()
-    """There are copies that it can't give."""
+    """It has unreadable copies."""
     LACKING = auto()
-    """Entries never came to it."""
+    """It never got some entries."""
     REFUSING = auto()
-    """It takes nothing."""
+    """It accepts no adds."""
     BUSY = auto()
-    """It has too many requests, and reads nothing."""
+    """It has too many requests, and serves no reads."""
     EMPTY = auto()
-    """It says that all is well, and sends nothing."""
+    """It answers OK without entries."""
     STRANGE = auto()
-    """It does not know the password."""
+    """It rejects the password."""
     FORGETFUL = auto()
-    """It lost copies and does not know that, against all that is promised: it denies them."""
+    """It lost copies without knowing it, against all promises: it denies them."""
 
 
 _AILS = (
@@ -91,10 +91,10 @@ class Bookie:
     last_add_fully_replicated: int = -1
     fenced: bool = False
     full: int = 1000
-    """How many entries an answer has at most."""
+    """The most entries of an answer."""
 
     def gives(self, entry_id: int) -> bool:
-        """Does it give the entry to whoever asks?"""
+        """Whether it delivers the entry on request."""
         can = self.ail not in (Ail.SILENT, Ail.FLAKY, Ail.BUSY, Ail.EMPTY, Ail.STRANGE)
         return can and entry_id in self.held and entry_id not in self.unreadable
 
@@ -104,12 +104,12 @@ def content_of(entry_id: int) -> str:
 
 
 def length_of(entry_id: int) -> int:
-    """Of the ledger up to the entry, in bytes."""
+    """Length of the ledger up to the entry, in bytes."""
     return sum(1 + i % 3 for i in range(entry_id + 1))
 
 
 def members(record: LedgerMetadata, ensemble: Sequence[str], entry_id: int) -> list[str]:
-    """The bookies of an ensemble that are to have an entry."""
+    """The write set of an entry in an ensemble."""
     return [ensemble[(entry_id + i) % record.ensemble_size] for i in range(record.write_quorum)]
 
 
@@ -123,7 +123,7 @@ def ensemble_of(record: LedgerMetadata, entry_id: int) -> tuple[str, ...]:
 
 @dataclass
 class Drawn:
-    """``confirmed``: the last confirmed entry; ``sent``: the last one that the writer sent to anybody."""
+    """``confirmed``: the last confirmed entry; ``sent``: the last entry that the writer sent to any bookie."""
 
     record: LedgerMetadata
     bookies: dict[str, Bookie]
@@ -158,7 +158,7 @@ def draw(random: Random, entries_max: int = 12) -> Drawn:
             bookies[name].held.add(entry_id)
     for bookie in bookies.values():
         _ail(random, bookie, sent)
-        # Each add carries what was confirmed when it was sent.
+        # Each add carries the LAC at the time of sending.
         bookie.last_add_confirmed = random.choice((-1, confirmed, random.randrange(-1, confirmed + 1)))
         if guaranteed:
             bookie.last_add_fully_replicated = random.choice((-1, replicated))
@@ -171,7 +171,7 @@ def _ail(random: Random, bookie: Bookie, sent: int) -> None:
     some = random.sample(range(sent + 1), random.randrange(min(4, sent + 2))) if sent >= 0 else []
     match bookie.ail:
         case Ail.LIMBO:
-            # Whoever wrote to it was fenced when it booted.
+            # Its writers were fenced when it booted.
             bookie.fenced = True
             bookie.held -= set(some if random.random() < 0.7 else range(sent + 1))
         case Ail.FORGETFUL:
@@ -181,7 +181,7 @@ def _ail(random: Random, bookie: Bookie, sent: int) -> None:
 
 
 def lose_for_good(random: Random, drawn: Drawn) -> None:
-    """Nobody can give some of the entries any more, and each bookie that has one knows that."""
+    """Lose some entries on all bookies; each bookie that had an entry knows the loss."""
     gone = random.sample(range(drawn.sent + 1), random.randrange(drawn.sent + 2)) if drawn.sent >= 0 else []
     for bookie in drawn.bookies.values():
         if random.random() < 0.3:
@@ -193,7 +193,7 @@ def lose_for_good(random: Random, drawn: Drawn) -> None:
 
 
 def closed(drawn: Drawn) -> LedgerMetadata:
-    """The record once somebody has recovered the ledger: it ends at or after what is confirmed."""
+    """The record after a recovery: it ends at the last confirmed entry."""
     for bookie in drawn.bookies.values():
         bookie.fenced = True
     end = drawn.confirmed
@@ -201,7 +201,7 @@ def closed(drawn: Drawn) -> LedgerMetadata:
     return replace(drawn.record, state=LedgerState.CLOSED, last_entry_id=end, length=length_of(end), fragments=kept)
 
 
-# -- what they answer
+# -- answers
 
 
 def answer(random: Random, name: str, bookie: Bookie, asked: Any) -> Any:
@@ -273,7 +273,7 @@ def _read(random: Random, name: str, bookie: Bookie, asked: SendRead, nothing: R
     run = [i for at, i in enumerate(came) if i == asked.first + at]
     last = asked.first + len(run) - 1
     if following is None:
-        # A sparse answer that went on behind its run says that the next entry is not there.
+        # A sparse answer beyond its run says that the next entry is absent.
         following = Negative() if told > last else Positive()
     ahead = tuple((i, content_of(i)) for i in came[len(run) :])
     return ReadAnswered(name, asked.first, last, following, tuple(map(content_of, run)), length_of(last), ahead)

@@ -1,11 +1,11 @@
-"""One read of the LAC (last add confirmed), or one long poll for an entry.
+"""A read of the LAC (last add confirmed), or a long poll for an entry.
 
-Law of a read: it ends as soon as those who told leave no ack quorum to the others, or one has told and no more answers are waited
-for; with the highest LAC that was heard. It fails if nobody told, and not before.
+Law of a read: it ends as soon as the bookies without a report cannot form an ack quorum, or one has reported and no more answers
+are awaited; with the highest reported LAC. It fails if no bookie reported a LAC, and not before.
 
-Law of a long poll: it ends as soon as it hears that the entry is confirmed or the ledger is closed, or at its deadline, with the
-highest LAC that was heard. Until then each bookie of the last ensemble is asked, once at a time, or has failed; it fails only
-after all of them failed, none having told anything, and the record names no others. Then it does.
+Law of a long poll: it ends as soon as it sees the entry confirmed or the ledger closed, or at its deadline, with the highest
+reported LAC. Until then each bookie of the last ensemble has one request outstanding or has failed. It fails exactly when all of
+them have failed since the last report, and the record names no others.
 """
 
 from __future__ import annotations
@@ -83,12 +83,12 @@ class Poll:
         self._record = drawn.record
         self._heard = -1
         self._asked_last: set[str] = set()
-        """The ensemble that was asked last."""
+        """The last asked ensemble."""
         self._under_way: dict[str, int] = {}
         self._failed: set[str] = set()
-        """Those who failed since anybody told anything, or joined."""
+        """Bookies that failed since the last report or join."""
         self._again: set[str] = set()
-        """Those who were asked again after they failed, since then."""
+        """Bookies asked again after a failure, since then."""
         self._silent: dict[str, int] = {}
         self._todo: list[Any] = []
         self._looking = self._ended = False
@@ -153,7 +153,7 @@ class Poll:
         self._carry_out(actions, looked=False, wanted=asks_again)
 
     def _look(self, looking: bool) -> None:
-        """The record is read: the poll asked for it, or it is watched."""
+        """The record is read: by the poll's request, or by the watch."""
         self._looking = False
         if looking and self._random.random() < 0.2:
             error = self._random.choice((MetadataStoreError, NoSuchLedgerError))("no answer in time")
@@ -168,7 +168,7 @@ class Poll:
         self._carry_out(actions, looked=looking, wanted=new)
 
     def _learn(self, record: LedgerMetadata) -> list[str]:
-        """Take the record in. Returns the bookies that are new."""
+        """Update the record. Returns the new bookies."""
         self._record = record
         last = record.fragments[-1]
         self._heard = max(self._heard, record.last_entry_id if record.closed else last.first_entry_id - 1)
@@ -219,7 +219,7 @@ class Poll:
         self._ended = True
 
     def _answer(self, name: str) -> act.LacAnswered:
-        """A bookie fails several times, and then is well again."""
+        """A bookie fails several times, and then recovers."""
         bookie = self._drawn.bookies[name]
         if self._silent.setdefault(name, self._random.choice((0, 0, 1, 2, 3))):
             self._silent[name] -= 1

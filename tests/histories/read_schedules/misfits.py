@@ -1,6 +1,6 @@
-"""Events that can't be: a machine refuses them, and nothing changes.
+"""Impossible events: a machine refuses them without any change.
 
-Law: an event that was never asked for is a defect of the driver, which ``IllegalEventError`` says; the machine stays as it was.
+Law: an unrequested event is a defect of the driver, reported by ``IllegalEventError``; the machine is unchanged.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def refuses(machine: Any, event: Any) -> None:
 
 
 def another_ledgers(random: Random, record: LedgerMetadata) -> LedgerMetadata:
-    """The record of a ledger that differs in one thing that never changes."""
+    """The record of a ledger that differs in one immutable field."""
     volatile = record.ledger_type is LedgerType.VD_JOURNAL
     guaranteed = record.replication is Replication.GUARANTEED
     more = tuple(Fragment(one.first_entry_id, (*one.ensemble, "more")) for one in record.fragments)

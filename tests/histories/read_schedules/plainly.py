@@ -1,10 +1,10 @@
-"""What ledger recovery has to do, written as if it had all the time in the world: one answer after the other, entry by entry.
+"""The steps of ledger recovery, written without regard to time: one answer after the other, entry by entry.
 
-Law: nothing here asks ``bookspark.protocol.reading`` or ``quorum``. Where these count, this looks at each write set, and at who
-is left in it.
+Law: nothing here uses ``bookspark.protocol.reading`` or ``quorum``. Instead of counting, this checks the bookies left in each
+write set.
 
-``recovery`` is a generator: it is sent one event after the other, and yields the actions that have to follow. Of a Fail only the
-error's type is said.
+``recovery`` is a generator: it is sent one event after the other, and yields the expected actions. For a Fail only the error's
+type is given.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LOST = (UnknownReason.LIMBO, UnknownReason.LOST)
 
 @dataclass(frozen=True)
 class How:
-    """How a ledger is to be recovered: see ``LedgerRecovery``."""
+    """Options of a recovery: see ``LedgerRecovery``."""
 
     run_entries_max: int = 10_000
     replaces_bookies: bool = False
@@ -37,14 +37,14 @@ class How:
 
 
 class Ends(Exception):
-    """It ends with an error of this type."""
+    """The recovery ends with an error of this type."""
 
     def __init__(self, error: type[Exception] = LedgerRecoveryError) -> None:
         self.error = error
 
 
 class Note(NamedTuple):
-    """What is not known: of one entry, or −1 for the fence, with these bookies."""
+    """An unknown entry, or −1 for the fence, with the bookies in question."""
 
     kind: LossKind
     entry_id: int
@@ -52,7 +52,7 @@ class Note(NamedTuple):
 
 
 def recovery(how: How) -> Plain:
-    """It is sent a MetadataRead first."""
+    """A generator that is first sent a MetadataRead."""
     event = yield []
     try:
         yield from _from_the_record(event, how)
@@ -91,7 +91,7 @@ _STORE = (act.MetadataWritten, act.MetadataConflict)
 def _hear(
     asks: Actions, wanted: Any, concerns: Callable[[Any], bool] = lambda event: True
 ) -> Generator[Actions, Any, Any]:
-    """Ask, and wait for an answer that is wanted."""
+    """Send requests, and wait for a matching answer."""
     while True:
         event = yield asks
         asks = []
@@ -107,7 +107,7 @@ def _hear(
 
 
 class _OneLedger:
-    """A ledger whose record says IN_RECOVERY, to its end."""
+    """Recovery of a ledger in state IN_RECOVERY, to its end."""
 
     def __init__(self, record: LedgerMetadata, how: How) -> None:
         self.record, self.how = record, how
@@ -118,7 +118,7 @@ class _OneLedger:
         self.held_to = -1
 
     def end(self) -> Generator[Actions, Any, LedgerMetadata]:
-        """The record with which the ledger is closed."""
+        """The closing record of the ledger."""
         lac, lafr = yield from self._fence()
         at = max(lafr if self.guaranteed else lac, self.record.fragments[-1].first_entry_id - 1) + 1
         while (following := (yield from self._entry(at, lac, lafr))) is not None:
@@ -139,7 +139,7 @@ class _OneLedger:
         return replace(record, accepted_loss=replace(self.how.accepted_loss, losses=losses))
 
     def _fence(self) -> Generator[Actions, Any, tuple[int, int]]:
-        """The highest LAC and LAFR that were heard until the writer can get no add to an ack quorum."""
+        """The highest LAC and LAFR reported until the writer can reach no ack quorum."""
         ensemble = self.record.fragments[-1].ensemble
         answers: Answers = {}
         lac = lafr = -1
@@ -166,13 +166,13 @@ class _OneLedger:
             return lac, lafr
 
     def _may_confirm(self, left: set[str]) -> bool:
-        """Is there an entry that could be confirmed by these bookies alone?"""
+        """Whether these bookies alone could confirm an entry."""
         ensemble = self.record.fragments[-1].ensemble
         sets = (members(self.record, ensemble, i) for i in range(self.record.ensemble_size))
         return any(len(left.intersection(one)) >= self.record.ack_quorum for one in sets)
 
     def _entry(self, at: int, lac: int, lafr: int) -> Generator[Actions, Any, int | None]:
-        """Where to go on; None if the ledger ends before the entry."""
+        """The next entry to read, or None if the ledger ends before this entry."""
         record, how = self.record, self.how
         asked = members(record, record.fragments[-1].ensemble, at)
         last = at + (how.run_entries_max if record.ensemble_size == record.write_quorum else 1) - 1
@@ -222,7 +222,7 @@ class _OneLedger:
         return at + 1
 
     def _look(self, at: int) -> Generator[Actions, Any, None]:
-        """Does anybody hold an entry behind this one?"""
+        """Check whether any bookie holds an entry behind this one."""
         ensemble = self.record.fragments[-1].ensemble
         answers: Answers = {}
         held = -1
@@ -302,7 +302,7 @@ class _OneLedger:
         return 0
 
     def _lost(self, answers: Mapping[str, Response]) -> list[str]:
-        """Those who say that they lost it, or of whom the operator says so."""
+        """Bookies that report the loss, or are named as lost by the operator."""
         accepted = self.how.accepted_loss
         unknown = {name: said for name, said in answers.items() if isinstance(said, Unknown)}
         return [name for name, said in unknown.items() if accepted and (name in accepted.named or said.reason in _LOST)]
@@ -313,14 +313,14 @@ class _OneLedger:
 
 
 def about_the_first(event: act.ReadAnswered) -> Response:
-    """What an answer to a read says of the first entry."""
+    """The answer that a read implies for its first entry."""
     if event.last >= event.first:
         return Positive()
     return Unknown(UnknownReason.BAD_REQUEST) if isinstance(event.following, Positive) else event.following
 
 
 def _together(notes: Sequence[Note]) -> Iterator[tuple[Note, int]]:
-    """The notes, those of neighbouring entries on the same bookies as one, with the last entry of each."""
+    """The notes, joined for adjacent entries on the same bookies, each with its last entry."""
     first: Note | None = None
     last = -1
     for note in notes:
@@ -336,7 +336,7 @@ def _together(notes: Sequence[Note]) -> Iterator[tuple[Note, int]]:
 
 
 def _as_recorded(notes: Sequence[Note], record: LedgerMetadata) -> Iterator[Loss]:
-    """Each loss on the bookies that the closed record assigns its entries to, fragment by fragment."""
+    """Each loss on the bookies of the closed record's write sets, fragment by fragment."""
     for note, last in _together(notes):
         if note.kind is not LossKind.ENTRIES:
             yield Loss(note.kind, note.entry_id, note.entry_id, note.bookies)

@@ -1,9 +1,9 @@
-"""One read of a range of entries, while bookies are replaced and the ledger may be closed.
+"""A read of a range of entries, while bookies are replaced and the ledger may be closed.
 
-Law: the entries come in order, each once, and are those of their ids. Only who is to have an entry is asked for it, once, in the
-reader's order; another one is asked as soon as nobody is left to answer, or an answer is late. What came ahead of its turn is
-handed over in its turn, and not asked for again. An entry that a bookie gives is delivered. If none gives it, the read ends with
-what all of them said, and, if it can, it looks before that whether there are others.
+Law: entries are delivered in order, each once, with their own content. Only bookies of the write set are asked for an entry, each
+once, in the reader's order; the next is asked as soon as no answer is outstanding, or one is late. Entries that came early are
+delivered in turn, and not requested again. An entry that a bookie gives is delivered. If none gives it, the read ends with the
+error that follows from all answers, after it has looked for new bookies if it can.
 """
 
 from __future__ import annotations
@@ -50,22 +50,22 @@ class Read:
         self._looks, self._ahead = random.random() < 0.6, random.random() < 0.7
         self._machine = RangeRead(drawn.record, first, self._last, self._order, self._looks, self._ahead)
         self._record = drawn.record
-        """As the reader knows it."""
+        """The record known to the reader."""
         self._late = random.choice((0.0, 0.0, 0.2))
         self._moves = random.choice((0.0, 0.0, 0.1, 0.3))
         self._todo: list[Any] = []
         self._answering: set[str] = set()
-        """Those who were asked for the next entry and have not answered."""
+        """Bookies asked for the next entry that have not answered."""
         self._said: dict[str, Response] = {}
-        """What each one that did not give the next entry said of it."""
+        """Answers of bookies without the next entry."""
         self._came: set[int] = set()
-        """Entries that came ahead of their turn."""
+        """Entries that came early."""
         self._slow: set[str] = set()
         self._deliveries: dict[str, int] = {}
         self._last_by = self._order.first
         self._looking = self._ended = False
         self._lookup: type[Exception] | None = None
-        """Why nobody else can be asked."""
+        """The error if no other bookie can be asked."""
 
     def run(self) -> None:
         self._carry_out(self._machine.start(), asks=self._first <= self._last)
@@ -100,7 +100,7 @@ class Read:
             return
         self._take(event)
 
-    # -- what happens, and what has to follow
+    # -- events, and expected actions
 
     def _take(self, event: act.ReadAnswered) -> None:
         actions = self._machine.step(event)
@@ -154,7 +154,7 @@ class Read:
         self._carry_out(actions)
 
     def _carry_out(self, actions: list[Any], delivered: list[int] | None = None, asks: bool = True) -> None:
-        """``delivered``: what is to be handed over; ``asks``: is somebody to be asked, if there is anybody left?"""
+        """``delivered``: entries due for delivery; ``asks``: whether another bookie must be asked, if any is left."""
         came = [action for action in actions if isinstance(action, act.Deliver)]
         ids = [entry_id for one in came for entry_id in range(one.first, one.last + 1)]
         holds(ids == (delivered or []), "other entries are delivered than came")
@@ -194,7 +194,7 @@ class Read:
         self._ended = True
 
     def _error(self) -> type[Exception]:
-        """What follows from what all of them said."""
+        """The error that follows from all answers."""
         said = [self._said[name] for name in self._members()]
         reasons = [one.reason for one in said if isinstance(one, Unknown)]
         if UnknownReason.UNAUTHORIZED in reasons:
@@ -205,7 +205,7 @@ class Read:
         return TooManyRequestsError if busy else ReadError
 
     def _asked(self, left: list[str]) -> act.SendRead:
-        """Who is to be asked for the next entry, and how far."""
+        """The expected request for the next entry."""
         record = self._record
         name = self._order.choose(left, self._last_by, self._slow, self._deliveries)
         striped = record.ensemble_size > record.write_quorum
@@ -221,13 +221,13 @@ class Read:
     def _left(self) -> list[str]:
         return [name for name in self._members() if name not in self._said and name not in self._answering]
 
-    # -- others
+    # -- other clients
 
     def _answer(self, asked: act.SendRead) -> Any:
         return answer(self._random, asked.bookie, self._drawn.bookies[asked.bookie], asked)
 
     def _others_change(self) -> None:
-        """A repair puts a bookie in place of another one, or the ledger is closed."""
+        """A repair replaces a bookie, or the ledger is closed."""
         drawn, random = self._drawn, self._random
         if not drawn.record.closed and random.random() < 0.2:
             drawn.record = closed(drawn)
@@ -251,7 +251,7 @@ class Read:
         refuses(self._machine, random.choice(strange))
 
     def _impossible(self, member: str) -> list[act.ReadAnswered]:
-        """Answers of one who was asked, with more than it was asked for."""
+        """Answers of an asked bookie with more than was requested."""
         asked = next(one for one in self._todo if one.bookie == member and one.first == self._next)
         far, near = asked.last + 1, self._next
         contents = tuple(map(content_of, range(near, far + 1)))
@@ -265,7 +265,7 @@ class Read:
 
 
 def _repaired(random: Random, record: LedgerMetadata, bookies: dict[str, Any]) -> LedgerMetadata:
-    """A fragment's entries are on another bookie as well, which the record names instead of the first."""
+    """Copy a fragment's entries to another bookie, and name it instead of the first."""
     at = random.randrange(len(record.fragments))
     fragment = record.fragments[at]
     gone = random.choice(fragment.ensemble)

@@ -1,8 +1,8 @@
-"""A ledger's record as it changes, and the sync cursor of a bookie: each against the same kept id by id.
+"""Changes of a ledger's record, and the sync cursor of a bookie, each against a twin kept id by id.
 
-Law of a record: who is to have an entry follows from the fragments alone; a change makes just what it says, and no other ledger's
-record counts as a version of it. Law of a cursor: it stands before the first id of its assignment that is not synced, wherever
-syncs, boots and new assignments come in.
+Law of a record: write sets follow from the fragments alone; a change does exactly what was requested, and no other ledger's
+record counts as a version of it. Law of a cursor: it stands before the first unsynced id of its assignment, at every interleaving
+of syncs, boots and new assignments.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _check_record(random: Random, record: LedgerMetadata) -> None:
 
 
 class Cursor:
-    """A sync cursor, and what it has to be."""
+    """A sync cursor, and its expected value."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
@@ -118,7 +118,7 @@ class Cursor:
                 self._cursor.synced(entry_id, entry_id)
 
     def _boot(self) -> None:
-        """A new process finds on its disk what was synced, in any order."""
+        """A new process loads the synced entries from disk, in any order."""
         found = [(entry_id, entry_id) for entry_id in self._synced]
         self._random.shuffle(found)
         self._cursor, self._assigned = SyncCursor(found), None

@@ -1,8 +1,8 @@
-"""One recovery of a ledger, beside a writer that lives and others who change its record.
+"""A recovery of a ledger, beside a live writer and other clients that change its record.
 
-Law: each step is what ``plainly`` says. A ledger that is closed without a loss ends at or after everything that its writer
-confirmed, and what was written back is there. A recovery that has asked nothing and is not at its end waits for ever. What was
-never asked for is refused and changes nothing.
+Law: each step equals ``plainly``. A ledger closed without a loss ends at or after all confirmed entries, and entries written back
+are on their bookies. A recovery without outstanding requests before its end would wait for ever. Unrequested events are refused
+and change nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Recovery:
         self._random = random
         self._drawn = drawn = draw(random)
         self._version = self._known = 3
-        """That of the record, and that of the record as the recovery read or wrote it last."""
+        """Version of the record, and version last read or written by the recovery."""
         self._trouble = random.choice((0.0, 0.0, 0.0, 0.03, 0.3))
         self._deadline = random.choice((0.0, 0.0, 0.0, 0.02, 0.2))
         accepted = None
@@ -120,21 +120,21 @@ class Recovery:
         holds(record.length == length_of(record.last_entry_id), "the length is not that of the last entry")
         for entry_id in range(record.fragments[-1].first_entry_id, record.last_entry_id + 1):
             of = members(record, ensemble_of(record, entry_id), entry_id)
-            # The others may have lost it.
+            # The other bookies may have lost it.
             held = sum(
                 entry_id in self._drawn.bookies[name].held or self._drawn.bookies[name].ail is Ail.LIMBO for name in of
             )
             holds(held >= record.ack_quorum, "the ledger was closed, and too few bookies have an entry of it")
 
     def _late(self) -> None:
-        """What was under way is answered later, and so is the deadline."""
+        """Outstanding requests, and the deadline, are answered after the end."""
         holds(not self._machine.step(act.DeadlinePassed()), "a recovery ends twice")
         for asked, name in self._todo:
             if name:
                 event = answer(self._random, name, self._drawn.bookies[name], asked)
                 holds(not self._machine.step(event), "a recovery that has ended goes on")
 
-    # -- who answers
+    # -- answers
 
     def _answer(self, asked: Any, name: str) -> Any:
         if name:
@@ -182,10 +182,10 @@ class Recovery:
             return self._lost() if random.random() < 0.2 else act.NoBookies(NotEnoughBookiesError("too few"))
         return act.BookiesChosen(tuple(random.sample(free, wanted)))
 
-    # -- others
+    # -- other clients
 
     def _others_change(self) -> None:
-        """Somebody else changes the record: its writer, or another recovery."""
+        """Another client changes the record: its writer, or another recovery."""
         drawn, random = self._drawn, self._random
         record = drawn.record
         self._version += 1
@@ -199,7 +199,7 @@ class Recovery:
             drawn.record = replace(record, state=LedgerState.IN_RECOVERY)
 
     def _another_ensemble(self, record: LedgerMetadata) -> LedgerMetadata:
-        """The writer puts a bookie in place of another one, which holds all from there on."""
+        """The writer replaces a bookie by one that holds all later entries."""
         drawn, random = self._drawn, self._random
         last = record.fragments[-1]
         gone = random.choice(last.ensemble)
@@ -212,7 +212,7 @@ class Recovery:
         return replace(record, fragments=(*before, Fragment(after, ensemble)))
 
     def _writer_adds(self) -> None:
-        """An add of the writer comes to a bookie, that may have been fenced."""
+        """An add of the writer reaches a bookie that may be fenced."""
         drawn = self._drawn
         entry_id = drawn.confirmed + self._random.choice((1, 1, 1, 2, 3))
         name = self._random.choice(members(drawn.record, drawn.record.fragments[-1].ensemble, entry_id))
@@ -224,7 +224,7 @@ class Recovery:
         while len(self._acked.get(drawn.confirmed + 1, ())) >= drawn.record.ack_quorum:
             drawn.confirmed += 1
 
-    # -- what was never asked for
+    # -- unrequested events
 
     def _refuses(self) -> None:
         random, ensemble = self._random, self._drawn.record.fragments[-1].ensemble
@@ -244,7 +244,7 @@ class Recovery:
 
 
 def _looks(action: Any) -> Any:
-    """What is compared: of an error its type, of what is noted for people that there is something."""
+    """The compared part: the type of an error, and losses without their text."""
     match action:
         case act.Fail(error=error):
             return type(error)

@@ -1,4 +1,4 @@
-"""One schedule of a kind: ``run(seed, kind)`` raises ``Broken``, or what a machine raises."""
+"""One schedule of a kind: ``run(seed, kind)`` raises ``Broken``, or a machine's error."""
 
 from __future__ import annotations
 

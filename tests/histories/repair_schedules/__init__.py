@@ -1,12 +1,12 @@
-"""A ledger's repair under schedules that a seed draws: the machines that ship, over bookies that lack, refuse and are silent.
+"""Repair of a ledger under schedules drawn from a seed: the real machines over bookies that lack, refuse or do not answer.
 
 ================  ======================================================================================================
-``drawing``       ledgers, and bookies with what ails them
-``truth``         what the bookies could give and take, looked at from outside
-``driving``       carries out what a machine asks for, in any order, and judges each step
-``strays``        answers that nobody asked for
-``audits``        what an auditor decides, against the same decided entry by entry
-``lost_entries``  what a bookie knows of its lost copies, against the same kept id by id
-``run``           one schedule: what is repaired, and what must hold at its end
+``drawing``       ledgers, and bookies with faults
+``truth``         the entries that bookies could give and take, checked from outside
+``driving``       carries out a machine's requests in any order, and judges each step
+``strays``        unrequested answers
+``audits``        decisions of an auditor, against a twin that decides entry by entry
+``lost_entries``  a bookie's lost copies, against a twin kept id by id
+``run``           one schedule: the repair, and the laws at its end
 ================  ======================================================================================================
 """

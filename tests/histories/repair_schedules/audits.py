@@ -1,7 +1,7 @@
-"""What an auditor decides, against the same decided entry by entry.
+"""Decisions of an auditor, against a twin that decides entry by entry.
 
-Law: the exact check finds all that is missing, and nothing else; a ledger is marked if there is something to do. A record that
-can't be is refused when it is read, and nothing is decided by it.
+Law: the exact check reports exactly the missing entries; a ledger is marked if it needs repair. An impossible record is refused
+when it is read, and nothing is decided by it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Ranges = list[tuple[int, int]]
 
 
 def audit(random: Random, record: LedgerMetadata) -> None:
-    """Ask everything that an auditor, a bookie or a decommission asks of one ledger."""
+    """Check every decision of an auditor, a bookie and a decommissioning about a ledger."""
     entries = ended(record) + (0 if record.closed else random.randrange(5))
     _exact_check(random, record, ended(record))
     _what_a_bookie_lacks(random, record, entries)
@@ -104,7 +104,7 @@ def _lost_bookies(random: Random, record: LedgerMetadata) -> None:
 
 
 def _some_ranges(random: Random, entries: int) -> Ranges:
-    """As a bookie's logs have them: in any order, touching and overlapping."""
+    """Ranges as in a bookie's logs: in any order, touching and overlapping."""
     found: Ranges = []
     for _ in range(random.randrange(6)):
         first = random.randrange(entries + 1)

@@ -1,7 +1,7 @@
-"""Ledgers of some hundred entries, and bookies with what ails them.
+"""Ledgers of some hundred entries, and bookies with faults.
 
-Law: what a bookie is, it stays for the whole schedule, except for what is copied to it. So what could be copied is known from the
-beginning. Only one that is ``flaky`` answers now this and now that.
+Law: a bookie stays the same for the whole schedule, except for entries copied to it. So the possible copies are known from the
+beginning. Only a ``flaky`` bookie gives varying answers.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _SILENCES = (UnknownReason.TIMEOUT, UnknownReason.UNREACHABLE)
 class Bookie:
     held: set[int] = field(default_factory=set)
     unreadable: dict[int, UnknownReason] = field(default_factory=dict)
-    """Entries that it can't give now, or never again."""
+    """Entries that are unreadable now, or for good."""
     refuses: frozenset[int] = frozenset()
-    """Entries that it does not take."""
+    """Entries that it refuses."""
     refuses_all: bool = False
     silent: bool = False
     flaky: bool = False
@@ -37,22 +37,22 @@ class Bookie:
         return not (self.silent or self.flaky)
 
     def gives(self, entry_id: int) -> bool:
-        """Does it give the entry to whoever asks?"""
+        """Whether it delivers the entry on request."""
         return self.answers and entry_id in self.held and entry_id not in self.unreadable
 
     def takes(self, entry_id: int) -> bool:
-        # One that refuses many gets nothing more.
+        # A bookie with many refusals gets no more entries.
         return self.answers and not self.refuses_all and entry_id not in self.refuses and len(self.refuses) <= 20
 
     def never_gives(self, entry_id: int) -> bool:
-        """Would it say of the entry that it has it not, or not any more?"""
+        """Whether it would deny the entry, or report it as lost."""
         if self.silent:
             return False
         return self.unreadable.get(entry_id) is not UnknownReason.IO_ERROR if entry_id in self.held else True
 
 
 def draw_ledger(random: Random, entries_max: int = 400) -> LedgerMetadata:
-    """A closed ledger, or one of which the last fragment is open. Its bookies are b1, b2, …"""
+    """A closed ledger, or one whose last fragment is open. Its bookies are b1, b2, …"""
     ensemble, write_quorum, ack_quorum = random.choice(_SIZES)
     entries = random.choice(
         (random.randrange(3), random.randrange(13), random.randrange(60), random.randrange(entries_max))
@@ -63,7 +63,7 @@ def draw_ledger(random: Random, entries_max: int = 400) -> LedgerMetadata:
     fragments: tuple[Fragment, ...] = ()
     for start in starts:
         fragments += (Fragment(start, bookies),)
-        # Repairs may have made the same bookies of two fragments, and one loss of two.
+        # Repairs may have made the bookies of two fragments equal, and joined their losses.
         bookies = tuple(random.sample(bookies if random.random() < 0.3 else names, ensemble))
     closed = random.random() < 0.8
     record = LedgerMetadata(
@@ -96,7 +96,7 @@ def _with_losses(random: Random, record: LedgerMetadata) -> LedgerMetadata:
 
 
 def draw_bookies(random: Random, record: LedgerMetadata, entries: int) -> dict[str, Bookie]:
-    """All bookies of the ledger and three others, each with most of what is assigned to it."""
+    """All bookies of the ledger and some spares, each with most of its assigned entries."""
     bookies = {f"b{i + 1}": Bookie() for i in range(record.ensemble_size + 5)}
     accepted = set(accepted_losses(record))
     for entry_id in range(entries):
@@ -134,7 +134,7 @@ def _some(random: Random, ids: Collection[int]) -> list[int]:
 
 
 def accepted_losses(record: LedgerMetadata) -> Iterator[tuple[int, str]]:
-    """Each entry that is accepted as lost, with each of the bookies."""
+    """Each entry accepted as lost, with each of its bookies."""
     for loss in record.accepted_loss.losses if record.accepted_loss else ():
         if loss.kind is LossKind.ENTRIES:
             for entry_id in range(loss.first, loss.last + 1):

@@ -1,7 +1,7 @@
-"""Carries out what a machine of repair asks for, in any order, and judges each step.
+"""Carries out the requests of a repair machine, in any order, and judges each step.
 
-Law: each answer is one that a bookie, or the metadata store, may give. Whoever asks gets an answer, so a machine that is not at
-its end and has asked nothing waits for ever. A machine that has ended says nothing more.
+Law: each answer is possible for a bookie or the metadata store. Every request is answered, so an unfinished machine without
+outstanding requests would wait for ever. An ended machine returns no more actions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.histories.repair_schedules.truth import ROOM_BYTES, holds
 
 _STEPS_MAX = 20_000
 _STRAY = 0.01
-"""How often an answer comes that nobody asked for."""
+"""Probability of an unrequested answer."""
 STORE_LOST = MetadataFailed(MetadataStoreError("no answer in time"))
 
 
@@ -40,20 +40,20 @@ class Driving:
     def __init__(self, random: Random, record: LedgerMetadata, bookies: Mapping[str, Bookie], lac: int) -> None:
         self._random, self._record, self._bookies, self._lac = random, record, bookies, lac
         self.wanted: Mapping[str, set[int]] = {}
-        """What each target is to get; others get nothing."""
+        """The entries due to each target; other bookies get none."""
         self._entry_bytes = record.length // (record.last_entry_id + 1) if record.last_entry_id >= 0 else 1
         self._full = random.choice((1, 3, 10_000, 10_000))
-        """How many entries an answer has."""
+        """The number of entries in an answer."""
         self._deadline = random.random() < 0.05
         self._sluggish = random.random() < 0.5
-        """Do requests pile up?"""
+        """Whether requests pile up."""
         self._silent: dict[str, int] = {}
         self._reading: list[SendRead] = []
         self.undisturbed = True
-        """Did no deadline pass, and no question to the store fail?"""
+        """Whether no deadline passed and no request to the metadata store failed."""
 
     def begin_copying(self) -> None:
-        """What bookies did not answer is forgotten."""
+        """Forget unanswered requests."""
         self._silent = {}
 
     def run(
@@ -63,8 +63,8 @@ class Driving:
         other: Callable[[Any], Any],
         broken_off: Callable[[Any], bool] = lambda action: False,
     ) -> Finish | Fail | None:
-        """To the end: what the machine says last; None if it did what ``broken_off`` names. ``other``: answers what is asked of
-        others than bookies."""
+        """Run to the end. Returns the machine's last action, or None at an action matched by ``broken_off``. ``other`` answers
+        requests to others than bookies."""
         todo: list[tuple[Any, Any]] = []
         for _ in range(_STEPS_MAX):
             for action in actions:
@@ -154,7 +154,7 @@ class Driving:
         return bookie.why_silent if away else Positive()
 
     def _is_silent(self, step: Callable[[Any], list[Any]], todo: list[tuple[Any, Any]], last: list[Any]) -> None:
-        """What was under way is answered later."""
+        """Outstanding requests are answered after the end."""
         holds(len(last) == 1, "a repair ends and goes on")
         for asked, target in todo:
             if isinstance(asked, SendRead | SendAdd):

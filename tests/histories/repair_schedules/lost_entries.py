@@ -1,7 +1,7 @@
-"""What one bookie knows of the copies that it lost, against the same kept id by id.
+"""A bookie's knowledge of its lost copies, against a twin kept id by id.
 
-Law: absence is told (Negative) only of entries that were never lost here, as far as that goes and no farther. An entry that is
-held again is lost no more. What is lost for good is so after a restart, and what was away for now is not.
+Law: absence (Negative) is reported only for entries never lost here, exactly as far as that holds. An entry held again is no
+longer lost. Permanently lost entries stay lost after a restart; temporarily absent entries do not.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _LOOKS = 6
 
 
 def lose_and_get_back(random: Random) -> int:
-    """One bookie's ledger through some losses, copies that are back, and restarts. Returns how many ids it is about."""
+    """A bookie's ledger through losses, returned copies and restarts. Returns the number of ids."""
     many = random.random() < 0.2
     ids = _MANY_IDS if many else _FEW_IDS
     ledger, lost, away = BookieLedger(_LEDGER_ID), set[int](), set[int]()
     if many:
-        # Apart from each other, as in a log of which every other frame can't be read.
+        # Spread out, as in a log in which every other frame is unreadable.
         apart: Ranges = [(one, one + random.randrange(2)) for one in range(0, ids, random.choice((3, 4)))]
         ledger.lose(apart)
         lost |= _ids(apart)
@@ -80,7 +80,7 @@ def _are_whole(ranges: EntryRanges) -> None:
 
 
 def _ranges(random: Random, ids: int) -> Ranges:
-    """As they are met: in any order, touching and overlapping."""
+    """Ranges as they occur: in any order, touching and overlapping."""
     found: Ranges = []
     for _ in range(random.choice((1, 1, 2, 3, 8))):
         first = random.randrange(ids)

@@ -1,8 +1,8 @@
-"""One schedule: a ledger and bookies are drawn, something is repaired, and its end is judged.
+"""One schedule: a ledger and bookies are drawn, a repair runs, and its end is judged.
 
-Law: a repair that ends, well or not, has copied all that a bookie gives and its target takes, as long as it was not broken off.
-What it did not copy it names. It calls nothing lost that a bookie may have, and names no copy that is not there. Healing ends
-limbo only over entries that are there, or noted as lost. A writer is fenced only if it left its fragment as it was for the grace.
+Law: an uninterrupted repair, successful or not, has copied every entry that a bookie gives and its target accepts. It names every
+uncopied entry. It calls no entry lost that a bookie may have, and names no missing copy. Healing ends limbo only over entries
+that are held, or noted as lost. A writer is fenced only if it left its fragment unchanged for the grace time.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from tests.histories.repair_schedules.truth import accepted_losses, check_named,
 _GRACE_SECONDS = 10.0
 _RUN_ENTRIES_MAX = 10_000
 _SPLITS_MAX = 60
-"""A record gets no more fragments than so many, by far, because of entries that can't be copied."""
+"""More than the number of fragments that uncopied entries add to a record."""
 
 
 class Kind(Enum):
     REPLACE = "replace"
     """Lost and misplaced bookies are replaced."""
     FILL = "fill"
-    """A bookie gets what it lacks of a ledger that it does not have in limbo."""
+    """A bookie gets its missing entries of a ledger that is not in limbo."""
     HEAL = "heal"
     """A bookie's limbo is ended."""
     AUDIT = "audit"
@@ -56,7 +56,7 @@ class Kind(Enum):
 
 
 def run(seed: int, kind: Kind) -> int:
-    """Raises ``Broken``, or what a machine raises. Returns how many entries the ledger has."""
+    """Run a schedule. Raises ``Broken``, or a machine's error. Returns the number of entries."""
     random = Random(seed)
     if kind is Kind.LOSE:
         return lose_and_get_back(random)
@@ -134,7 +134,7 @@ def _batch_ends(random: Random, record: LedgerMetadata) -> list[int]:
 def _check_all_was_tried(
     record: LedgerMetadata, bookies: dict[str, Bookie], left: dict[tuple[int, str], set[str]]
 ) -> None:
-    """Nothing is ``left`` (an entry, a bookie that lacks it, and who were to get it) that could have been copied."""
+    """Check that nothing ``left`` (an entry, a bookie without it, and its targets) could have been copied."""
     for (entry_id, without), targets in left.items():
         others = set(record.write_set_of(entry_id)) - {*targets, without}
         could = all(bookies[name].takes(entry_id) for name in targets) and any(
@@ -144,7 +144,7 @@ def _check_all_was_tried(
 
 
 class _Replacing:
-    """Lost and misplaced bookies of a ledger are replaced, while others change its record."""
+    """Replacement of lost and misplaced bookies, while other clients change the record."""
 
     def __init__(self, random: Random, record: LedgerMetadata, bookies: dict[str, Bookie], driving: Driving) -> None:
         self._random, self._record, self._bookies, self._driving = random, record, bookies, driving
@@ -156,11 +156,11 @@ class _Replacing:
         for name in self._lost:
             bookies[name].silent = random.random() < 0.7
         self._tried: dict[tuple[int, str], set[str]] = {}
-        """Who was to get each entry in place of each bookie."""
+        """Targets of each entry in place of each bookie."""
         self._wanted: dict[str, set[int]] = {name: set() for name in bookies}
-        """What each bookie was to get, all in all."""
+        """All entries due to each bookie."""
         self._alone = True
-        """Did nobody else change the record, and were there bookies enough?"""
+        """Whether no other client changed the record, and spare bookies sufficed."""
         self._noticed: Fragment | None = None
         self._waited = 0.0
         self._trouble = random.choice((0.0, 0.0, 0.02, 0.3))
@@ -199,7 +199,7 @@ class _Replacing:
             _check_all_was_tried(record, self._bookies, {one: self._tried.get(one, set()) for one in left})
 
     def _is_recovery(self, action: Any) -> bool:
-        """Recovery has schedules of its own."""
+        """Whether ledger recovery begins, which has its own schedules."""
         if not (
             isinstance(action, SendReadLac)
             or (isinstance(action, WriteMetadata) and action.metadata.state is not self._record.state)
@@ -254,7 +254,7 @@ class _Replacing:
         return BookiesChosen(chosen)
 
     def _others_change(self) -> None:
-        """Somebody else has written the record: a label, or another repair a bookie."""
+        """Another client writes the record: a label, or another repair of a bookie."""
         self._alone = False
         self._version += 1
         record, random = self._record, self._random
@@ -272,7 +272,7 @@ class _Replacing:
         self._record = record.re_replicated(fragment.first_entry_id, {gone: target})
 
     def _writer_goes_on(self) -> None:
-        """The writer may replace a bookie meanwhile, another one than was lost too, or close the ledger."""
+        """The writer may replace any bookie meanwhile, or close the ledger."""
         record, random = self._record, self._random
         if record.closed or random.random() < 0.4:
             return

@@ -1,6 +1,6 @@
-"""Answers that nobody asked for: to another request, of another bookie, of other entries, or an answer twice.
+"""Unrequested answers: to another request, of another bookie, for other entries, or repeated.
 
-Law: a machine that is given one refuses it (IllegalEventError) or passes it over, and is as it was before.
+Law: a machine refuses such an answer (IllegalEventError) or ignores it, and is unchanged.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from bookspark.protocol.ledger.transitions import IllegalEventError
 from tests.histories.repair_schedules.truth import holds
 
 Asked = Sequence[tuple[Any, Any]]
-"""What was asked and not answered yet, each with the bookie that was."""
+"""Outstanding requests, each with its bookie."""
 
 
 def stray(
     random: Random, step: Callable[[Any], list[Any]], asked: Asked, record: LedgerMetadata, names: Collection[str]
 ) -> None:
-    """Give the machine whose method ``step`` is one answer to what is not among ``asked``."""
+    """Give the machine with the method ``step`` one answer that matches no request in ``asked``."""
     strays = list(_strays(random, asked, record, list(names)))
     event, before = random.choice(strays), pickle.dumps(step.__self__)  # type: ignore[attr-defined]
     try:

@@ -1,6 +1,6 @@
-"""What is so, looked at from outside, entry by entry: slow and simple where the protocol has arithmetic.
+"""The true state, checked from outside, entry by entry: slow and simple where the protocol has arithmetic.
 
-Law: nothing here asks ``bookspark.protocol.repair``.
+Law: nothing here uses ``bookspark.protocol.repair``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bookspark.protocol.repair.entry_copying import NotCopied
 from tests.histories.repair_schedules.drawing import Bookie, accepted_losses
 
 ROOM_BYTES = 40 << 20
-"""More than all reads under way may ask for. (What a sparse read passes over counts here: about half of it.)"""
+"""More bytes than all outstanding reads may request. (Entries skipped by a sparse read count here, about half.)"""
 
 
 class Broken(AssertionError):
@@ -27,12 +27,12 @@ def holds(law: bool, what: str) -> None:
 
 
 def ended(record: LedgerMetadata) -> int:
-    """How many entries are in fragments that get no more."""
+    """The number of entries in fragments that get no more entries."""
     return record.last_entry_id + 1 if record.closed else record.last_fragment.first_entry_id
 
 
 def wanted_of(record: LedgerMetadata, bookie: str, entries: int) -> set[int]:
-    """The entries below ``entries`` that the bookie has to hold."""
+    """The entries below ``entries`` that the bookie must hold."""
     lost = {entry_id for entry_id, name in accepted_losses(record) if name == bookie}
     return {i for i in range(entries) if bookie in record.write_set_of(i)} - lost
 
@@ -40,7 +40,7 @@ def wanted_of(record: LedgerMetadata, bookie: str, entries: int) -> set[int]:
 def check_told(
     found: Collection[NotCopied], record: LedgerMetadata, bookies: Mapping[str, Bookie], wanted: Mapping[str, set[int]]
 ) -> set[tuple[int, str]]:
-    """What is told as not copied is wanted, and lost is only what nobody will ever give. Returns each entry and its target."""
+    """Check that uncopied entries were due, and lost entries have no possible source. Returns each entry with its target."""
     told: set[tuple[int, str]] = set()
     for one in found:
         holds(bool(one.targets) and one.first <= one.last, "nothing is told as not copied, or to nobody")
@@ -57,7 +57,7 @@ def check_told(
 def check_named(
     before: LedgerMetadata, after: LedgerMetadata, replaced: Collection[str], bookies: Mapping[str, Bookie]
 ) -> None:
-    """A repair's record names copies that are there, in place of bookies that it was to replace, and changes nothing else."""
+    """Check that a repair's record names existing copies in place of replaced bookies, and changes nothing else."""
     same = replace(after, fragments=before.fragments, accepted_loss=before.accepted_loss)
     holds(same == before, "a repair changed more than fragments")
     holds(ended(before) == ended(after), "a repair moved the end of what gets no more entries")
