@@ -370,9 +370,7 @@ def test_ledger_that_cannot_be_judged_is_named_and_in_no_other_finding(found: di
         assert 62 not in {row[0] for row in found[name].rows}, name
 
 
-def test_bytes_per_bookie_count_each_batch_once_over_all_its_runs(
-    cluster: Cluster, found: dict[str, Finding]
-) -> None:
+def test_bytes_per_bookie_count_each_batch_once_over_all_its_runs(cluster: Cluster, found: dict[str, Finding]) -> None:
     """A rewritten log of a striped ledger has 85 runs in a block: each bookie seemed to hold 36 times the bytes on its disk."""
     expected = []
     for bookie, state in ((A, "writable"), (B, "writable"), (C, "writable"), (D, "down")):
@@ -409,7 +407,9 @@ def test_findings_are_shown_as_tables(found: dict[str, Finding]) -> None:
 # -- consequences of stopping bookies
 
 
-def test_safe_to_stop_lists_ledgers_that_would_lose_copies_or_recovery(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_safe_to_stop_lists_ledgers_that_would_lose_copies_or_recovery(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each entry must keep an ack quorum, and each open ledger must stay recoverable. Once only the copies counted: a ledger
     with an ack quorum of 1 could not be recovered without any one of its bookies, and a ledger without entries not without
     two. Ledgers that can't be judged are named."""

@@ -116,7 +116,9 @@ def test_bookkeepers_client_reads_a_ledger_written_by_our_client(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_each_client_recovers_a_ledger_left_open_by_the_other(judge: Judge, bookkeeper: BookKeeper, version: str) -> None:
+def test_each_client_recovers_a_ledger_left_open_by_the_other(
+    judge: Judge, bookkeeper: BookKeeper, version: str
+) -> None:
     name, ledger_id = create(judge, version)
     judge.ask("pipeline", name, 20, 50)
     reader = bookkeeper.open_ledger(ledger_id, b"secret")

@@ -100,9 +100,7 @@ def test_shell_lists_ledgers(shell: Shell, bookkeeper: BookKeeper) -> None:
     bookkeeper.delete_ledger(open_one.ledger_id)
 
 
-def test_shell_prints_dumps_and_restores_ledger_metadata(
-    shell: Shell, bookkeeper: BookKeeper, tmp_path: Path
-) -> None:
+def test_shell_prints_dumps_and_restores_ledger_metadata(shell: Shell, bookkeeper: BookKeeper, tmp_path: Path) -> None:
     ledger = written(bookkeeper)
     printed = shell.run("ledgermetadata", "-ledgerid", ledger.ledger_id)
     length = sum(map(len, payloads()))
@@ -198,7 +196,9 @@ def test_shell_lists_bookies_by_writability(shell: Shell, bookkeeper: BookKeeper
         switch(bookkeeper, ids[0], False)
 
 
-def test_shell_describes_the_cluster_and_its_bookies(shell: Shell, bookkeeper: BookKeeper, cluster: LocalCluster) -> None:
+def test_shell_describes_the_cluster_and_its_bookies(
+    shell: Shell, bookkeeper: BookKeeper, cluster: LocalCluster
+) -> None:
     one = cluster.bookies[0].bookie_id
     assert shell.run("whatisinstanceid").says(f"InstanceId: {bookkeeper.metadata.instance_id}")
     info = shell.run("bookieinfo")
@@ -259,7 +259,9 @@ def test_shell_commands_that_would_destroy_a_running_cluster_ask_or_refuse(
     assert sorted(bookkeeper.metadata.list_cookies()) == sorted(bookie.bookie_id for bookie in cluster.bookies)
 
 
-def test_shell_recover_restores_the_copies_of_a_dead_bookie(shell: Shell, bookkeeper: BookKeeper, cluster: LocalCluster) -> None:
+def test_shell_recover_restores_the_copies_of_a_dead_bookie(
+    shell: Shell, bookkeeper: BookKeeper, cluster: LocalCluster
+) -> None:
     closed, open_one = written(bookkeeper), written(bookkeeper, close=False)
     gone = min(set(ensemble(bookkeeper, closed)) & set(ensemble(bookkeeper, open_one)))
     dead = next(bookie for bookie in cluster.bookies if bookie.bookie_id == gone)

@@ -28,7 +28,9 @@ SUBMIT = [
 ]
 
 
-def test_ledgers_copied_from_a_bookkeeper_cluster_are_read_by_both_clients(tmp_path: Path, chroot: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ledgers_copied_from_a_bookkeeper_cluster_are_read_by_both_clients(
+    tmp_path: Path, chroot: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")  # JVMs that live for seconds
     expected = [payload(i, SIZE) for i in range(COUNT)]
     ledgers, environment = {}, {**os.environ, "PATH": path()}

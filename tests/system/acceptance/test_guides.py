@@ -96,7 +96,9 @@ def replaced() -> Iterator[list[subprocess.Popen[bytes]]]:
         yield started
 
 
-def test_guide_to_disks_runs_as_written(tmp_path: Path, folder: Path, shell: dict[str, str], replaced: list[subprocess.Popen[bytes]]) -> None:
+def test_guide_to_disks_runs_as_written(
+    tmp_path: Path, folder: Path, shell: dict[str, str], replaced: list[subprocess.Popen[bytes]]
+) -> None:
     """The reader stops the bookie before its files are verified, and again before its disk is replaced."""
     directory = folder / "cluster" / "bookie-1"
     with BookKeeper(shell["BOOKSPARK_ZOOKEEPER"]) as bookkeeper:

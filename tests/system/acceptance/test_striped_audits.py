@@ -149,7 +149,7 @@ def test_audits_of_random_ledgers_match_a_check_of_each_entry(spark: SparkSessio
         }
         assert told == {(number, entry) for number, entry in everything if chosen(ledgers[number], entry)}, name
     shown = select(found["under_replicated_ranges"], "ledger_id", "first_entry_id", "last_entry_id", "step", "entries")
-    # Of entries 10 to 19, those whose write set lacks d are whole.
+    # Entries 10 to 19 whose write set excludes d are whole.
     of_striped = [row[1:] for row in shown if row[0] == STRIPED]
     assert of_striped == [(10, 18, 4, 3), (11, 19, 4, 3), (13, 17, 4, 2)]
 
@@ -189,8 +189,8 @@ def what_stops(
         for entry in range(row.first_entry_id, row.last_entry_id + 1, row.step)
     }
     assert told == unsafe
-    # Once the ids of all ledgers on a single bookie were one list, in one task. Of the long ledger, that bookie has two of
-    # each three entries.
+    # Once the ids of all ledgers on a single bookie were one list, in one task. That bookie has two of each three entries of
+    # the long ledger.
     lone["e"] = 2 * 10**8 // 3 + 1 + 10 * MANY
     assert dict(select(loss, "bookie_id", "entries")) == lone
     of_e = [row[1:] for row in select(loss, "bookie_id", "ledgers", "first_ledgers") if row[0] == "e"]
@@ -211,7 +211,8 @@ def histogram(ledgers: list[MadeUp]) -> list[tuple[Any, ...]]:
     entries += Counter({3: 10**8 - 8, 2: 8})
     prefix += Counter({3: 10, 2: 10**8 - 10})
     suffix += Counter({3: 10**8})
-    # Of the ledger on e alone, entry 1 and each third entry after it are missing; the last entry, 99,999,999, is on e.
+    # e alone has the second long ledger: entry 1 and each third entry after it are missing; the last entry, 99,999,999, is on
+    # e.
     entries += Counter({1: 2 * 10**8 // 3 + 1, 0: 10**8 // 3})
     prefix += Counter({1: 1, 0: 10**8 - 1})
     suffix += Counter({1: 10**8})

@@ -83,7 +83,9 @@ def await_quorum(connection: str) -> None:
     client.close()
 
 
-def test_cluster_survives_losing_one_of_three_zookeepers_as_the_guide_says(servers: list[Server], tmp_path: Path) -> None:
+def test_cluster_survives_losing_one_of_three_zookeepers_as_the_guide_says(
+    servers: list[Server], tmp_path: Path
+) -> None:
     (told,) = re.findall(r"BOOKSPARK_ZOOKEEPER=(\S+)", GUIDE)
     connection = re.sub(r"zk(\d)\.example\.org", r"127.0.71.\1", told)
     await_quorum(connection)
