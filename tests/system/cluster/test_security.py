@@ -279,7 +279,7 @@ def test_relative_secret_path_starts_at_the_callers_working_directory(files, mon
         assert client.create_ledger(1, 1, 1).append(b"entry") == 0
 
 
-def test_secret_and_tls_are_added_to_a_running_cluster(files, authority, known, new_chroot, tmp_path):
+def test_secret_and_tls_are_added_to_an_existing_cluster(files, authority, known, new_chroot, tmp_path):
     """The guide's two ways. A secret is added without a stop, because a bookie without a secret serves clients that have one.
     TLS is added with all bookies stopped, and acknowledged entries are there afterwards."""
     secret = {"shared_secret_file": known["shared_secret_file"]}
