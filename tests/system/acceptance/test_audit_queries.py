@@ -1,7 +1,7 @@
-"""The audit queries over made-up system tables: each finds its own kind of damage, exactly, and nothing else.
+"""The audit queries over made-up system tables: each reports its own kind of damage exactly, and nothing else.
 
-Spark plans a query in seconds and reads these tables in none. So there are two clusters, with every kind of damage in ledgers of
-its own, and one run of all audits over the first. ``test_striped_audits`` compares with a look at each entry.
+Spark takes seconds to plan a query, and almost none to read these tables. So there are two clusters, with every kind of damage
+in ledgers of its own, and one run of all audits over the first. ``test_striped_audits`` compares with a check of each entry.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ OVER = ("bookie_id", "first_entry_id", "last_entry_id")
 OF_HISTORY = ("ledgers", "fragments", "log_commits", "index_ranges")
 LAST_WEEK = datetime(2026, 1, 2, 3, 4)
 CHANGING = range(40, 40 + len(snapshots.ORDER) + 1)
-"""Ledgers of which an ensemble changed while the snapshot was taken."""
+"""Ledgers whose ensemble changed while the snapshot was taken."""
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Cluster:
-    """With every kind of damage, each in a ledger of its own."""
+    """A cluster with every kind of damage, each in a ledger of its own."""
     cluster = Cluster()
     cluster.rows["bookies"][3]["state"] = "down"
     cluster.last_ledger_id = 90
@@ -46,7 +46,7 @@ def cluster() -> Cluster:
     cluster.holds(D, 1, (50, 99))
     cluster.ledger(2, -1, {0: [A, B, C]})
 
-    # 3: ranges are missing; 4: a bookie has nothing; 5: metadata changed while the snapshot was taken
+    # 3: ranges are missing; 4: a bookie holds nothing; 5: metadata changed while the snapshot was taken
     cluster.ledger(3, 99, {0: [A, B, C]})
     cluster.holds(A, 3, (0, 19), (30, 99))
     cluster.holds(B, 3, (0, 99))
@@ -61,7 +61,7 @@ def cluster() -> Cluster:
     cluster.ledger(20, 9, {})
     cluster.holds(C, 20, (0, 9))
 
-    # 6, 7: striped; entry e lies on places e mod 3 and e + 1 mod 3
+    # 6, 7: striped; entry e is on places e mod 3 and e + 1 mod 3
     cluster.ledger(6, 5, {0: [A, B, C]}, write_quorum=2)
     cluster.holds(A, 6, (0, 0), (2, 3), (5, 5))
     cluster.holds(B, 6, (0, 1), (3, 4))
@@ -71,7 +71,7 @@ def cluster() -> Cluster:
     cluster.holds(B, 7, (0, 1))
     cluster.holds(C, 7, (1, 5))
 
-    # 8: open, LAC 10; 9: open, and a commit names entries that no LAC was heard of
+    # 8: open, LAC 10; 9: open, and a commit names entries above any known LAC
     cluster.ledger(8, 10, {0: [A, B, C]}, state="OPEN")
     cluster.holds(A, 8, (0, 20))
     cluster.holds(B, 8, (0, 12))
@@ -81,14 +81,14 @@ def cluster() -> Cluster:
     cluster.holds(A, 9, (0, 9))
     cluster.holds(B, 9, (0, 9))
 
-    # 10: copies that no metadata names
+    # 10: copies that metadata does not name
     cluster.ledger(10, 99, {0: [A, B, C], 50: [A, D, C]})
     cluster.holds(A, 10, (0, 120))
     cluster.holds(B, 10, (0, 60))
     cluster.holds(C, 10, (0, 99))
     cluster.holds(D, 10, (40, 99))
 
-    # 11 to 16: a log in epoch 2; 13 is deleted, 14 and 15 are its commit ledgers, 16 was begun by the owner
+    # 11 to 16: a log in epoch 2; 13 is deleted, 14 and 15 are its commit ledgers, the owner created 16
     cluster.rows["logs"].append(
         {"log": "orders", "epoch": 2, "committed_epoch": 2, "readable": True, "commit_ledgers": [14, 15]}
     )
@@ -104,18 +104,18 @@ def cluster() -> Cluster:
     commits(cluster, 11, -1)
     cluster.holds(A, 13, (0, 3))
     cluster.ledger(17, -1, {0: [A, B, C]}, state="IN_RECOVERY")
-    # 90: deleted, and the newest that was given out; 91: made after the list
+    # 90: deleted, and the last assigned id; 91: created after the list
     cluster.holds(A, 90, (0, 4))
     cluster.holds(A, 91, (0, 5))
 
-    # 21: entries with one copy; 22: entries without any
+    # 21: entries with one copy; 22: entries without a copy
     cluster.ledger(21, 9, {0: [A, B, C]})
     cluster.holds(A, 21, (0, 3))
     cluster.holds(B, 21, (0, 9))
     cluster.ledger(22, 9, {0: [A, B, C]})
     cluster.holds(C, 22, (0, 3), (6, 9))
 
-    # 23: three contents of an entry, in the second row of checksums; what is missing or unreadable is none
+    # 23: three contents of an entry, in the second row of checksums; a missing or unreadable copy is none
     cluster.ledger(23, 1026, {0: [A, B, C]})
     for bookie in (A, B, C):
         cluster.holds(bookie, 23, (0, 1026))
@@ -125,7 +125,8 @@ def cluster() -> Cluster:
     cluster.checksums(A, 23, 7, 8, 9, first=1024)
     cluster.checksums(B, 23, 7, 5, 9, first=1024)
     cluster.checksums(C, 23, None, 6, 9, first=1024)
-    # 24, 25: other contents above the end, and above the LAC: a recovery decided, or will; 27: a commit proves the first
+    # 24, 25: other contents above the end, and above the LAC: recovery has decided or will decide; 27: a commit proves the
+    # first entry
     cluster.ledger(24, 0, {0: [A, B]})
     cluster.ledger(25, 0, {0: [A, B]}, state="OPEN")
     cluster.ledger(27, -1, {0: [A, B]}, state="OPEN")
@@ -139,7 +140,7 @@ def cluster() -> Cluster:
     cluster.ledger(26, 9, {0: [A, B, C]})
     cluster.checksums(A, 26, 5, 6, None)
     cluster.checksums(B, 26, None, 5, 6)
-    # 28, 29: of entries 5 and 9 of ledger 28, a and b can't read their copies; of entry 0 of ledger 29 only a
+    # 28, 29: a and b can't read their copies of entries 5 and 9 of ledger 28; only a can't read entry 0 of ledger 29
     cluster.ledger(28, 9, {0: [A, B, C]})
     cluster.ledger(29, 9, {0: [A, B, C]})
     for bookie in (A, B, C):
@@ -151,7 +152,7 @@ def cluster() -> Cluster:
     cluster.checksums(C, 28, *[7] * 10)
     cluster.checksums(A, 29, None, 7, unreadable=1)
 
-    # 30, 31: losses that were accepted, in 31 of striped entries
+    # 30, 31: accepted losses, in 31 of striped entries
     cluster.ledger(30, 9, {0: [A, B, C]})
     cluster.ledger(31, 3, {0: [A, B, C]}, write_quorum=2)
     for bookie in (A, B, C):
@@ -166,7 +167,7 @@ def cluster() -> Cluster:
             {"ledger_id": ledger_id, "kind": kind, "first_entry_id": first, "last_entry_id": last, "bookies": bookies}
         )
 
-    # 60: open, no LAC was told, so its first fragment is confirmed; 62: its record can't be decoded
+    # 60: open without a known LAC, so its first fragment is confirmed; 62: its record can't be decoded
     cluster.ledger(60, 9, {0: [A, B, C], 5: [A, B, D]}, state="OPEN", last_add_confirmed=None)
     for bookie, last in ((A, 9), (B, 9), (C, 4)):
         cluster.holds(bookie, 60, (0, last))
@@ -174,7 +175,7 @@ def cluster() -> Cluster:
     cluster.holds(D, 62, (0, 9))
     change_ensembles(cluster)
 
-    # a has two more entry logs: what was in its second lies elsewhere by now; its third is a batch with two runs of ledger 63.
+    # a has two more entry logs: the data of its second has moved; its third is a batch with two runs of ledger 63.
     cluster.ledger(63, 3, {0: [A, B, C]}, write_quorum=2)
     cluster.holds(B, 63, (0, 1), (3, 3))
     cluster.holds(C, 63, (1, 2))
@@ -227,7 +228,7 @@ def change_ensembles(cluster: Cluster) -> None:
 
 @pytest.fixture(scope="module")
 def found(spark: SparkSession, cluster: Cluster) -> dict[str, Finding]:
-    """What all audits find."""
+    """Findings of all audits."""
     return cluster.audit(spark)
 
 
@@ -235,13 +236,13 @@ def of(finding: Finding, ledger_id: int, *columns: str) -> list[tuple[Any, ...]]
     return sorted(row[1:] for row in select(finding, "ledger_id", *columns) if row[0] == ledger_id)
 
 
-def test_a_healthy_ledger_is_in_no_finding(found: dict[str, Finding]) -> None:
+def test_healthy_ledger_is_in_no_finding(found: dict[str, Finding]) -> None:
     for name in ("under_replicated_ranges", "over_replicated_ranges", "orphans", "stuck_ledgers"):
         for ledger_id in (1, 2, 6, 16):
             assert of(found[name], ledger_id, "ledger_id") == [], name
 
 
-def test_a_missing_range_is_found_to_the_entry(found: dict[str, Finding]) -> None:
+def test_missing_range_is_reported_to_the_entry(found: dict[str, Finding]) -> None:
     assert of(found["under_replicated_ranges"], 3, *UNDER) == [
         (20, 24, 2, [B, C], [A]),
         (25, 25, 1, [B], [A, C]),
@@ -249,50 +250,51 @@ def test_a_missing_range_is_found_to_the_entry(found: dict[str, Finding]) -> Non
     ]
 
 
-def test_a_bookie_without_any_entry_of_a_fragment_is_found_and_named_if_down(found: dict[str, Finding]) -> None:
+def test_bookie_without_any_entry_of_a_fragment_is_named_and_shown_as_down(found: dict[str, Finding]) -> None:
     assert of(found["under_replicated_ranges"], 4, *UNDER, "of_them_down") == [(0, 9, 2, [A, B], [D], [D])]
 
 
 def test_striped_ledgers_are_judged_by_each_entrys_write_set(found: dict[str, Finding]) -> None:
-    """Bookie c has entry 3 of ledger 7, but is not in its write set."""
+    """Bookie c holds entry 3 of ledger 7, but is not in its write set."""
     assert of(found["under_replicated_ranges"], 7, *UNDER) == [(3, 3, 1, [A], [B]), (4, 4, 1, [C], [B])]
 
 
-def test_entries_above_the_lac_of_an_open_ledger_are_not_judged(found: dict[str, Finding]) -> None:
+def test_entries_above_the_lac_of_an_open_ledger_are_not_audited(found: dict[str, Finding]) -> None:
     assert of(found["under_replicated_ranges"], 8, *UNDER) == [(10, 10, 2, [A, B], [C])]
 
 
-def test_a_commit_is_proof_that_its_entries_are_confirmed(found: dict[str, Finding]) -> None:
+def test_entries_in_a_commit_of_a_log_count_as_confirmed(found: dict[str, Finding]) -> None:
     assert of(found["under_replicated_ranges"], 9, *UNDER) == [(0, 4, 2, [A, B], [C])]
 
 
-def test_a_ledger_that_changed_while_the_snapshot_was_taken_is_not_judged(found: dict[str, Finding]) -> None:
+def test_ledger_that_changed_during_the_snapshot_is_not_audited(found: dict[str, Finding]) -> None:
     assert of(found["under_replicated_ranges"], 5, *UNDER) == []
 
 
-def test_copies_that_no_metadata_names_are_over_replicated(found: dict[str, Finding]) -> None:
+def test_copies_not_named_in_metadata_are_over_replicated(found: dict[str, Finding]) -> None:
     over = found["over_replicated_ranges"]
     assert of(over, 10, *OVER) == [(A, 100, 120), (B, 50, 60), (D, 40, 49)]
     assert {row[0] for row in select(over, "ledger_id")} - set(CHANGING) == {10}
 
 
-def test_a_ledger_that_was_deleted_while_the_snapshot_was_taken_is_in_no_finding(found: dict[str, Finding]) -> None:
+def test_ledger_deleted_during_the_snapshot_is_in_no_finding(found: dict[str, Finding]) -> None:
     for finding in found.values():
         if "ledger_id" in finding.columns:
             assert (20,) not in select(finding, "ledger_id"), finding.name
 
 
-def test_an_ensemble_change_between_any_two_tables_of_a_snapshot_is_no_finding(found: dict[str, Finding]) -> None:
+def test_ensemble_change_between_any_two_tables_of_a_snapshot_is_no_damage(found: dict[str, Finding]) -> None:
     for name in ("under_replicated_ranges", "missing_entries"):
         assert {row[0] for row in select(found[name], "ledger_id")}.isdisjoint(CHANGING), name
-    # Metadata that changed after the fragments were read can't be known: to what was read, d is none of theirs.
+    # Metadata that changed after the fragments were read is unknown: by the fragments in the snapshot, d is not in the
+    # ensemble.
     later = CHANGING[snapshots.ORDER.index("fragments") + 1 : len(snapshots.ORDER)]
     over = select(found["over_replicated_ranges"], "ledger_id", *OVER)
     assert [row for row in over if row[0] in CHANGING] == [(number, D, 100, 149) for number in later]
 
 
-def test_orphans_go_by_epoch_and_deleted_ledgers_by_the_id_that_was_given_out_last(found: dict[str, Finding]) -> None:
-    """The newest were taken for ledgers that are younger than the list: after a log was deleted, all that it left was called
+def test_orphans_are_judged_by_epoch_and_deleted_ledgers_by_the_last_assigned_id(found: dict[str, Finding]) -> None:
+    """The newest ledgers were taken for ledgers younger than the list: after a log was deleted, all its remains were called
     live."""
     assert select(found["orphans"], "ledger_id", "kind", "entries") == [
         (13, "entries of a deleted ledger", 4),
@@ -301,7 +303,7 @@ def test_orphans_go_by_epoch_and_deleted_ledgers_by_the_id_that_was_given_out_la
     ]
 
 
-def test_ledgers_whose_writer_is_gone_are_stuck(found: dict[str, Finding]) -> None:
+def test_ledgers_without_a_writer_are_stuck(found: dict[str, Finding]) -> None:
     assert select(found["stuck_ledgers"], "ledger_id", "why") == [
         (11, "its writer lost the log"),
         (17, "its recovery did not end"),
@@ -321,9 +323,9 @@ def test_entries_without_any_copy_are_missing_unless_their_loss_was_accepted(fou
     assert select(found["accepted_losses"], "ledger_id", "first_entry_id") == accepted
 
 
-def test_one_loss_counts_the_copies_that_can_be_relied_on(found: dict[str, Finding]) -> None:
-    """Not those on a bookie that is down, and not those that are known to be unreadable. Ledger 3's entry 25 is on b alone;
-    ledger 7's entries 3 and 4 are on one bookie each."""
+def test_one_loss_counts_only_readable_copies_on_bookies_that_are_up(found: dict[str, Finding]) -> None:
+    """A copy on a bookie that is down does not count, nor does a copy known to be unreadable. Entry 25 of ledger 3 is on b
+    alone; entries 3 and 4 of ledger 7 are on one bookie each."""
     loss = found["one_loss_from_unreadable"]
     assert [row[:3] for row in select(loss, "bookie_id", "entries", "first_ledgers")] == [
         (C, 11, [7, 22, 28]),
@@ -338,7 +340,7 @@ def test_one_loss_counts_the_copies_that_can_be_relied_on(found: dict[str, Findi
     assert of(under, 28, *ranges) == [(5, 5, [C]), (9, 9, [C])] and of(under, 29, *ranges) == [(0, 0, [B, C])]
 
 
-def test_garbage_is_what_deleted_ledgers_left_and_what_lies_elsewhere_and_a_shared_batch_counts_once(
+def test_garbage_counts_deleted_and_moved_batches_and_each_shared_batch_once(
     found: dict[str, Finding],
 ) -> None:
     columns = ("bookie_id", "entry_log", "live_bytes", "garbage_bytes", "of_deleted_ledgers")
@@ -347,7 +349,7 @@ def test_garbage_is_what_deleted_ledgers_left_and_what_lies_elsewhere_and_a_shar
     assert {row[3:] for row in rows[3:]} == {(0, 0)}
 
 
-def test_divergence_is_found_to_the_entry_and_what_is_missing_or_unreadable_is_none(found: dict[str, Finding]) -> None:
+def test_divergence_is_reported_to_the_entry_and_ignores_unreadable_copies(found: dict[str, Finding]) -> None:
     assert select(found["divergence"], "ledger_id", "entry_id", "contents", "bookies_by_content") == [
         (23, 1025, 3, [[A], [B], [C]]),
         (26, 1, 2, [[A], [B]]),
@@ -361,17 +363,15 @@ def test_divergence_is_found_to_the_entry_and_what_is_missing_or_unreadable_is_n
     ]
 
 
-def test_what_can_not_be_judged_is_named_and_in_no_other_finding(found: dict[str, Finding]) -> None:
+def test_ledger_that_cannot_be_judged_is_named_and_in_no_other_finding(found: dict[str, Finding]) -> None:
     named = {row[0] for row in select(found["not_judged_ledgers"], "ledger_id")}
     assert named - set(CHANGING) == {5, 60, 62} and not found["not_judged_ledgers"].good
     for name in ("orphans", "missing_entries", "over_replicated_ranges", "stuck_ledgers"):
         assert 62 not in {row[0] for row in found[name].rows}, name
 
 
-def test_bytes_are_counted_per_bookie_and_runs_of_one_batch_have_its_bytes_together(
-    cluster: Cluster, found: dict[str, Finding]
-) -> None:
-    """A rewritten log of a striped ledger has 85 runs in a block: each bookie seemed to hold 36 times what its disk had."""
+def test_bytes_per_bookie_count_each_batch_once_over_all_its_runs(cluster: Cluster, found: dict[str, Finding]) -> None:
+    """A rewritten log of a striped ledger has 85 runs in a block: each bookie seemed to hold 36 times the bytes on its disk."""
     expected = []
     for bookie, state in ((A, "writable"), (B, "writable"), (C, "writable"), (D, "down")):
         rows = [row for row in cluster.rows["index_ranges"] if row["bookie_id"] == bookie]
@@ -383,7 +383,7 @@ def test_bytes_are_counted_per_bookie_and_runs_of_one_batch_have_its_bytes_toget
     assert select(found["bytes_per_bookie"], *columns) == expected
 
 
-def test_what_is_out_of_use_is_a_finding(found: dict[str, Finding]) -> None:
+def test_disabled_autorecovery_down_bookies_and_bad_directories_are_findings(found: dict[str, Finding]) -> None:
     asked = ["autorecovery_disabled", "bookies_down", "damaged_copies", "directories_out_of_use"]
     assert [found[name].good for name in asked] == [False] * 4
     assert select(found["autorecovery_disabled"], "ledgers_that_wait") == [(4,)]
@@ -404,13 +404,15 @@ def test_findings_are_shown_as_tables(found: dict[str, Finding]) -> None:
     assert found["placement_violations"].good, "the default policy takes any bookies, on whatever hosts"
 
 
-# -- what would break if bookies were stopped
+# -- consequences of stopping bookies
 
 
-def test_whether_bookies_can_be_stopped(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of its entries has to keep an ack quorum, and each open ledger has to stay one that can be recovered. (Once that was
-    told of its copies alone: a ledger with an ack quorum of 1 could not be recovered without any one bookie, and one without
-    entries not without two.) What can't be judged is named."""
+def test_safe_to_stop_lists_ledgers_that_would_lose_copies_or_recovery(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each entry must keep an ack quorum, and each open ledger must stay recoverable. Once only the copies counted: a ledger
+    with an ack quorum of 1 could not be recovered without any one of its bookies, and a ledger without entries not without
+    two. Ledgers that can't be judged are named."""
     cluster = Cluster()
     cluster.rows["bookies"] += [{"bookie_id": "e", "state": "down"}, {"bookie_id": "f", "state": "writable"}]
     # 1: healthy; 2: half of it on a and b alone
@@ -431,7 +433,7 @@ def test_whether_bookies_can_be_stopped(spark: SparkSession, monkeypatch: pytest
     cluster.rows["limbo"].append({"bookie_id": "f", "ledger_id": 6})
     cluster.ledger(7, -1, {0: ["f", "e", B, A]}, state="OPEN", write_quorum=2)
     cluster.ledger(8, -1, {0: [C, "e", D]}, state="OPEN", ack_quorum=3)
-    # 9: no LAC was told; 10: its metadata changed; 12: its record can't be decoded
+    # 9: no LAC is known; 10: its metadata changed; 12: its record can't be decoded
     cluster.ledger(9, 9, {0: [A, B, C], 5: [A, B, D]}, state="OPEN", last_add_confirmed=None)
     cluster.ledger(10, 9, {0: [B, C, D]})
     cluster.rows["ledgers"][-1]["metadata_version"] = 2
@@ -470,7 +472,7 @@ def test_whether_bookies_can_be_stopped(spark: SparkSession, monkeypatch: pytest
     def ledgers(*ids: int) -> list[tuple[Any, ...]]:
         return [(one, None, None, None) for one in ids]
 
-    # Nobody knows which bookies ledger 12 has, so none is safe without naming it.
+    # The bookies of ledger 12 are unknown, so every answer names it.
     of_12 = {undecodable: ledgers(12)}
     assert found("f") == {recovery: ledgers(7), **of_12}, "1 to 5 and 8 to 11 have nothing there; 6 has c and d"
     assert found(A) == {few: [(2, 5, 9, 1)], recovery: ledgers(3), no_lac: ledgers(9), **of_12}
@@ -484,13 +486,13 @@ def test_whether_bookies_can_be_stopped(spark: SparkSession, monkeypatch: pytest
     with pytest.raises(ConfigurationError, match="unknown bookie 'z'"):
         safe_to_stop(spark, "/snapshots", ["z"])
 
-    # Who asks is told how old the knowledge of damage is on the others, and where there is none.
+    # The note says how old the readability check of the other bookies is, and where there is none.
     assert "were last read" in notes[A,] and "hours ago" in notes[A,] and f"{LAST_WEEK:%Y-%m-%d %H:%M}" in notes[A,]
     assert "readability was not checked on c, d, f: copies there may be damaged" in notes[A,]
     assert "readability was not checked on c, f: copies there may be damaged" in notes[A, B, D]
 
 
-def test_a_snapshot_of_an_earlier_version_has_not_been_checked(spark: SparkSession, cluster: Cluster) -> None:
+def test_readability_of_a_snapshot_of_an_earlier_version_is_not_checked(spark: SparkSession, cluster: Cluster) -> None:
     later = ("accepted_losses", "disks", "autorecovery", "entry_checksums")
     before = {name: table for name, table in cluster.tables(spark).items() if name not in later}
     damaged, readability = run_over(spark, before, ["damaged_copies", "readability"])
@@ -500,10 +502,10 @@ def test_a_snapshot_of_an_earlier_version_has_not_been_checked(spark: SparkSessi
     )
 
 
-# -- placement, and the history
+# -- placement and history
 
 
-def test_placement_is_judged_by_the_policy_and_by_racks_if_any_is_named(spark: SparkSession) -> None:
+def test_placement_is_judged_by_the_policy_and_by_racks_if_named(spark: SparkSession) -> None:
     cluster = Cluster()
     bookies = cluster.rows["bookies"]
     bookies[1]["host"] = A
@@ -542,7 +544,7 @@ def test_placement_is_judged_by_the_policy_and_by_racks_if_any_is_named(spark: S
     ], "two racks is all there is"
 
 
-def test_the_history_counts_entries_missing_copies_and_bytes_of_each_snapshot(spark: SparkSession) -> None:
+def test_history_counts_entries_missing_copies_and_bytes_of_each_snapshot(spark: SparkSession) -> None:
     snapshots_of: dict[str, list[DataFrame]] = {}
     for number, (on_c, state) in enumerate({(0, 9): "CLOSED", (0, 5): "OPEN"}.items()):
         cluster = Cluster()
@@ -551,7 +553,7 @@ def test_the_history_counts_entries_missing_copies_and_bytes_of_each_snapshot(sp
         cluster.holds(B, 1, (0, 9))
         cluster.holds(C, 1, on_c)
         cluster.holds(D, 1, (0, 9))  # not of its ensemble
-        if number:  # no LAC was told: what is confirmed is its first fragment, though a commit names less
+        if number:  # no LAC is known: its first fragment is confirmed, though a commit names less
             cluster.ledger(2, 9, {0: [A, B, C], 5: [A, B, D]}, state="OPEN", last_add_confirmed=None)
             cluster.rows["log_commits"].append({"log": "orders", "ledger_id": 2, "last_entry_id": 1})
             for row in cluster.rows["index_ranges"][:2]:  # two runs of one batch

@@ -1,4 +1,4 @@
-"""The bookie service on real executors: what is lost is looked after again, and what is not lost serves on."""
+"""The bookie service on real executors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SECONDS = 300.0
 
 @pytest.fixture(scope="module")
 def spark(one_spark: OneSpark) -> Iterator[SparkSession]:
-    """Three executors of two slots each, as ``scripts/run`` has them."""
+    """Three executors of two slots each, as ``scripts/run`` starts them."""
     conf = {"spark.driver.extraJavaOptions": QUICK_JVM, "spark.executor.extraJavaOptions": QUICK_JVM}
     yield one_spark.other("bookie service tests", "local-cluster[3,2,1024]", **conf)
     one_spark.stop()
@@ -39,7 +39,7 @@ def roots(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def service(spark: SparkSession, roots: list[Path]) -> Iterator[BookieService]:
-    # By default bookies wait a minute for the next task, which has to start in a new executor, on a machine that is busy.
+    # By default bookies wait a minute for the next task, which must start in a new executor, on a busy machine.
     service = BookieService(spark, bookies=3, directories=roots, lease_seconds=SECONDS)
     service.start(SECONDS)
     yield service
@@ -53,7 +53,7 @@ def bookkeeper(service: BookieService) -> Iterator[BookKeeper]:
 
 
 class Writer:
-    """Appends to a ledger with AQ 2 of 3 until it is told to stop; keeps the ids that were acked."""
+    """Appends to a ledger with AQ 2 of 3 until stopped; keeps the acknowledged ids."""
 
     def __init__(self, bookkeeper: BookKeeper) -> None:
         self.ledger = bookkeeper.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
@@ -80,7 +80,7 @@ def payload(entry_id: int) -> bytes:
     return b"entry %d of a ledger" % entry_id
 
 
-def test_all_serve_and_each_is_looked_after_by_one_task_beside_which_queries_find_room(
+def test_each_bookie_serves_under_one_task_and_queries_still_find_slots(
     service: BookieService, spark: SparkSession, roots: list[Path]
 ) -> None:
     assert len(service.bookies) == 3
@@ -94,7 +94,7 @@ def test_all_serve_and_each_is_looked_after_by_one_task_beside_which_queries_fin
     assert spark.sparkContext.parallelize(range(1000), 6).sum() == 499_500
 
 
-def test_kill_9_of_an_executor_stops_neither_the_bookies_nor_a_writer(
+def test_kill_9_of_an_executor_stops_neither_bookies_nor_a_writer(
     service: BookieService, bookkeeper: BookKeeper
 ) -> None:
     before = {bookie.bookie_id: (bookie.pid, bookie.address) for bookie in service.bookies.values()}
@@ -129,7 +129,7 @@ def test_kill_9_of_an_executor_stops_neither_the_bookies_nor_a_writer(
     )
 
 
-def test_kill_9_of_a_bookie_has_it_restarted_in_place_with_all_that_it_acked(
+def test_killed_bookie_is_restarted_in_place_with_its_acknowledged_entries(
     service: BookieService, bookkeeper: BookKeeper
 ) -> None:
     with bookkeeper.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=3) as ledger:
@@ -151,7 +151,7 @@ def test_kill_9_of_a_bookie_has_it_restarted_in_place_with_all_that_it_acked(
     assert sum(row["last_entry_id"] - row["first_entry_id"] + 1 for row in rows) == 100
 
 
-def test_stop_leaves_no_process_and_the_next_start_finds_the_same_bookies(
+def test_stop_leaves_no_process_and_the_next_start_reuses_the_bookies(
     service: BookieService,
 ) -> None:
     identities = set(service.bookies)

@@ -1,5 +1,5 @@
-"""BookKeeper's auditor and replication workers (4.17.3) and ours in one cluster, one at a time: each repairs what the other
-marked, and neither begins while the other is at work. docs/compatibility.md has the table."""
+"""Auditor and replication workers of BookKeeper (4.17.3) and ours in one cluster. Only one implementation is active at a
+time; each repairs ledgers that the other marked. docs/compatibility.md has the table."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LEDGERS, _ENTRIES = 6, 20
 
 @pytest.fixture(scope="module")
 def cluster(new_chroot: Callable[[], str]) -> Iterator[LocalCluster]:
-    """The last test removes it."""
+    """The last test removes this cluster."""
     place = new_chroot()
     begin_cluster(place, LedgerManager.BOOKKEEPER)
     with LocalCluster(4, zookeeper=place, bookkeeper_port=-1) as made:
@@ -38,7 +38,7 @@ def cluster(new_chroot: Callable[[], str]) -> Iterator[LocalCluster]:
 
 
 def uri(cluster: LocalCluster) -> str:
-    """As BookKeeper wants it."""
+    """The metadata service URI in BookKeeper's form."""
     return f"zk+hierarchical://{cluster.zookeeper.removeprefix('zk://')}/ledgers"
 
 
@@ -78,7 +78,7 @@ def written(bookkeeper: BookKeeper) -> list[int]:
 
 
 def one_dies(cluster: LocalCluster, bookkeeper: BookKeeper, ledgers: list[int]) -> tuple[LocalBookie, list[int]]:
-    """The bookie that was killed, and the ledgers that name it."""
+    """Kill a bookie; returns it and the ledgers that name it."""
     victim = cluster.bookies[0]
     named = [one for one in ledgers if victim.bookie_id in bookies_of(bookkeeper, one)]
     assert named
@@ -92,13 +92,13 @@ def bookies_of(bookkeeper: BookKeeper, ledger_id: int) -> set[str]:
 
 
 def repaired(bookkeeper: BookKeeper, victim: LocalBookie, ledgers: list[int]) -> bool:
-    """Does no ledger name the dead bookie, and no task stand?"""
+    """True if no ledger names the dead bookie and no task is left."""
     named = any(victim.bookie_id in bookies_of(bookkeeper, ledger_id) for ledger_id in ledgers)
     return not named and not bookkeeper.metadata.underreplication.list_tasks()
 
 
 def all_there(bookkeeper: BookKeeper, ledgers: list[int]) -> bool:
-    """Is every entry read from each bookie that the ledger names?"""
+    """True if every entry is read from each bookie that the ledger names."""
     for ledger_id in ledgers:
         with bookkeeper.open_ledger(ledger_id, b"secret") as reader:
             found = [entry.payload for entry in reader.read(0, _ENTRIES - 1)]
@@ -111,7 +111,7 @@ def all_there(bookkeeper: BookKeeper, ledgers: list[int]) -> bool:
     return True
 
 
-def test_bookkeepers_workers_repair_what_our_auditor_marked(
+def test_bookkeeper_workers_repair_ledgers_marked_by_our_auditor(
     cluster: LocalCluster, theirs: Judge, tmp_path: Path
 ) -> None:
     bookkeeper = cluster.bookkeeper()
@@ -123,7 +123,7 @@ def test_bookkeepers_workers_repair_what_our_auditor_marked(
     victim, named = one_dies(cluster, bookkeeper, ledgers)
     await_that(lambda: tasks.list_tasks() == named, what="our auditor marks")
     assert theirs.ask("tasks") == " ".join(sorted(f"{ledger_id}:{victim.bookie_id}" for ledger_id in named))
-    # Its lock is respected.
+    # BookKeeper respects the lock of our worker.
     held = tasks.take(named[0], "ours:2")
     assert held is not None and theirs.ask("holder", named[0]) == "ours:2"
     with their_autorecovery(cluster, tmp_path):
@@ -140,7 +140,7 @@ def test_bookkeepers_workers_repair_what_our_auditor_marked(
 
 
 def as_before(bookkeeper: BookKeeper, victim: LocalBookie, ledgers: list[int]) -> None:
-    """For the next test of this cluster."""
+    """Restore the cluster for the next test."""
     for ledger_id in ledgers:
         bookkeeper.delete_ledger(ledger_id)
     victim.start()
@@ -148,7 +148,7 @@ def as_before(bookkeeper: BookKeeper, victim: LocalBookie, ledgers: list[int]) -
 
 
 def auditor_of(theirs: Judge) -> str:
-    """Who BookKeeper says has the office. It fails if a vote goes between its list of votes and its look at them."""
+    """The auditor that BookKeeper reports. The call fails if a vote vanishes between its list of votes and its reads of them."""
     try:
         return theirs.ask("who")
     except RuntimeError as error:
@@ -157,7 +157,7 @@ def auditor_of(theirs: Judge) -> str:
         return ""
 
 
-def test_our_workers_repair_what_bookkeepers_auditor_marked(cluster: LocalCluster, theirs: Judge) -> None:
+def test_our_workers_repair_ledgers_marked_by_bookkeepers_auditor(cluster: LocalCluster, theirs: Judge) -> None:
     bookkeeper = cluster.bookkeeper()
     ledgers = written(bookkeeper)
     theirs.ask("auditor", "host-9:3181")
@@ -170,7 +170,7 @@ def test_our_workers_repair_what_bookkeepers_auditor_marked(cluster: LocalCluste
     ours = cluster.add_autorecovery(lost_bookie_delay_seconds=3600, poll_seconds=0.5)
     await_that(lambda: repaired(bookkeeper, victim, named), what="our worker repairs what its auditor marked")
     assert all_there(bookkeeper, named)
-    # Of two that start, the one that was there first has the office.
+    # If two auditors start, the earlier vote wins.
     theirs.ask("auditor", "host-9:3181")
     await_that(lambda: bookkeeper.metadata.auditors.foreign() == ["host-9:3181"], what="its auditor has voted")
     assert theirs.ask("who") == ours.name
@@ -180,7 +180,7 @@ def test_our_workers_repair_what_bookkeepers_auditor_marked(cluster: LocalCluste
     as_before(bookkeeper, victim, ledgers)
 
 
-def test_what_was_marked_by_both_stands_and_the_switches_are_the_same(cluster: LocalCluster, theirs: Judge) -> None:
+def test_marks_and_switches_of_both_implementations_are_shared(cluster: LocalCluster, theirs: Judge) -> None:
     bookkeeper = cluster.bookkeeper()
     [ledger_id, *_] = written(bookkeeper)
     tasks, auditors = bookkeeper.metadata.underreplication, bookkeeper.metadata.auditors

@@ -1,7 +1,7 @@
-"""An unmodified client of Apache BookKeeper 4.17.3 works with our bookies, and our client reads what it wrote, and the other way
-round. docs/compatibility.md has the table.
+"""An unmodified client of Apache BookKeeper 4.17.3 on our bookies; each client reads ledgers of the other.
 
-``Judge.java`` does with BookKeeper's client what each line says. Its jars come from Maven Central, as those of ``bench compare``.
+docs/compatibility.md has the table. ``Judge.java`` carries out each line with BookKeeper's client. Its jars come from Maven
+Central, as those of ``bench compare``.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from tests.servers.bookkeeper.rounds import (
 ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.timeout(2400)
 ROUNDS_SEED = 2164
-"""Its first eight rounds are of many kinds."""
+"""The first eight rounds of this seed are of many kinds."""
 
 
 def uri(cluster: LocalCluster) -> str:
-    """As BookKeeper's clients want it."""
+    """The metadata service URI in the form of BookKeeper's clients."""
     return f"zk+hierarchical://{cluster.zookeeper.removeprefix('zk://')}/ledgers"
 
 
@@ -80,7 +80,7 @@ def create(
         ("v3", "DUMMY", "3 3 2"),
     ],
 )
-def test_what_bookkeepers_client_writes_both_clients_read(
+def test_both_clients_read_a_ledger_written_by_bookkeepers_client(
     judge: Judge, bookkeeper: BookKeeper, version: str, digest: str, quorums: str
 ) -> None:
     name, ledger_id = create(judge, version, digest, quorums)
@@ -100,7 +100,7 @@ def test_what_bookkeepers_client_writes_both_clients_read(
 
 
 @pytest.mark.parametrize(("version", "digest"), [("v2", "CRC32C"), ("v2", "DUMMY"), ("v3", "CRC32"), ("v3", "MAC")])
-def test_what_our_client_writes_bookkeepers_reads(
+def test_bookkeepers_client_reads_a_ledger_written_by_our_client(
     judge: Judge, bookkeeper: BookKeeper, version: str, digest: str
 ) -> None:
     ledger = bookkeeper.create_ledger(
@@ -116,7 +116,9 @@ def test_what_our_client_writes_bookkeepers_reads(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_each_recovers_what_the_other_left_open(judge: Judge, bookkeeper: BookKeeper, version: str) -> None:
+def test_each_client_recovers_a_ledger_left_open_by_the_other(
+    judge: Judge, bookkeeper: BookKeeper, version: str
+) -> None:
     name, ledger_id = create(judge, version)
     judge.ask("pipeline", name, 20, 50)
     reader = bookkeeper.open_ledger(ledger_id, b"secret")
@@ -131,7 +133,7 @@ def test_each_recovers_what_the_other_left_open(judge: Judge, bookkeeper: BookKe
         ledger.append(b"late")
 
 
-def test_a_wrong_password_fences_nothing(judge: Judge, bookkeeper: BookKeeper) -> None:
+def test_wrong_password_does_not_fence_the_ledger(judge: Judge, bookkeeper: BookKeeper) -> None:
     name, ledger_id = create(judge)
     with pytest.raises(RuntimeError, match="BKUnauthorizedAccessException"):
         judge.ask("open", "r", "v3", "CRC32C", "wrong", ledger_id)
@@ -141,10 +143,10 @@ def test_a_wrong_password_fences_nothing(judge: Judge, bookkeeper: BookKeeper) -
 
 
 @pytest.mark.parametrize("version", ["v2", "v3"])
-def test_a_ledger_that_it_can_not_respect_is_refused_with_its_own_error(
+def test_bookkeepers_client_refuses_ledger_features_it_does_not_support(
     judge: Judge, bookkeeper: BookKeeper, version: str
 ) -> None:
-    """One with a digest of Bookspark's, volatile durability and guaranteed write quorum. It is neither fenced nor changed."""
+    """A ledger with a digest of Bookspark, volatile durability and guaranteed write quorum. It is neither fenced nor changed."""
     with bookkeeper.create_ledger(
         password=b"secret", ledger_type=LedgerType.VD_JOURNAL, replication=Replication.GUARANTEED
     ) as ledger:
@@ -157,10 +159,10 @@ def test_a_ledger_that_it_can_not_respect_is_refused_with_its_own_error(
         ledger.append(b"1")
 
 
-def test_an_accepted_loss_closes_its_ledger_and_the_next_one_is_used(
+def test_accepted_loss_closes_a_ledger_of_a_bookkeeper_cluster(
     judge: Judge, bookkeeper: BookKeeper, cluster: LocalCluster
 ) -> None:
-    """An operator of Bookspark's accepts it. That was refused, because the record had no place for it."""
+    """An operator of Bookspark accepts the loss. Once that was refused, because the record had no field for it."""
     ledger = bookkeeper.create_ledger(1, 1, 1, digest_type=DigestType.BOOKKEEPER_CRC32C, password=b"secret")
     ledger.append(b"0")
     (gone,) = bookkeeper.get_ledger_metadata(ledger.ledger_id).last_fragment.ensemble
@@ -178,14 +180,15 @@ def test_an_accepted_loss_closes_its_ledger_and_the_next_one_is_used(
         holder.start()
 
 
-def test_readers_follow_the_other_clients_writer(judge: Judge, bookkeeper: BookKeeper) -> None:
+def test_readers_tail_a_ledger_of_the_other_clients_writer(judge: Judge, bookkeeper: BookKeeper) -> None:
     name, ledger_id = create(judge)
     judge.ask("add", name, 2, 10)
     judge.ask("follow", "f", "v3", "CRC32C", "secret", ledger_id)
     assert judge.ask("poll", "f", 0, 5000) == "1 0" or judge.ask("lac", "f") in ("0", "1")
-    # The explicit LAC comes without another entry.
+    # The explicit LAC arrives without another entry.
     assert judge.ask("poll", "f", 1, 120_000) == "1 1"
-    # The first bookie that was told the LAC answers a poll. A client asks a quorum for a LAC, and two others may not know it yet.
+    # The first bookie with the LAC answers a poll. A client asks a quorum for a LAC, and two other bookies may not know it
+    # yet.
     await_that(lambda: judge.ask("explicitlac", "f") == "1", what="BookKeeper's client finds the explicit LAC")
     assert judge.ask("unconfirmed", "f", 0, 1) == told([payload(0, 10), payload(1, 10)])
     reader = bookkeeper.open_ledger_no_recovery(ledger_id, b"secret")
@@ -201,7 +204,7 @@ def test_readers_follow_the_other_clients_writer(judge: Judge, bookkeeper: BookK
     ledger.close()
 
 
-def test_deferred_sync_and_force(judge: Judge, bookkeeper: BookKeeper) -> None:
+def test_deferred_sync_entries_are_confirmed_only_after_force(judge: Judge, bookkeeper: BookKeeper) -> None:
     name, ledger_id = create(judge, flags="deferred")
     judge.ask("pipeline", name, 50, 10)
     assert judge.ask("lac", name) == "-1"
@@ -210,7 +213,7 @@ def test_deferred_sync_and_force(judge: Judge, bookkeeper: BookKeeper) -> None:
     assert len(list(bookkeeper.open_ledger(ledger_id, b"secret").read(0, 49))) == 50
 
 
-def test_entries_with_ids_of_the_writers_choice(judge: Judge, bookkeeper: BookKeeper) -> None:
+def test_entries_with_given_ids_are_acknowledged_and_read(judge: Judge, bookkeeper: BookKeeper) -> None:
     name, ledger_id = create(judge, flags="advanced")
     for entry_id in range(3):
         assert judge.ask("addas", name, entry_id, 10) == str(entry_id)
@@ -218,7 +221,7 @@ def test_entries_with_ids_of_the_writers_choice(judge: Judge, bookkeeper: BookKe
     assert len(list(bookkeeper.open_ledger(ledger_id, b"secret").read(0, 2))) == 3
 
 
-def test_a_deleted_ledger_is_gone_for_both(judge: Judge, bookkeeper: BookKeeper) -> None:
+def test_deleted_ledger_is_gone_for_both_clients(judge: Judge, bookkeeper: BookKeeper) -> None:
     for delete in (lambda one: judge.ask("delete", "v3", one), bookkeeper.delete_ledger):
         name, ledger_id = create(judge)
         judge.ask("close", name)
@@ -229,7 +232,7 @@ def test_a_deleted_ledger_is_gone_for_both(judge: Judge, bookkeeper: BookKeeper)
             bookkeeper.open_ledger(ledger_id, b"secret")
 
 
-def test_ids_of_both_clients_are_never_the_same(judge: Judge, bookkeeper: BookKeeper) -> None:
+def test_ledger_ids_of_both_clients_are_unique_and_increasing(judge: Judge, bookkeeper: BookKeeper) -> None:
     given = []
     for _ in range(5):
         given.append(create(judge)[1])
@@ -238,11 +241,11 @@ def test_ids_of_both_clients_are_never_the_same(judge: Judge, bookkeeper: BookKe
     assert bookkeeper.metadata.highest_ledger_id() == given[-1]
 
 
-def test_the_bookies_are_listed(judge: Judge, cluster: LocalCluster) -> None:
+def test_bookkeepers_client_lists_the_bookies(judge: Judge, cluster: LocalCluster) -> None:
     assert judge.ask("bookies", "v3") == str(len(cluster.bookies))
 
 
-def test_each_bookie_tells_which_entries_it_holds(judge: Judge, bookkeeper: BookKeeper, cluster: LocalCluster) -> None:
+def test_each_bookie_lists_the_entries_it_holds(judge: Judge, bookkeeper: BookKeeper, cluster: LocalCluster) -> None:
     name, ledger_id = create(judge, quorums="3 2 2")
     judge.ask("pipeline", name, 30, 50)
     judge.ask("close", name)
@@ -253,8 +256,8 @@ def test_each_bookie_tells_which_entries_it_holds(judge: Judge, bookkeeper: Book
         assert judge.ask("held", "v3", ledger_id, bookie_id, 30) == f"{expected} {sum(held)}"
 
 
-def test_bookkeepers_client_with_tls(tmp_path: Path, chroot: str) -> None:
-    """With a certificate of its own, which the bookies ask for. Without TLS they serve it nothing."""
+def test_bookkeepers_client_reads_and_writes_with_tls_only(tmp_path: Path, chroot: str) -> None:
+    """The client has a certificate, which the bookies require. Without TLS they serve it nothing."""
     authority = Authority(tmp_path / "ca")
     folder = tmp_path / "client"
     folder.mkdir()
@@ -284,7 +287,7 @@ def test_bookkeepers_client_with_tls(tmp_path: Path, chroot: str) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_writer_goes_on_over_a_bookie_that_dies(
+def test_bookkeepers_writer_continues_after_a_bookie_dies(
     judge: Judge, bookkeeper: BookKeeper, cluster: LocalCluster, version: str
 ) -> None:
     name, ledger_id = create(judge, version, quorums="3 3 3")
@@ -293,7 +296,7 @@ def test_a_writer_goes_on_over_a_bookie_that_dies(
     victim = next(bookie for bookie in cluster.bookies if bookie.bookie_id == named[0])
     victim.kill()
     try:
-        # One add finds out that the bookie is dead. Many at once were once seen not to end (docs/compatibility.md).
+        # One add detects that the bookie is dead. Many at once were once seen not to end (docs/compatibility.md).
         assert judge.ask("pipeline", name, 1, 50) == "10"
         assert judge.ask("pipeline", name, 49, 50) == "59"
         judge.ask("close", name)
@@ -307,11 +310,11 @@ def test_a_writer_goes_on_over_a_bookie_that_dies(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_length_of_what_ended_at_an_ensemble_change_is_lost_by_bookkeepers_recovery_and_no_entry_is(
+def test_bookkeepers_recovery_after_ensemble_change_loses_the_length_but_no_entry(
     judge: Judge, bookkeeper: BookKeeper, cluster: LocalCluster, version: str
 ) -> None:
-    """Its recovery takes the LAC from the last fragment's first entry, but the length from the bookies' LAC, which here is none.
-    The random rounds below came upon it."""
+    """Its recovery takes the LAC from the last fragment's first entry, but the length from the bookies' LAC, which is missing
+    here. The random rounds below discovered it."""
     ledger = bookkeeper.create_ledger(digest_type=DigestType.BOOKKEEPER_CRC32C, password=b"secret")
     named = bookkeeper.get_ledger_metadata(ledger.ledger_id).last_fragment.ensemble
     victim = next(bookie for bookie in cluster.bookies if bookie.bookie_id == named[0])
@@ -332,11 +335,11 @@ def test_the_length_of_what_ended_at_an_ensemble_change_is_lost_by_bookkeepers_r
         victim.start()
 
 
-def test_both_write_recover_and_read_in_turns_while_bookies_die(
+def test_both_clients_write_recover_and_read_in_turns_while_bookies_die(
     judge: Judge, bookkeeper: BookKeeper, cluster: LocalCluster
 ) -> None:
-    """Every acknowledged entry is read by both, whoever wrote it, and whoever closed the ledger. ``scripts/peers rounds`` plays
-    more of these."""
+    """Every acknowledged entry is read by both clients, independent of its writer and of the client that closed the ledger.
+    ``scripts/peers rounds`` plays more of these."""
     rounds = Rounds(judge, bookkeeper, cluster)
     for number in range(8):
         one = drawn(ROUNDS_SEED, number)

@@ -1,5 +1,6 @@
-"""BookKeeper's shell 4.17.3 against a cluster of ours that was begun for BookKeeper's clients. docs/compatibility.md has the
-table of its commands: what a command does here stands there.
+"""BookKeeper's shell 4.17.3 against a cluster of ours with BookKeeper's metadata layout.
+
+docs/compatibility.md has the table of its commands and their effects here.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ PASSWORD = b"secret"
 
 @pytest.fixture(scope="module")
 def cluster(new_chroot: Callable[[], str]) -> Iterator[LocalCluster]:
-    """The last test removes it."""
+    """The last test removes this cluster."""
     place = new_chroot()
     begin_cluster(place, LedgerManager.BOOKKEEPER)
     with LocalCluster(4, zookeeper=place, bookkeeper_port=-1) as made:
@@ -55,13 +56,13 @@ def payloads(count: int = COUNT) -> list[bytes]:
 
 
 def written(bookkeeper: BookKeeper, close: bool = True) -> LedgerWriter:
-    """A ledger with entries. The shell takes its password from its metadata."""
+    """A ledger with entries. The shell reads its password from its metadata."""
     ledger = bookkeeper.create_ledger(digest_type=DigestType.BOOKKEEPER_CRC32C, password=PASSWORD)
     ledger.append_batch(payloads())
     if close:
         ledger.close()
     else:
-        # A reader that does not recover it is given what is confirmed, and the idle writer tells that in a moment.
+        # A reader without recovery gets confirmed entries, and the idle writer soon sends its LAC.
         with bookkeeper.open_ledger_no_recovery(ledger.ledger_id, PASSWORD) as reader:
             await_that(lambda: reader.read_last_add_confirmed() == COUNT - 1, what="its last entry is confirmed")
     return ledger
@@ -77,12 +78,12 @@ def all_read(bookkeeper: BookKeeper, ledger: LedgerWriter) -> bool:
 
 
 def held(shell: Shell, ledger: LedgerWriter, bookie_id: str) -> int:
-    """How many entries this bookie alone has. The shell leaves out the last entry that it is told to read from one bookie."""
+    """The number of entries on this bookie alone. The shell omits the last entry of a range that it reads from one bookie."""
     said = shell.run("readledger", "-ledgerid", ledger.ledger_id, "-lastentryid", COUNT, "-bookie", bookie_id)
     return sum(f"Lid={ledger.ledger_id}, Eid=" in line for line in said.lines)
 
 
-def test_ledgers_are_listed(shell: Shell, bookkeeper: BookKeeper) -> None:
+def test_shell_lists_ledgers(shell: Shell, bookkeeper: BookKeeper) -> None:
     closed, open_one = written(bookkeeper), written(bookkeeper, close=False)
     listed = shell.run("listledgers")
     assert listed.status == 0
@@ -99,9 +100,7 @@ def test_ledgers_are_listed(shell: Shell, bookkeeper: BookKeeper) -> None:
     bookkeeper.delete_ledger(open_one.ledger_id)
 
 
-def test_a_ledgers_metadata_is_printed_dumped_and_restored(
-    shell: Shell, bookkeeper: BookKeeper, tmp_path: Path
-) -> None:
+def test_shell_prints_dumps_and_restores_ledger_metadata(shell: Shell, bookkeeper: BookKeeper, tmp_path: Path) -> None:
     ledger = written(bookkeeper)
     printed = shell.run("ledgermetadata", "-ledgerid", ledger.ledger_id)
     length = sum(map(len, payloads()))
@@ -122,7 +121,7 @@ def test_a_ledgers_metadata_is_printed_dumped_and_restored(
     assert missing.status != 0 and missing.says("No such ledger exists on Metadata Server"), missing
 
 
-def test_a_ledger_of_bookspark_alone_is_listed_described_and_deleted_and_its_entries_are_not_shown(
+def test_shell_lists_and_deletes_a_bookspark_ledger_but_shows_no_entries(
     shell: Shell, bookkeeper: BookKeeper, cluster: LocalCluster
 ) -> None:
     with bookkeeper.create_ledger(
@@ -145,13 +144,13 @@ def test_a_ledger_of_bookspark_alone_is_listed_described_and_deleted_and_its_ent
         bookkeeper.open_ledger(ledger.ledger_id, PASSWORD)
 
 
-def test_entries_are_read_and_nothing_is_fenced(shell: Shell, bookkeeper: BookKeeper) -> None:
+def test_shell_reads_entries_and_fences_only_with_force_recovery(shell: Shell, bookkeeper: BookKeeper) -> None:
     ledger = written(bookkeeper, close=False)
     first = shell.run("readledger", "-ledgerid", ledger.ledger_id, "-firstentryid", 0, "-lastentryid", 4, "-msg")
     assert first.status == 0
     assert [line for line in first.lines if line.startswith("payload ")] == [one.decode() for one in payloads(5)]
     holder = ensemble(bookkeeper, ledger)[1]
-    # Two of three acknowledge.
+    # Two of three bookies acknowledge.
     await_that(lambda: held(shell, ledger, holder) == COUNT, what="the copy of one bookie")
     assert ledger.append(b"the writer goes on") == COUNT
     recovered = shell.run("readledger", "-ledgerid", ledger.ledger_id, "-force-recovery")
@@ -162,7 +161,7 @@ def test_entries_are_read_and_nothing_is_fenced(shell: Shell, bookkeeper: BookKe
 
 
 @pytest.mark.parametrize("quorums", ["3 3 2", "4 2 2"])
-def test_simpletest(shell: Shell, bookkeeper: BookKeeper, quorums: str) -> None:
+def test_shell_simpletest_succeeds_and_leaves_no_ledger(shell: Shell, bookkeeper: BookKeeper, quorums: str) -> None:
     before = bookkeeper.list_ledgers()
     sizes = zip(("-ensemble", "-writeQuorum", "-ackQuorum"), quorums.split(), strict=True)
     said = shell.run("simpletest", *(word for size in sizes for word in size), "-numEntries", 200)
@@ -178,7 +177,7 @@ def switch(bookkeeper: BookKeeper, bookie_id: str, read_only: bool) -> None:
     )
 
 
-def test_bookies_are_listed(shell: Shell, bookkeeper: BookKeeper, cluster: LocalCluster) -> None:
+def test_shell_lists_bookies_by_writability(shell: Shell, bookkeeper: BookKeeper, cluster: LocalCluster) -> None:
     ids = [bookie.bookie_id for bookie in cluster.bookies]
 
     def listed(*words: str) -> list[str]:
@@ -197,7 +196,9 @@ def test_bookies_are_listed(shell: Shell, bookkeeper: BookKeeper, cluster: Local
         switch(bookkeeper, ids[0], False)
 
 
-def test_the_cluster_and_its_bookies_are_described(shell: Shell, bookkeeper: BookKeeper, cluster: LocalCluster) -> None:
+def test_shell_describes_the_cluster_and_its_bookies(
+    shell: Shell, bookkeeper: BookKeeper, cluster: LocalCluster
+) -> None:
     one = cluster.bookies[0].bookie_id
     assert shell.run("whatisinstanceid").says(f"InstanceId: {bookkeeper.metadata.instance_id}")
     info = shell.run("bookieinfo")
@@ -210,7 +211,7 @@ def test_the_cluster_and_its_bookies_are_described(shell: Shell, bookkeeper: Boo
     assert sane.status == 0 and sane.says("Bookie sanity test succeeded"), sane
 
 
-def test_a_ledger_is_deleted_after_a_yes(shell: Shell, bookkeeper: BookKeeper) -> None:
+def test_shell_deletes_a_ledger_after_confirmation(shell: Shell, bookkeeper: BookKeeper) -> None:
     ledger = written(bookkeeper)
     shell.run("deleteledger", "-ledgerid", ledger.ledger_id, answer="N\n")
     assert all_read(bookkeeper, ledger)
@@ -219,7 +220,7 @@ def test_a_ledger_is_deleted_after_a_yes(shell: Shell, bookkeeper: BookKeeper) -
         bookkeeper.open_ledger(ledger.ledger_id, PASSWORD)
 
 
-def test_its_switch_of_autorecovery_is_that_of_bookspark(shell: Shell, bookkeeper: BookKeeper) -> None:
+def test_shell_and_bookspark_share_the_autorecovery_switch(shell: Shell, bookkeeper: BookKeeper) -> None:
     tasks = bookkeeper.metadata.underreplication
     assert shell.run("listunderreplicated").says("Under replicated ledger count: 0")
     assert shell.run("queryautorecoverystatus").says("No Ledger is being recovered")
@@ -232,7 +233,7 @@ def test_its_switch_of_autorecovery_is_that_of_bookspark(shell: Shell, bookkeepe
     tasks.enable()
 
 
-def test_what_would_destroy_a_cluster_that_lives_asks_or_refuses(
+def test_shell_commands_that_would_destroy_a_running_cluster_ask_or_refuse(
     shell: Shell, bookkeeper: BookKeeper, cluster: LocalCluster
 ) -> None:
     ledger, one, other = written(bookkeeper), cluster.bookies[0].bookie_id, cluster.bookies[1].bookie_id
@@ -258,7 +259,9 @@ def test_what_would_destroy_a_cluster_that_lives_asks_or_refuses(
     assert sorted(bookkeeper.metadata.list_cookies()) == sorted(bookie.bookie_id for bookie in cluster.bookies)
 
 
-def test_what_a_dead_bookie_held_is_recovered(shell: Shell, bookkeeper: BookKeeper, cluster: LocalCluster) -> None:
+def test_shell_recover_restores_the_copies_of_a_dead_bookie(
+    shell: Shell, bookkeeper: BookKeeper, cluster: LocalCluster
+) -> None:
     closed, open_one = written(bookkeeper), written(bookkeeper, close=False)
     gone = min(set(ensemble(bookkeeper, closed)) & set(ensemble(bookkeeper, open_one)))
     dead = next(bookie for bookie in cluster.bookies if bookie.bookie_id == gone)
@@ -283,11 +286,11 @@ def registered(bookkeeper: BookKeeper, bookie: LocalBookie) -> bool:
     return bookie.bookie_id in bookkeeper.metadata.bookies()
 
 
-def test_a_cluster_that_the_shell_removed_is_gone_for_all_who_used_it(
+def test_clients_and_bookies_of_a_cluster_removed_by_the_shell_fail(
     shell: Shell, bookkeeper: BookKeeper, cluster: LocalCluster
 ) -> None:
-    """The last test of all. Whoever used it changes nothing in the cluster that is begun in its place, and its bookies don't come
-    into that one."""
+    """Runs last. Old clients change nothing in the cluster that is created in its place, and its bookies do not join that
+    one."""
     ledger = written(bookkeeper, close=False)
     create_log(bookkeeper, "orders")
     instance = bookkeeper.metadata.instance_id
@@ -310,7 +313,7 @@ def test_a_cluster_that_the_shell_removed_is_gone_for_all_who_used_it(
 
 
 def forget_records(place: str) -> None:
-    """As the error says: deleteall of its path, and ``bookspark`` in it."""
+    """Follow the error's advice: deleteall of its path, and of ``bookspark`` in it."""
     servers, _, chroot = place.removeprefix("zk://").partition("/")
     client = KazooClient(servers)
     client.start()

@@ -1,4 +1,4 @@
-"""docs/clusters/changes.md, run as it is written, with an operator who does what he is asked for."""
+"""docs/clusters/changes.md, run as it is written, with an operator who follows each request."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def operate(verb: str, bookie: LocalBookie, new_disk: bool, environment: dict[st
 
 
 @pytest.mark.timeout(1800)
-def test_a_cluster_is_changed_as_the_page_says(tmp_path: Path) -> None:
+def test_changes_page_runs_as_written_with_an_operator(tmp_path: Path) -> None:
     (tmp_path / "settings.toml").write_text(SETTINGS)
     with LocalCluster(6, autorecovery={"check_interval_hours": 0.0, "poll_seconds": 0.5}) as cluster:
         client = cluster.bookkeeper()
@@ -49,7 +49,7 @@ def test_a_cluster_is_changed_as_the_page_says(tmp_path: Path) -> None:
         environment = {**os.environ, **own}
         (tmp_path / "page.sh").write_text(script_of(PAGE))
         printed, asked = [], []
-        # Whoever asks reads more than one line ahead, so there are always more.
+        # The commands that ask read more than one line ahead, so answers never end.
         with subprocess.Popen(["yes"], stdout=subprocess.PIPE) as yes, subprocess.Popen(
             ["bash", "page.sh"], cwd=tmp_path, env=environment, stdin=yes.stdout, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True,

@@ -1,4 +1,4 @@
-"""Chaos, recorded and judged in three ways; ``tests/system/cluster`` has some seconds of it, and ``scripts/soak chaos`` an
+"""Chaos, recorded and judged in three ways. ``tests/system/cluster`` has some seconds of it, and ``scripts/soak chaos`` an
 hour."""
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ SECONDS = 10
 
 
 @pytest.mark.timeout(SECONDS_MAX + 120)
-def test_chaos_violates_nothing_and_what_was_decided_in_it_is_decided_again_by_the_pure_code(tmp_path: Path) -> None:
+def test_chaos_violates_nothing_and_pure_code_replays_its_decisions(tmp_path: Path) -> None:
     record = tmp_path / "decisions"
     told = chaos_for(SECONDS, tmp_path, "--record", str(record))
     assert sum(told["injected"].values()) > 0
-    # A busy machine does little in this time, and each kind of it all the same.
+    # A busy machine performs few operations in this time, but some of each kind.
     assert min(told["checked"][kind] for kind in ("acked", "read", "lac", "closed")) > 0
     result = Replay(record).run()
     assert (result.differences, result.broken, result.lost) == ([], [], 0)
@@ -30,7 +30,7 @@ def test_chaos_violates_nothing_and_what_was_decided_in_it_is_decided_again_by_t
 
 @pytest.mark.skipif(built() is None, reason="needs Go, and the module github.com/anishathalye/porcupine")
 @pytest.mark.timeout(SECONDS_MAX + 20)
-def test_porcupine_accepts_what_clients_saw_in_chaos() -> None:
+def test_porcupine_accepts_the_histories_of_clients_under_chaos() -> None:
     result = linearizability.run(1, 0, 4)
     assert result["violations"] == 0
     operations = result["operations"]

@@ -1,4 +1,4 @@
-"""Of the forty cases of tests/spark/checkpoint_matrix.py some on real Spark: each way to end, and each state of a log.
+"""Some of the forty cases of tests/spark/checkpoint_matrix.py on real Spark: each kind of ending, and each state of a log.
 tests/spark/test_checkpoint_states.py has all of them, without Spark."""
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ RUN_SECONDS_MAX = 900
 
 
 _STARVED = "Python worker exited unexpectedly", "Python worker failed to connect back", "no answer in time"
-"""What befalls a query on a machine that does not get to it. The second: Spark gives a process that it starts for a Python data
-source ten seconds, whatever it has to do. The third: two of three bookies took five for a fence, and nothing was cut off."""
+"""Failures of a query on an overloaded machine. Second: Spark gives a process for a Python data source ten seconds to start.
+Third: two of three bookies took five seconds for a fence, and no link was cut."""
 _ATTEMPTS = 3
 
 Result = TypeVar("Result")
 
 
 def _again_if_starved(run: Callable[[], Result]) -> Result:
-    """On a machine under load, a Python worker of Spark ended in two whole runs, and its fault handler had nothing to say, so it
-    was a signal, it seems. A cluster tries such a task again, and Spark on one machine does not. The query starts anew then, and
-    its rows have to be there once all the same."""
+    """On a loaded machine, a Python worker of Spark ended in two whole runs. Its fault handler printed nothing, so it was
+    probably killed by a signal. A cluster retries such a task, and Spark on one machine does not. Here the query is
+    started again, and each of its rows must still be there once."""
     for _ in range(_ATTEMPTS - 1):
         try:
             return run()
@@ -57,7 +57,7 @@ class RealSpark:
         lines = self._spark.readStream
         if query.one_file_a_batch:
             lines = lines.option("maxFilesPerTrigger", 1)
-        # By a pattern: if the folder is named, Spark itself refuses files of another one in the checkpoint ("Wrong basePath").
+        # By a pattern: with a named folder, Spark refuses files of another folder in the Spark checkpoint ("Wrong basePath").
         writer = lines.text(str(query.folder / "input*")).writeStream.format("bookspark").option("log", query.log)
         writer = writer.options(**query.options).option("checkpointLocation", str(query.checkpoint))
 
@@ -98,11 +98,11 @@ def bookkeeper(spark: SparkSession, cluster: LocalCluster) -> Iterator[BookKeepe
     kept_client.cache_clear()
 
 
-def test_no_ledger_of_a_query_is_left_open_by_workers_that_idle(
+def test_idle_workers_leave_no_ledger_of_a_query_open(
     spark: SparkSession, cluster: LocalCluster, bookkeeper: BookKeeper, tmp_path: Path
 ) -> None:
-    """The first test of all: where a query is refused, Spark kills the workers of its other tasks, and what these have open stays
-    open until a later writer of the log recovers it."""
+    """Runs first: where a query is refused, Spark kills the workers of its other tasks, and their open ledgers stay open
+    until a later writer of the log recovers them."""
     query = Query(tmp_path, "idles", one_file_a_batch=True)
     (tmp_path / "input").mkdir()
     for batch in range(4):
@@ -113,7 +113,7 @@ def test_no_ledger_of_a_query_is_left_open_by_workers_that_idle(
     def left_open() -> list[object]:
         found = []
         for ledger_id in bookkeeper.list_ledgers():
-            # One that a committer deletes meanwhile is not left open.
+            # A ledger that a committer deletes meanwhile is not left open.
             with suppress(errors.NoSuchLedgerError):
                 found.append(bookkeeper.get_ledger_metadata(ledger_id))
         return [one for one in found if one.state is not LedgerState.CLOSED]
@@ -138,7 +138,7 @@ FOR_A_RELEASE = {
     ("checkpoint", "log"),
     [*CHOSEN.items(), *(pytest.param(*case, marks=pytest.mark.release) for case in FOR_A_RELEASE.items())],
 )
-def test_each_ends_exactly_once_or_in_a_refusal_that_names_the_remedy(
+def test_each_checkpoint_case_ends_exactly_once_or_in_a_refusal_with_the_remedy(
     spark: SparkSession, cluster: LocalCluster, bookkeeper: BookKeeper, tmp_path: Path, checkpoint: str, log: str
 ) -> None:
     print(play(RealSpark(spark, cluster, bookkeeper, tmp_path), tmp_path, checkpoint, log))

@@ -1,4 +1,4 @@
-"""Ledgers of a real cluster of BookKeeper 4.17.3, copied as the guide says, are read by our client and by BookKeeper's."""
+"""Ledgers of a real cluster of BookKeeper 4.17.3, copied as the guide says."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ SUBMIT = [
 ]
 
 
-def test_ledgers_of_a_real_cluster_are_copied(tmp_path: Path, chroot: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ledgers_copied_from_a_bookkeeper_cluster_are_read_by_both_clients(
+    tmp_path: Path, chroot: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")  # JVMs that live for seconds
     expected = [payload(i, SIZE) for i in range(COUNT)]
     ledgers, environment = {}, {**os.environ, "PATH": path()}
@@ -43,7 +45,7 @@ def test_ledgers_of_a_real_cluster_are_copied(tmp_path: Path, chroot: str, monke
                     judge.ask("pipeline", name, COUNT, SIZE)
                     judge.ask("close", name)
                     ledgers[ledger_id] = digest
-                create(judge, "v3")  # one that stays open
+                create(judge, "v3")  # a ledger that stays open
             asked = ["--source", peer.metadata_uri.partition("://")[2], "--zookeeper", place, "--tasks", "2"]
             done = subprocess.run(SUBMIT + asked, env=environment, capture_output=True, text=True, timeout=600)
             assert done.returncode == 0, done.stderr[-3000:]

@@ -1,4 +1,4 @@
-"""What Spark broadcasts lies on the driver first. No audit may broadcast what grows with ledgers."""
+"""Broadcasts of audits: Spark collects a broadcast on the driver first, so none may grow with the number of ledgers."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _THRESHOLDS = ("spark.sql.autoBroadcastJoinThreshold", "spark.sql.adaptive.autoB
 
 @pytest.fixture(scope="module")
 def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, DataFrame]:
-    """Those of a cluster with many more ledgers than bookies. What audits look for is there, in some of the ledgers. They are in
-    files, because Spark knows how small these are."""
+    """Tables of a cluster with many more ledgers than bookies, in which some ledgers have each kind of damage. The tables are
+    in files, because Spark then knows how small they are."""
     cluster = Cluster()
     for ledger_id in range(_LEDGERS):
         cluster.ledger(ledger_id, 9, {0: [A, B, C], 5: [B, C, D]}, state="CLOSED" if ledger_id % 4 else "OPEN")
@@ -46,7 +46,7 @@ def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dic
 
 
 def _broadcasts(spark: SparkSession, after: int) -> Iterator[tuple[int, str]]:
-    """How many rows each broadcast had, and what it was, in the executions from number ``after`` on."""
+    """The row count and description of each broadcast, in the executions from number ``after`` on."""
     store: Any = spark._jsparkSession.sharedState().statusStore()
     executions = store.executionsList()
     for execution in (executions.apply(n).executionId() for n in range(executions.size())):
@@ -62,7 +62,7 @@ def _broadcasts(spark: SparkSession, after: int) -> Iterator[tuple[int, str]]:
 
 
 def _executions(spark: SparkSession) -> int:
-    """How many executions Spark has told of, once it has told of all."""
+    """The number of executions that Spark has reported, once it has reported all."""
     java: Any = spark.sparkContext._jsc
     java.sc().listenerBus().waitUntilEmpty()
     store: Any = spark._jsparkSession.sharedState().statusStore()
@@ -75,7 +75,7 @@ def _too_many(spark: SparkSession, after: int) -> list[tuple[int, str]]:
     return [(rows, what) for rows, what in _broadcasts(spark, after) if rows > _BOOKIES]
 
 
-def test_an_audit_broadcasts_nothing_that_grows_with_ledgers(
+def test_audit_broadcasts_no_table_that_grows_with_ledgers(
     spark: SparkSession, tables: Mapping[str, DataFrame]
 ) -> None:
     assert all(NEEDS.get(query, "ledgers") in tables for query in names())
@@ -85,7 +85,7 @@ def test_an_audit_broadcasts_nothing_that_grows_with_ledgers(
 
 
 @pytest.mark.parametrize("name", ["history", "lacking", "safe_to_stop", "summary"])
-def test_a_question_broadcasts_nothing_that_grows_with_ledgers(
+def test_question_broadcasts_no_table_that_grows_with_ledgers(
     spark: SparkSession, tables: Mapping[str, DataFrame], name: str
 ) -> None:
     stopped = spark.createDataFrame([(A,)], "bookie_id STRING")
@@ -95,13 +95,13 @@ def test_a_question_broadcasts_nothing_that_grows_with_ledgers(
     assert _too_many(spark, before) == []
 
 
-def test_a_broadcast_of_ledgers_would_be_seen(spark: SparkSession, tables: Mapping[str, DataFrame]) -> None:
+def test_broadcast_of_ledgers_is_detected(spark: SparkSession, tables: Mapping[str, DataFrame]) -> None:
     before = _executions(spark)
     tables["fragments"].join(F.broadcast(tables["ledgers"]), "ledger_id").collect()
     assert [rows for rows, _ in _too_many(spark, before)] == [_LEDGERS]
 
 
-def test_an_audit_leaves_the_session_its_own_thresholds(spark: SparkSession, tables: Mapping[str, DataFrame]) -> None:
+def test_audit_keeps_the_sessions_broadcast_thresholds(spark: SparkSession, tables: Mapping[str, DataFrame]) -> None:
     with with_settings(spark, {_THRESHOLDS[0]: "12345"}):
         own = [spark.conf.get(name, None) for name in _THRESHOLDS]
         run_over(spark, tables, ["bookies_down"])

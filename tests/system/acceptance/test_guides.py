@@ -1,5 +1,5 @@
-"""The guides of the manual that need no Spark, run as they are written (``tests.pages``): most in one cluster, one after the
-other."""
+"""The guides of the manual that need no Spark, run as they are written (``tests.pages``), most of them in turn in one
+cluster."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from tests.older_metadata import set_back
 from tests.pages import local_cluster, path, run, script_of, shell_of
 
 ELSEWHERE = {"audits.md", "bookkeeper.md", "offload.md", "spark.md"}
-"""Guides that other modules run, as they need Spark or BookKeeper."""
+"""Guides that other modules run, because they need Spark or BookKeeper."""
 IN_ONE_CLUSTER = "choices.md", "upgrade.md", "hosts.md", "sizing.md"
 IN_NONE = "python.md", "measure.md"
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The cluster's."""
+    """Folder of the shared cluster."""
     return tmp_path_factory.mktemp("guides")
 
 
@@ -42,7 +42,7 @@ def shell(folder: Path) -> Iterator[dict[str, str]]:
 
 @contextmanager
 def ended_at_the_end() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """What is put into the list is ended, whatever happens."""
+    """Terminate every process in the list at the end."""
     started: list[subprocess.Popen[bytes]] = []
     try:
         yield started
@@ -52,13 +52,13 @@ def ended_at_the_end() -> Iterator[list[subprocess.Popen[bytes]]]:
             process.wait(300)
 
 
-def test_every_guide_is_run() -> None:
+def test_every_guide_is_run_by_a_test() -> None:
     guides = {path.name for path in (Path(__file__).parents[3] / "docs" / "guides").iterdir()}
     here = {"services.md", "ledgers.md", "disks.md", "tls.md", "repair.md", "backup.md", *IN_ONE_CLUSTER, *IN_NONE}
     assert guides == here | ELSEWHERE
 
 
-def test_rows_of_services(tmp_path: Path, shell: dict[str, str]) -> None:
+def test_guide_to_services_runs_as_written(tmp_path: Path, shell: dict[str, str]) -> None:
     printed = run(script_of("guides/services.md"), tmp_path, shell)
     assert "RowPosition(lane=1, position=100)" in printed
     assert "UnexpectedPositionError" in printed
@@ -67,7 +67,7 @@ def test_rows_of_services(tmp_path: Path, shell: dict[str, str]) -> None:
     assert printed.splitlines()[-3:] == ["event 204", "balance: 10", "by hand"]
 
 
-def test_pages_that_leave_the_cluster_as_it_is(tmp_path: Path, shell: dict[str, str]) -> None:
+def test_guides_that_leave_the_cluster_unchanged_run_as_written(tmp_path: Path, shell: dict[str, str]) -> None:
     with BookKeeper(shell["BOOKSPARK_ZOOKEEPER"]) as bookkeeper:
         bookie = min(bookkeeper.metadata.bookies())
         variables = shell | {"BOOKIE": bookie, "VERSION": bookspark.__version__}
@@ -76,14 +76,14 @@ def test_pages_that_leave_the_cluster_as_it_is(tmp_path: Path, shell: dict[str, 
         assert re.search(r"ensemble_size +│ 4 .*\n│ write_quorum +│ 4 .*\n│ ack_quorum +│ 3 ", printed["choices.md"])
         assert "nothing is to be done" in printed["upgrade.md"]
         assert f"remove the cookie of {bookie}" in printed["hosts.md"]
-        # docs/metrics.md: the ports are any free ones here.
+        # docs/metrics.md: here with any free ports.
         script = script_of("metrics.md").replace("9100", "0").replace("9101", "0")
         assert "start_http_server(0)" in script
         run(script, tmp_path, shell)
 
 
-def test_tls_and_a_secret(tmp_path: Path, shell: dict[str, str]) -> None:
-    """In a cluster of its own, without the open bookies."""
+def test_guide_to_tls_and_a_secret_runs_as_written(tmp_path: Path, shell: dict[str, str]) -> None:
+    """In a separate cluster, without the open bookies."""
     own = shell | {"BOOKSPARK_ZOOKEEPER": f"{shell['BOOKSPARK_ZOOKEEPER']}/closed"}
     printed = run(script_of("guides/tls.md"), tmp_path, own)
     assert "1 ledgers" in printed and printed.splitlines()[-1] == "refused"
@@ -96,8 +96,10 @@ def replaced() -> Iterator[list[subprocess.Popen[bytes]]]:
         yield started
 
 
-def test_disks(tmp_path: Path, folder: Path, shell: dict[str, str], replaced: list[subprocess.Popen[bytes]]) -> None:
-    """The reader stops the bookie before its files are looked at, and again before its disk is replaced."""
+def test_guide_to_disks_runs_as_written(
+    tmp_path: Path, folder: Path, shell: dict[str, str], replaced: list[subprocess.Popen[bytes]]
+) -> None:
+    """The reader stops the bookie before its files are verified, and again before its disk is replaced."""
     directory = folder / "cluster" / "bookie-1"
     with BookKeeper(shell["BOOKSPARK_ZOOKEEPER"]) as bookkeeper:
         bookie = json.loads((directory / "COOKIE").read_text().splitlines()[0])["bookieId"]
@@ -128,7 +130,7 @@ def test_disks(tmp_path: Path, folder: Path, shell: dict[str, str], replaced: li
         bookkeeper.delete_ledger(ledger.ledger_id)  # the next guide leaves three bookies
 
 
-def test_copies_that_are_lost(tmp_path: Path, folder: Path, shell: dict[str, str]) -> None:
+def test_guide_to_repair_runs_as_written(tmp_path: Path, folder: Path, shell: dict[str, str]) -> None:
     """The bookie is stopped before it is decommissioned, as the page says."""
     directory = folder / "cluster" / "bookie-3"
     bookie = json.loads((directory / "COOKIE").read_text().splitlines()[0])["bookieId"]
@@ -144,8 +146,8 @@ def test_copies_that_are_lost(tmp_path: Path, folder: Path, shell: dict[str, str
         assert bookie not in bookkeeper.get_ledger_metadata(ledger.ledger_id).fragments[0].ensemble
 
 
-def test_a_copy_of_zookeepers_data_is_put_back(tmp_path: Path) -> None:
-    # `bookspark why` says at the end that all is well, and so it has to be.
+def test_guide_to_backups_detects_older_zookeeper_data(tmp_path: Path) -> None:
+    # `bookspark why` says at the end that the cluster is well, so it must be.
     with set_back(tmp_path, autorecovery=True) as (cluster, _, forgotten):
         printed = run(script_of("guides/backup.md"), tmp_path, shell_of(cluster.zookeeper))
     before, after = printed.split("are given up")
@@ -154,8 +156,8 @@ def test_a_copy_of_zookeepers_data_is_put_back(tmp_path: Path) -> None:
     assert "an older copy" not in after
 
 
-def test_a_ledger_that_does_not_close(tmp_path: Path) -> None:
-    """In a cluster of its own, which loses two bookies."""
+def test_guide_to_ledgers_recovers_and_accepts_a_loss(tmp_path: Path) -> None:
+    """In a separate cluster, which loses two bookies."""
     with local_cluster(tmp_path) as shell:
         recovered_and_given_up(tmp_path, shell)
 
@@ -191,5 +193,5 @@ def recovered_and_given_up(tmp_path: Path, shell: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("page", IN_NONE)
-def test_pages_that_need_no_cluster(page: str, tmp_path: Path) -> None:
+def test_guides_without_a_cluster_run_as_written(page: str, tmp_path: Path) -> None:
     run(script_of(f"guides/{page}"), tmp_path, {**os.environ, "PATH": path(), "PYTHONPATH": ""})

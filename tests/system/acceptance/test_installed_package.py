@@ -1,5 +1,5 @@
-"""The wheel in new environments without the checkout: pip installs it from a package index, and the README.md's examples, run as
-they are written, start from there."""
+"""The wheel in new environments without the checkout: pip installs it from a package index, and the examples of README.md run
+from there as they are written."""
 
 from __future__ import annotations
 
@@ -44,20 +44,21 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def client_home(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With what the client requires, in the versions of ``conf/constraints.txt``, from the package index."""
+    """Environment with the client's requirements from the package index, in the versions of ``conf/constraints.txt``."""
     home = tmp_path_factory.mktemp("client") / "environment"
     return installed(home, "--constraint", str(ROOT / "conf" / "constraints.txt"), str(wheel))
 
 
 @pytest.fixture(scope="module")
 def home(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All extras. What they require is this process's, so that pip looks whether it is there and unpacks no second Spark."""
+    """Environment with all extras. Their requirements come from this process's environment, so that pip only checks them and
+    unpacks no second Spark."""
     home = tmp_path_factory.mktemp("all") / "environment"
     return installed(home, "--no-index", f"{wheel}[all]", others=Path(sysconfig.get_path("purelib")))
 
 
 def installed(home: Path, *what: str, others: Path | None = None) -> Path:
-    """A new environment in which pip was told ``what``. ``others``: a folder of packages that it has, too."""
+    """A new environment in which pip has installed ``what``. ``others``: a folder of further packages that it sees."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True, timeout=300)
     if others is not None:
         (site,) = home.glob("lib/python*/site-packages")
@@ -67,7 +68,7 @@ def installed(home: Path, *what: str, others: Path | None = None) -> Path:
 
 
 def pip(home: Path, *words: str) -> str:
-    """Have pip do something in an environment. Returns what it printed."""
+    """Run pip for an environment. Returns its output."""
     command = [sys.executable, "-m", "pip", "--python", home / "bin" / "python", "--disable-pip-version-check", *words]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=1200)
     assert done.returncode == 0, done.stdout[-3000:]
@@ -75,7 +76,7 @@ def pip(home: Path, *words: str) -> str:
 
 
 def run(home: Path, *command: str, **variables: str) -> str:
-    """Run a command of the environment in a folder of its own. Returns its standard output."""
+    """Run a command of the environment in the folder above it. Returns its standard output."""
     done = subprocess.run(
         [home / "bin" / command[0], *command[1:]],
         cwd=home.parent,
@@ -89,7 +90,7 @@ def run(home: Path, *command: str, **variables: str) -> str:
 
 
 @pytest.mark.timeout(1800)
-def test_the_client_alone_brings_neither_spark_nor_plots(client_home: Path) -> None:
+def test_client_installation_has_neither_spark_nor_plot_packages(client_home: Path) -> None:
     packages = {each["name"].lower() for each in json.loads(pip(client_home, "list", "--format=json"))}
     assert packages == {"bookspark", "crc32c", "kazoo", "msgspec", "sortedcontainers", "uvloop", "zstandard"}
     place = run(client_home, "python", "-c", "import bookspark; bookspark.BookKeeper; print(bookspark.__file__)")
@@ -116,9 +117,9 @@ spark.streams.addListener(Triggers())
 
 @pytest.mark.spark
 @pytest.mark.timeout(2400)
-def test_the_four_examples_of_the_readme(home: Path, client_home: Path, tmp_path: Path) -> None:
-    """As they are written. The first query, the audits, the first query again and the one that reads are one session beside the
-    bookies. The service's and the tail's environment has no pyspark."""
+def test_four_examples_of_the_readme_run_as_written(home: Path, client_home: Path, tmp_path: Path) -> None:
+    """As they are written. The first query, the audits, the first query again and the reading query are one session beside
+    the bookies. The environment of the service and the tail has no pyspark."""
     assert run(home, "bookspark", "--version") == f"bookspark {bookspark.__version__}\n"
     assert run(home, "bookspark", "job", "bookies").startswith(str(home))
     assert run(home, "bookspark", "conf", "spark-defaults.conf").startswith(str(home))
@@ -126,7 +127,7 @@ def test_the_four_examples_of_the_readme(home: Path, client_home: Path, tmp_path
     shutil.copytree(ROOT / "conf", tmp_path / "conf")
     cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     own = {"HOME": str(tmp_path), "XDG_CACHE_HOME": cache, "JAVA_TOOL_OPTIONS": QUICK_JVM}
-    # A reader has not set the address of Spark.
+    # A reader of the README has not set Spark's address.
     variables = {name: value for name, value in (environment(home) | own).items() if name != "SPARK_LOCAL_IP"}
     with started(["bash", "-ec", f"exec {bookies}"], tmp_path, variables) as (job, zookeeper):
         assert listening_off_loopback(job) == [], "a first try opens this host to nobody"
@@ -156,14 +157,14 @@ def test_the_four_examples_of_the_readme(home: Path, client_home: Path, tmp_path
 
 
 def first_rows(output: str) -> list[str]:
-    """The rows of the first table that Spark shows; its log may come in between."""
+    """The rows of the first table that Spark shows; log lines may come in between."""
     return [line for line in output.splitlines() if re.match(r"\|\s*\d+\|", line)][:5]
 
 
 def reads_what_is_written(
     client_home: Path, service: str, variables: Mapping[str, str], tailed: Output, queried: Output
 ) -> None:
-    """The tail and the query have each row of the service, which is run twice; the query in its next trigger."""
+    """The tail and the query get each row of the service, which runs twice; the query gets it in its next trigger."""
     for first in (0, 3):
         positions = [first, first + 1, first + 2]
         assert list(map(int, run(client_home, "python", "-c", service, **variables).split())) == positions
@@ -180,7 +181,7 @@ def reads_what_is_written(
 
 @contextmanager
 def started(command: Sequence[str], folder: Path, variables: Mapping[str, str]) -> Iterator[tuple[int, str]]:
-    """The job of bookies until it is asked to stop. Yields its pid and the address of its ZooKeeper, once it serves."""
+    """The job of bookies until it is stopped. Yields its pid and the address of its ZooKeeper, once it serves."""
     process = subprocess.Popen(
         command,
         cwd=folder,
@@ -210,7 +211,7 @@ def started(command: Sequence[str], folder: Path, variables: Mapping[str, str]) 
 
 @contextmanager
 def program(command: Sequence[str | Path], folder: Path, variables: Mapping[str, str]) -> Iterator[Output]:
-    """A program that goes on without an end. Yields what it prints."""
+    """A program that runs until it is killed. Yields its output."""
     process = subprocess.Popen(
         command,
         cwd=folder,

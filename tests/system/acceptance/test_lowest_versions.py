@@ -1,6 +1,6 @@
-"""The lower bounds of ``setup.cfg`` are versions that work: tests of wire, client and metadata pass with just these.
+"""Tests of wire, client and metadata pass with exactly the lower bounds in ``setup.cfg``.
 
-pip can't be asked for the lowest versions, so each bound is made a constraint. The test needs the package index that
+pip has no option for the lowest versions, so each bound is made a constraint. The test needs the package index that
 ``scripts/setup`` uses.
 """
 
@@ -15,13 +15,13 @@ import pytest
 from tests.wheels import ROOT, build_wheel, environment, requirements, settings
 
 RUNS_TESTS = ("hypothesis", "packaging", "pytest", "pytest-timeout", "pytest-xdist")
-"""What the tests themselves import: as pinned for this environment."""
+"""Packages that the tests themselves import: as pinned for this environment."""
 TESTS = (
     "tests/store/wire", "tests/store/bookie/test_scenarios.py", "tests/store/client/test_appends.py",
     "tests/store/client/test_reads.py",
     "tests/store/metadata/test_metadata_store.py", "tests/store/metadata/test_zookeeper_store.py",
 )  # fmt: skip
-"""Of what uses these packages most."""
+"""Tests that use these packages most."""
 
 
 def lowest() -> list[str]:
@@ -47,7 +47,7 @@ def test_quick_tests_pass_with_the_lowest_versions(tmp_path: Path) -> None:
     home = tmp_path / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True, timeout=300)
     python = home / "bin" / "python"
-    # What is imported is compiled then: pip compiles Spark and all else, which takes a minute.
+    # Imported modules are compiled then: pip would compile Spark and everything else, which takes a minute.
     pip = [sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check"]
     install = [*pip, "install", "--quiet", "--no-compile"]
     done = subprocess.run(

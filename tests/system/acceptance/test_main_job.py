@@ -22,7 +22,7 @@ STOP_SECONDS = 600.0
 
 
 class Run:
-    """``bookspark run`` in a process group of its own, as a terminal has it."""
+    """``bookspark run`` in a process group of its own, as a terminal starts it."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None and process.stderr is not None
@@ -31,7 +31,7 @@ class Run:
         self.progress = Output(process.stderr)
 
     def ctrl_c(self) -> int:
-        """What Ctrl-C does: SIGINT to the whole group. Returns the exit status."""
+        """Send SIGINT to the whole group, as Ctrl-C does. Returns the exit status."""
         os.killpg(self.process.pid, signal.SIGINT)
         return self.process.wait(STOP_SECONDS)
 
@@ -54,7 +54,7 @@ def started(*arguments: str) -> Iterator[Run]:
                 process.wait(STOP_SECONDS)
 
 
-def test_a_folder_goes_through_ledgers_and_back_the_lines_to_paste_work_and_ctrl_c_leaves_nothing_running(
+def test_run_stores_a_folder_prints_working_commands_and_ctrl_c_leaves_no_process(
     tmp_path: Path,
 ) -> None:
     folder, directory = tmp_path / "some files", tmp_path / "a run"

@@ -1,4 +1,4 @@
-"""A log with all kinds of writers and readers, and kills of each kind, but for Spark's: the short form of ``scripts/soak logs``.
+"""A log with all kinds of writers and readers, and kills of each kind except Spark: the short form of ``scripts/soak logs``.
 ``scripts/soak alterations`` kills the driver of a query beside other writers."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tests.system.many_writers.run import SHORT, ManyWriters
 
 @pytest.mark.spark
 @pytest.mark.timeout(3600)
-def test_each_row_is_there_once_in_its_lanes_order_and_each_reader_reads_the_log(tmp_path: Path) -> None:
+def test_each_row_is_stored_once_in_lane_order_and_read_by_each_reader(tmp_path: Path) -> None:
     size = SHORT._replace(kills=("producer", "take-over", "tail", "bookie", "bookie suspended", "ZooKeeper"))
     counts = ManyWriters(tmp_path, size).run(1.0)
     assert counts["lanes"] == 4 and counts["kills: take-over"] > 0

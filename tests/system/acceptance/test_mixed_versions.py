@@ -1,4 +1,4 @@
-"""A cluster in the midst of an upgrade. ``scripts/soak mixed-versions`` tells a thousand such histories."""
+"""A cluster in the middle of an upgrade. ``scripts/soak mixed-versions`` runs a thousand such histories."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.system.compatibility.mixed_versions import NOW, OLDER, MixedCluster, 
 
 @pytest.mark.timeout(1200)
 @pytest.mark.skipif(not has_older(), reason="this checkout's history lacks the older version")
-def test_what_one_version_acknowledges_the_other_reads_recovers_and_does_not_contradict(
+def test_entries_acknowledged_by_one_version_are_read_and_recovered_by_the_other(
     tmp_path: Path, new_chroot: Callable[[], str]
 ) -> None:
     with trees(tmp_path) as code, MixedCluster(code, tmp_path, new_chroot(), Random(18)) as cluster:

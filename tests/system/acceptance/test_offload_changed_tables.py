@@ -1,4 +1,4 @@
-"""Offload to a table that delta-rs can not read, by the site's defaults or somebody's doing: nothing is deleted for it."""
+"""Offload to a table that delta-rs can't read, because of the site's defaults or a later change: no ledger is deleted for it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SITE = {
     "randomizeFilePrefixes": "true",
     "setTransactionRetentionDuration": "interval 0 seconds",
 }
-"""Properties that a site can give all of its tables, beside the features themselves."""
+"""Properties that a site can give all its tables, beside the features themselves."""
 COLUMNS = (
     "id",
     "IF(id % 2 = 0, DOUBLE('NaN'), id / 3) AS x",
@@ -68,7 +68,7 @@ def log(spark: SparkSession, cluster: LocalCluster, bookkeeper: BookKeeper, tmp_
 
 
 def features(spark: SparkSession) -> list[str]:
-    """The names of all features that this Delta knows."""
+    """Names of all features that this Delta knows."""
     delta = spark.sparkContext._jvm.org.apache.spark.sql.delta  # type: ignore[union-attr]
     names = getattr(getattr(delta, "TableFeature$"), "MODULE$").allSupportedFeaturesMap().values().iterator()
     found = []
@@ -82,9 +82,9 @@ def left(log: Log) -> set[int]:
     return log.ledgers() & set(log.bookkeeper.list_ledgers())
 
 
-def test_a_table_has_none_of_the_features_that_the_site_has_for_all_tables(log: Log) -> None:
-    """With deletion vectors, column mapping or v2 checkpoints as the site's default all ledgers were deleted, and no row could be
-    read any more."""
+def test_offload_table_ignores_the_sites_default_table_features(log: Log) -> None:
+    """With deletion vectors, column mapping or v2 checkpoints as the site's default, all ledgers were deleted, and no row
+    could be read any more."""
     log.write(100, COLUMNS, rowFormat="arrow")
     written = pyarrow.Table.from_batches(log.planned())
     conf = {f"{DEFAULTS}{name}": value for name, value in SITE.items()}
@@ -104,7 +104,7 @@ def test_a_table_has_none_of_the_features_that_the_site_has_for_all_tables(log: 
 
 
 @pytest.mark.release
-def test_each_feature_that_a_table_may_get_later_is_read_rightly_or_named(log: Log) -> None:
+def test_each_later_table_feature_is_read_correctly_or_refused(log: Log) -> None:
     log.write()
     log.offload()
     newest = DeltaTable(log.table).version() + 1
@@ -126,7 +126,7 @@ def test_each_feature_that_a_table_may_get_later_is_read_rightly_or_named(log: L
 
 
 @pytest.mark.release
-def test_rows_of_a_table_that_was_changed_are_read_by_sparks_own_reader(log: Log) -> None:
+def test_rows_of_an_altered_table_are_read_by_sparks_own_reader(log: Log) -> None:
     log.write()
     log.offload(delete_after_seconds=0.0)
     log.write()
@@ -154,7 +154,7 @@ def test_rows_of_a_table_that_was_changed_are_read_by_sparks_own_reader(log: Log
     assert log_frame(log.spark, log.name, startingOffsets=100).count() == 100
 
 
-def test_no_ledger_is_deleted_whose_rows_somebody_changed_in_the_table_or_took_away(log: Log) -> None:
+def test_offload_deletes_no_ledger_whose_rows_were_changed_in_the_table(log: Log) -> None:
     log.write()
     log.offload()
     for sql in ("DELETE FROM {}", "UPDATE {} SET position = 1", "TRUNCATE TABLE {}"):

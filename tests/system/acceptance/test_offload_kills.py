@@ -19,7 +19,7 @@ from tests.spark.test_offload import ROOT, Log, numbers
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
 
-def test_killed_with_its_spark_when_its_rows_are_in_the_table_it_is_followed_by_one_that_goes_on(
+def test_next_offload_completes_an_offload_killed_after_writing_its_rows(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path
 ) -> None:
     register(spark, cluster.zookeeper)

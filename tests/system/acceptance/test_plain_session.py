@@ -1,4 +1,4 @@
-"""The format in a session that nobody made ready for it: Spark finds it by itself, on the driver and in every worker."""
+"""The format in a session without any preparation: Spark discovers it, on the driver and in every worker."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ print("rows:", sorted(int(row.value) for row in spark.sql("SELECT CAST(value AS 
 """
 
 
-def test_a_session_that_does_not_use_the_format_loads_nothing_of_bookspark() -> None:
-    """Spark imports the module to look for data sources."""
+def test_session_that_does_not_use_the_format_imports_no_bookspark_module() -> None:
+    """Spark imports the module when it searches for data sources."""
     code = "import sys, pyspark_bookspark; assert 'bookspark' not in sys.modules; print(pyspark_bookspark.DefaultSource.name())"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
@@ -41,7 +41,7 @@ def test_a_session_that_does_not_use_the_format_loads_nothing_of_bookspark() -> 
 
 @pytest.mark.spark
 @pytest.mark.timeout(1800)
-def test_a_plain_session_reads_and_writes_the_format(tmp_path: Path, cluster: LocalCluster) -> None:
+def test_plain_session_reads_and_writes_the_format(tmp_path: Path, cluster: LocalCluster) -> None:
     (tmp_path / "application.py").write_text(APPLICATION)
     conf = {
         "spark.master": "local-cluster[1,2,640]",

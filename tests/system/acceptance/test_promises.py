@@ -1,4 +1,4 @@
-"""The demonstrations of docs/promises.md, each as it is written, in a process of its own."""
+"""The demonstrations of docs/promises.md, each run as it is written, in a process of its own."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ SAID = {
     "Each row of a query is there once": "each of 3000 is there once",
     "A numbered row of a service is there once": "[b'order 1', b'order 2']",
 }
-"""By promise: what its demonstration prints. Without one: the demonstration is another page, which has its own test."""
+"""By promise: the output of its demonstration. If empty, the demonstration is another page, which has its own test."""
 WITH_SPARK = "Each row of a query is there once"
 
 
 def sections() -> dict[str, str]:
-    """The text of each promise."""
+    """Text of each promise."""
     parts = re.split(r"^### (.*)\n", TEXT, flags=re.MULTILINE)
     return dict(zip(parts[1::2], (part.partition("\n## ")[0] for part in parts[2::2]), strict=True))
 
 
 def demonstration(promise: str) -> str:
-    """Its blocks as one script."""
+    """The code blocks of a promise as one script."""
     script = ["set -euo pipefail"]
     for language, code in re.findall(r"^```(\w+)\n(.*?)^```$", sections()[promise], re.MULTILINE | re.DOTALL):
         script.append(code if language == "bash" else f"python - << 'END OF PYTHON'\n{code}END OF PYTHON\n")
@@ -73,7 +73,7 @@ def test_every_checker_of_the_simulator_has_its_promise() -> None:
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("promise", [one for one, said in SAID.items() if said and one != WITH_SPARK])
-def test_the_demonstration(promise: str, tmp_path: Path) -> None:
+def test_demonstration_of_a_promise_prints_its_evidence(promise: str, tmp_path: Path) -> None:
     printed = shown(promise, tmp_path)
     assert SAID[promise] in printed, printed
     assert (" --no-" in demonstration(promise) and "|| echo" in demonstration(promise)) == printed.endswith("found\n")
@@ -81,5 +81,5 @@ def test_the_demonstration(promise: str, tmp_path: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.timeout(1800)
-def test_the_demonstration_with_spark(tmp_path: Path) -> None:
+def test_demonstration_with_spark_prints_its_evidence(tmp_path: Path) -> None:
     assert SAID[WITH_SPARK] in shown(WITH_SPARK, tmp_path)

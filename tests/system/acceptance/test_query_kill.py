@@ -1,4 +1,4 @@
-"""The sink's query under one ``kill -9`` of its driver, at the worst moment; ``test_query_kills`` has executors."""
+"""The sink's query under ``kill -9`` of its driver at the worst moment; ``test_query_kills`` kills executors."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tests.spark.query_kills import LOG, QueryKills
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
 
-def test_each_row_is_there_once_when_the_driver_dies_between_the_commit_entry_and_its_return(
+def test_each_row_is_stored_once_if_the_driver_dies_after_the_commit_entry(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    """A driver of its own dies, and the query goes on in the Spark of this process."""
+    """A separate driver dies, and the query continues in the Spark of this process."""
     register(spark, cluster.zookeeper)
 
     def finish() -> None:

@@ -1,4 +1,4 @@
-"""Snapshots and audits of a real cluster: the damage where it was made, none where it was repaired, and the time before."""
+"""Snapshots and audits of a real cluster that is damaged and repaired."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ from tests.surgery import remove_entries
 pytestmark = pytest.mark.spark
 
 ROWS_PER_FILE = 10
-"""Of a snapshot that is cut into files as a large one is."""
+"""For a snapshot that is split into files as a large one is."""
 FOUND = ["autorecovery_disabled", "divergence", "orphans", "under_replicated_ranges"]
 AUDITS = sorted([*FOUND, "bytes_per_bookie", "missing_entries", "readability"])
-"""Spark takes seconds to plan one. ``test_audit_queries`` has all."""
+"""Spark takes seconds to plan one audit. ``test_audit_queries`` has all."""
 
 
 @pytest.fixture(scope="module")
@@ -51,13 +51,13 @@ def bookkeeper(spark: SparkSession, cluster: LocalCluster) -> Iterator[BookKeepe
 
 
 class Story:
-    """Ledgers of a log and others, one open among them, to which damage is done, and which are repaired."""
+    """Ledgers of a log and others, one of them open, which are damaged and then repaired."""
 
     def __init__(self, spark: SparkSession, cluster: LocalCluster, bookkeeper: BookKeeper, path: str) -> None:
         self.spark, self.cluster, self.bookkeeper, self.path = spark, cluster, bookkeeper, path
         self.told: list[tuple[str, int, int]] = []
         frame = spark.range(0, 2000, 1, 2).selectExpr("CAST(id AS STRING) AS value")
-        # What is acknowledged has all of its copies: a third one under way would be found by an audit, too.
+        # With an ack quorum of 3 each acknowledged entry has all copies: an audit would also report a third copy in flight.
         frame.write.format("bookspark").option("log", "orders").option("ackQuorum", 3).mode("append").save()
         self.open = bookkeeper.create_ledger(ack_quorum=3)
         self.open.append_batch([b"entry"] * 10)
@@ -73,7 +73,7 @@ class Story:
         )
 
     def damage(self) -> snapshots.Snapshot:
-        """A range is missing on one bookie, an entry has another content there, a ledger was left behind by an earlier epoch."""
+        """A bookie lacks a range and holds another content of an entry, and a ledger remains from an earlier epoch."""
         bookie = self._bookie
         bookie.stop()
         assert remove_entries(bookie, self.missing.ledger_id, 30, 39) == 1
@@ -97,7 +97,7 @@ class Story:
             )
 
     def repair(self) -> None:
-        """The integrity check has the missing range copied; the other content has to be taken out first."""
+        """The integrity check has the missing range copied; the other content must first be removed."""
         self.bookkeeper.metadata.underreplication.enable()
         assert mark_lacking(self.spark, self.path, self.cluster.zookeeper) == Marked(ledgers=1, copies=10)
         tasks = self.spark.read.format("bookspark").option("table", "underreplication").load().collect()
@@ -117,7 +117,7 @@ class Story:
         return next(bookie for bookie in self.cluster.bookies if bookie.bookie_id == self.victim)
 
 
-# The story's states, each of which stands on the one before it.
+# States of the story, each built on the one before.
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +136,7 @@ def damaged(story: Story) -> snapshots.Snapshot:
 
 @pytest.fixture(scope="module")
 def findings(story: Story, damaged: snapshots.Snapshot) -> list[audit.Finding]:
-    """What audits find in the newest snapshot, the damaged one."""
+    """Findings of audits in the newest snapshot, the damaged one."""
     return audit.run(story.spark, story.path, queries=AUDITS)
 
 
@@ -145,17 +145,17 @@ def repaired(story: Story, findings: list[audit.Finding]) -> None:
     story.repair()
 
 
-def test_of_each_bookie_is_told_when_its_copies_were_read_or_that_nobody_did(
+def test_audit_says_for_each_bookie_when_its_copies_were_last_read(
     cluster: LocalCluster, findings: list[audit.Finding]
 ) -> None:
     (readability,) = (finding for finding in findings if finding.name == "readability")
     ids = sorted(bookie.bookie_id for bookie in cluster.bookies)
     assert sorted(bookie for bookie, _, _ in readability.rows) == ids
-    # The first scrub of a bookie ends when it likes.
+    # A bookie's first scrub may end before or after the snapshot.
     assert all((read_at is None) == (problem is not None) for _, read_at, problem in readability.rows)
 
 
-def test_each_damage_is_found_by_its_query_alone(
+def test_each_damage_is_reported_by_its_own_query_only(
     spark: SparkSession, story: Story, damaged: snapshots.Snapshot, findings: list[audit.Finding]
 ) -> None:
     assert [snapshot.version for snapshot in snapshots.history(spark, story.path)] == [1], "one was to be kept"
@@ -182,7 +182,7 @@ def test_no_damage_is_left_after_its_repair(spark: SparkSession, story: Story, r
         assert len(checksums) == 100 and None not in checksums
 
 
-def test_an_audit_of_a_version_shows_the_damage_from_before_the_repair_and_tells_how_far_it_is(
+def test_audit_of_an_older_version_shows_earlier_damage_and_reports_progress(
     spark: SparkSession, story: Story, damaged: snapshots.Snapshot, findings: list[audit.Finding], repaired: None
 ) -> None:
     told: list[tuple[str, int, int]] = []
@@ -194,7 +194,7 @@ def test_an_audit_of_a_version_shows_the_damage_from_before_the_repair_and_tells
         audit.run(spark, story.path, version=0)
 
 
-def test_the_report_tells_what_was_found(
+def test_html_report_lists_the_findings(
     story: Story, damaged: snapshots.Snapshot, findings: list[audit.Finding], tmp_path: Path
 ) -> None:
     file = tmp_path / "report.html"
@@ -215,12 +215,12 @@ def test_the_report_tells_what_was_found(
     assert not re.search(r"""(src|href)=["'](?!#)""", page), "nothing is loaded"
 
 
-def test_who_waits_for_a_snapshot_is_told_how_far_it_is(story: Story, damaged: snapshots.Snapshot) -> None:
+def test_snapshot_reports_its_progress_by_table(story: Story, damaged: snapshots.Snapshot) -> None:
     tables = snapshots.written(checksums=True)
     assert story.told == [(table, number, len(tables)) for number, table in enumerate(tables)]
 
 
-def test_a_large_table_is_cut_into_files_of_which_the_log_knows_the_ledgers(
+def test_large_snapshot_table_is_split_into_files_with_ledger_id_statistics(
     story: Story, damaged: snapshots.Snapshot
 ) -> None:
     files = DeltaTable(snapshots.location(story.path, snapshots.LAST), version=damaged.version)
@@ -229,7 +229,7 @@ def test_a_large_table_is_cut_into_files_of_which_the_log_knows_the_ledgers(
     assert None not in found["min.ledger_id"].to_pylist() + found["max.ledger_id"].to_pylist()
 
 
-def test_the_console_reads_it_without_spark(story: Story, damaged: snapshots.Snapshot) -> None:
+def test_console_reads_a_snapshot_without_spark(story: Story, damaged: snapshots.Snapshot) -> None:
     deltas = Deltas(story.path)
     then = next(one for one in deltas.snapshots() if one.version == damaged.version)
     assert (then.snapshot_id, then.version, then.cluster) == (
@@ -249,14 +249,14 @@ def test_the_console_reads_it_without_spark(story: Story, damaged: snapshots.Sna
     assert logs.look_at(deltas, then, "").rows[0]["rows"] == 2000
 
 
-def test_each_column_is_described(story: Story, damaged: snapshots.Snapshot) -> None:
+def test_each_column_of_a_snapshot_has_a_comment(story: Story, damaged: snapshots.Snapshot) -> None:
     for table in snapshots.ORDER:
         fields = DeltaTable(f"{story.path}/{table}").schema().fields
         assert fields and all(field.metadata.get("comment") for field in fields), table
 
 
 def put_other_content(bookie: LocalBookie, metadata: LedgerMetadata, first: int, last: int, instead_of: bytes) -> None:
-    """Write entries to one bookie as a repair does, but for one that has another content than it should."""
+    """Write entries to a bookie as a repair does, but one of them with another content."""
     host, port = bookie.address.split(":")
     length, entries = 0, []
     for entry_id in range(last + 1):
@@ -274,7 +274,7 @@ def put_other_content(bookie: LocalBookie, metadata: LedgerMetadata, first: int,
 
 
 def repair_all(bookkeeper: BookKeeper) -> None:
-    """Have a replication worker do all tasks there are."""
+    """Let a replication worker do all tasks."""
     worker = ReplicationWorker(bookkeeper, AutorecoveryConfig(poll_seconds=0.2, retry_seconds=0.2))
     worker.start()
     await_that(lambda: not bookkeeper.metadata.underreplication.list_tasks())

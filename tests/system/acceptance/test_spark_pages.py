@@ -1,5 +1,5 @@
-"""Pages of the manual that need Spark, run as they are written (``tests.pages``): their Python is one session, as the guide to
-Spark jobs says of its own."""
+"""Pages of the manual that need Spark, run as they are written (``tests.pages``). Their Python is one session, as the guide
+to Spark jobs says."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.pages import local_cluster, run, session_of
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 TAKEN_FOR_GIVEN = {
     "guides/spark.md": "",
-    # Some ledgers of the log that the guide to Spark jobs has left may be open; in an hour they would be closed.
+    # Some ledgers of the log of the guide to Spark jobs may still be open; they would be closed within an hour.
     "guides/offload.md": """
 from bookspark.store.client import BookKeeper
 from bookspark.protocol.logs.log_record import LOG_LABEL
@@ -36,12 +36,12 @@ bookkeeper.close()
 print("PAGE filters")
 """,
 }
-"""By page: what it does not say again. The last one changes the session."""
+"""By page: definitions that it takes for granted. The last page changes the session."""
 
 
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """What each page printed."""
+    """Output of each page."""
     folder = tmp_path_factory.mktemp("pages")
     with local_cluster(folder) as environment:
         shell = environment | {"HOME": str(folder), "SPARK_LOCAL_IP": "127.0.0.1", "LOG": "loud"}
@@ -50,7 +50,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
         yield {"spark": first, **dict(zip(others[::2], others[1::2], strict=True))}
 
 
-def test_a_query_into_a_log_and_back(printed: dict[str, str]) -> None:
+def test_spark_guide_writes_a_log_and_reads_it_back(printed: dict[str, str]) -> None:
     text = printed["spark"]
     assert "100 rows after a restart" in text
     assert "refused:" in text and "follows" in text.partition("refused:")[2]
@@ -59,17 +59,17 @@ def test_a_query_into_a_log_and_back(printed: dict[str, str]) -> None:
     assert "│ shout " in text and "lines@1: 1 rows, batch" in text
 
 
-def test_old_rows_in_a_delta_table(printed: dict[str, str]) -> None:
-    """Those of the log that the guide to Spark jobs has left."""
+def test_offload_guide_moves_rows_to_a_delta_table(printed: dict[str, str]) -> None:
+    """The rows are those of the guide to Spark jobs."""
     text = printed["offload"]
     assert "101 rows of log loud were offloaded" in text
     assert "101 rows in the log" in text and "101 rows in the table" in text
 
 
-def test_choices_of_durability(printed: dict[str, str]) -> None:
+def test_durability_page_examples_print_their_choices(printed: dict[str, str]) -> None:
     assert "VD_JOURNAL" in printed["durability"] and "GUARANTEED" in printed["durability"]
 
 
-def test_filters_that_spark_mixes_up(printed: dict[str, str]) -> None:
-    """The day on which this fails with ``5 100 55`` is the day to look at the decision again."""
+def test_spark_still_mixes_up_pushed_filters(printed: dict[str, str]) -> None:
+    """If this fails with ``5 100 55``, Spark has changed: reconsider the decision."""
     assert "5 5 10" in printed["filters"]

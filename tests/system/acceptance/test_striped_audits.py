@@ -1,6 +1,6 @@
-"""Audits of striped ledgers and others: what they say of random ledgers is what a look at each entry says.
+"""Audits of striped and other ledgers: their findings for random ledgers match a check of each entry.
 
-Beside them are ledgers of 10⁸ entries, and many ledgers of which one bookie alone has copies.
+Further ledgers have 10⁸ entries, and many ledgers have copies on a single bookie only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.release, pytest.mark.spark]
 BOOKIES = (A, B, C, D)
 LEDGERS = 60
 SEEDS = range(int(os.environ.get("BOOKSPARK_AUDIT_SEEDS", "1")))
-"""By hand, 10."""
+"""For runs by hand: 10."""
 STRIPED, LONE, FIRST_OF_MANY, MANY = LEDGERS, LEDGERS + 1, LEDGERS + 10, 100
 
 
@@ -35,7 +35,7 @@ class MadeUp:
     write_quorum: int
     ack_quorum: int
     assigned: list[list[str]] = field(default_factory=list)
-    """For each confirmed entry the bookies of its write set."""
+    """For each confirmed entry, the bookies of its write set."""
     held: dict[str, set[int]] = field(default_factory=dict)
     accepted: dict[int, set[str]] = field(default_factory=dict)
 
@@ -48,7 +48,7 @@ class MadeUp:
 
 
 def runs(entries: set[int], cut: Random) -> list[tuple[int, int]]:
-    """As ranges, some of which touch."""
+    """Entries as ranges, some of which touch."""
     found: list[tuple[int, int]] = []
     for entry in sorted(entries):
         if found and found[-1][1] == entry - 1 and cut.random() < 0.8:
@@ -77,7 +77,7 @@ def made_up(cluster: Cluster, ledger_id: int, random: Random) -> MadeUp:
     for bookie in BOOKIES:
         there = {entry for entry in range(last + 3) if random.random() >= loses}
         if size > write and random.random() < 0.5:
-            # As it is on real bookies: of a striped ledger each holds its own entries alone.
+            # As on real bookies: each holds only its own entries of a striped ledger.
             there = {entry for entry in there if entry > confirmed or bookie in ledger.assigned[entry]}
         ledger.held[bookie] = there
         cluster.holds(bookie, ledger_id, *runs(there, random))
@@ -101,7 +101,7 @@ def made_up(cluster: Cluster, ledger_id: int, random: Random) -> MadeUp:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_audits_of_random_ledgers_say_what_a_look_at_each_entry_says(spark: SparkSession, seed: int) -> None:
+def test_audits_of_random_ledgers_match_a_check_of_each_entry(spark: SparkSession, seed: int) -> None:
     random, cluster = Random(seed), Cluster()
     ledgers = {number: made_up(cluster, number, random) for number in range(LEDGERS)}
     cluster.rows["bookies"][BOOKIES.index(D)]["state"] = "down"
@@ -116,7 +116,7 @@ def test_audits_of_random_ledgers_say_what_a_look_at_each_entry_says(spark: Spar
     asked = "replication_factor_histogram", "missing_entries", "under_replicated_ranges", "one_loss_from_unreadable"
     found = {finding.name: finding for finding in run_over(spark, tables, asked)}
 
-    # Each entry is in one range, which says what is true of it.
+    # Each entry is in exactly one range, whose facts match the entry.
     seen: Counter[tuple[int, int]] = Counter()
     for row in rows:
         if row.ledger_id >= LEDGERS:
@@ -130,7 +130,7 @@ def test_audits_of_random_ledgers_say_what_a_look_at_each_entry_says(spark: Spar
             assert told == (sorted(holders), sorted(ledger.missing(entry)), len(holders)), (row, entry)
     everything = {(number, entry) for number, ledger in ledgers.items() for entry in range(len(ledger.assigned))}
     assert seen == dict.fromkeys(everything, 1)
-    # Each entry of a striped ledger was a row: 10⁸ of them did not fit into memory.
+    # Once each entry of a striped ledger was a row: 10⁸ rows did not fit into memory.
     assert Counter(row.ledger_id for row in rows)[STRIPED] <= 4 * 3
 
     columns = "replication_factor", "entries_by_prefix_factor", "entries", "entries_by_suffix_factor", "ledgers"
@@ -149,7 +149,7 @@ def test_audits_of_random_ledgers_say_what_a_look_at_each_entry_says(spark: Spar
         }
         assert told == {(number, entry) for number, entry in everything if chosen(ledgers[number], entry)}, name
     shown = select(found["under_replicated_ranges"], "ledger_id", "first_entry_id", "last_entry_id", "step", "entries")
-    # Of entries 10 to 19 those that are not for d are whole.
+    # Entries 10 to 19 whose write set excludes d are whole.
     of_striped = [row[1:] for row in shown if row[0] == STRIPED]
     assert of_striped == [(10, 18, 4, 3), (11, 19, 4, 3), (13, 17, 4, 2)]
 
@@ -163,7 +163,7 @@ def what_stops(
     lacking: dict[int, tuple[list[str], int]],
     loss: Finding,
 ) -> None:
-    """Judge what the questions said of bookies that stop, a and b here, while d is down."""
+    """Check the answers about stopping bookies, here a and b, while d is down."""
     lone: Counter[str] = Counter()
     unsafe: set[tuple[int, int]] = set()
     lacks: dict[int, list[str]] = {}
@@ -189,7 +189,8 @@ def what_stops(
         for entry in range(row.first_entry_id, row.last_entry_id + 1, row.step)
     }
     assert told == unsafe
-    # The ids of all ledgers that a bookie alone has were one list, in one task. Of the long one it has two of each three entries.
+    # Once the ids of all ledgers on a single bookie were one list, in one task. That bookie has two of each three entries of
+    # the long ledger.
     lone["e"] = 2 * 10**8 // 3 + 1 + 10 * MANY
     assert dict(select(loss, "bookie_id", "entries")) == lone
     of_e = [row[1:] for row in select(loss, "bookie_id", "ledgers", "first_ledgers") if row[0] == "e"]
@@ -197,7 +198,7 @@ def what_stops(
 
 
 def histogram(ledgers: list[MadeUp]) -> list[tuple[Any, ...]]:
-    """Of these, and of the long ledgers and the many."""
+    """The histogram of these ledgers, of the long ledgers, and of the many."""
     prefix, entries, suffix = Counter[int](), Counter[int](), Counter[int]()
     of_factor = Counter[int]()
     for ledger in ledgers:
@@ -210,7 +211,8 @@ def histogram(ledgers: list[MadeUp]) -> list[tuple[Any, ...]]:
     entries += Counter({3: 10**8 - 8, 2: 8})
     prefix += Counter({3: 10, 2: 10**8 - 10})
     suffix += Counter({3: 10**8})
-    # Of the ledger that e alone has, entry 1 and each third one after it are nowhere; the last entry, 99,999,999, is on e.
+    # e alone has the second long ledger: entry 1 and each third entry after it are missing; the last entry, 99,999,999, is on
+    # e.
     entries += Counter({1: 2 * 10**8 // 3 + 1, 0: 10**8 // 3})
     prefix += Counter({1: 1, 0: 10**8 - 1})
     suffix += Counter({1: 10**8})
@@ -222,7 +224,7 @@ def histogram(ledgers: list[MadeUp]) -> list[tuple[Any, ...]]:
 
 
 def add_long_ones(cluster: Cluster) -> None:
-    """Striped ledgers of 10⁸ entries: one that d has most of, and one that e alone has."""
+    """Striped ledgers of 10⁸ entries: d has most of the first, and e alone has the second."""
     cluster.rows["bookies"].append({"bookie_id": "e", "state": "writable"})
     last = 10**8 - 1
     cluster.ledger(STRIPED, last, {0: [A, B, C, D]}, write_quorum=3)
@@ -234,7 +236,7 @@ def add_long_ones(cluster: Cluster) -> None:
 
 
 def add_many(spark: SparkSession, tables: dict[str, DataFrame]) -> dict[str, DataFrame]:
-    """With many ledgers that e alone has."""
+    """Add many ledgers that only e holds."""
     many = spark.range(FIRST_OF_MANY, FIRST_OF_MANY + MANY).withColumnRenamed("id", "ledger_id")
     values = {
         "ledgers": {"metadata_version": 1, "state": "'CLOSED'", "ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2},

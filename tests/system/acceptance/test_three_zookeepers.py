@@ -1,4 +1,4 @@
-"""The guide to three ZooKeepers: its settings file, its commands, and what it says happens when one is gone."""
+"""The guide to three ZooKeeper servers: its settings file, its commands, and its statements about lost servers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HOSTS = {number: f"127.0.71.{number}" for number in SERVERS}
 
 
 class Server:
-    """One of the three, on a loopback address of its own. It runs as the guide's ``zkServer.sh`` runs it, from pyspark's jars."""
+    """A server on a loopback address of its own, started from pyspark's jars as the guide's ``zkServer.sh`` does."""
 
     def __init__(self, folder: Path, number: int) -> None:
         self.data = folder / f"data-{number}"
@@ -41,7 +41,7 @@ class Server:
         self.make_empty()
 
     def make_empty(self) -> None:
-        """As the guide has it: the directory, and the server's number in it."""
+        """Create the directory and the server number in it, as the guide does."""
         shutil.rmtree(self.data, ignore_errors=True)
         command = f"mkdir -p {self.data} && echo {self.number} > {self.data}/myid"
         assert command.replace(str(self.data), "/var/lib/zookeeper").replace(str(self.number), "1") in GUIDE
@@ -83,22 +83,24 @@ def await_quorum(connection: str) -> None:
     client.close()
 
 
-def test_three_servers_as_the_guide_says(servers: list[Server], tmp_path: Path) -> None:
+def test_cluster_survives_losing_one_of_three_zookeepers_as_the_guide_says(
+    servers: list[Server], tmp_path: Path
+) -> None:
     (told,) = re.findall(r"BOOKSPARK_ZOOKEEPER=(\S+)", GUIDE)
     connection = re.sub(r"zk(\d)\.example\.org", r"127.0.71.\1", told)
     await_quorum(connection)
     assert bookspark("init", "--zookeeper", connection).returncode == 0
     assert bookspark("bookies", "--zookeeper", connection).returncode == 0
-    # To choose a leader takes the servers some seconds, and more on a machine that is busy.
+    # An election takes the servers some seconds, and more on a busy machine.
     patient = {"metadata_timeout_seconds": 120.0}
     with LocalCluster(3, tmp_path / "bookies", connection) as cluster, cluster.bookkeeper(**patient) as bookkeeper:
         with bookkeeper.create_ledger() as ledger:
             ledger.append(b"three")
-        # One of three is gone, whichever it is: nothing happens.
+        # One of three servers is killed: the cluster works as before.
         servers[0].kill()
         with bookkeeper.create_ledger() as second:
             second.append(b"two")
-        # Two are gone: an open ledger is written, and nothing is created.
+        # Two servers are killed: an open ledger is written, and no ledger can be created.
         third = bookkeeper.create_ledger()
         servers[1].kill()
         third.append(b"one")

@@ -1,6 +1,6 @@
-"""A bookie's process whose commit thread meets a defect: an add with the payload ``BREAK`` is what it can't write.
+"""A bookie process whose commit thread fails on an add with the payload ``BREAK``.
 
-There is no such switch in the bookie. ``LocalCluster`` starts this module when a test puts its name in ``launch.DAEMON``.
+The bookie has no such switch. ``LocalCluster`` starts this module when a test sets ``launch.DAEMON`` to its name.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from bookspark.store.bookie.commit.group_writer import Group, GroupWriter
 
 BREAK = b"this breaks it"
 PLACE = "BOOKSPARK_TEST_BREAKS"
-"""What breaks: ``group``, the writing of a group, or ``thread``, the thread itself."""
+"""The part that fails: ``group``, the writing of a group, or ``thread``, the thread itself."""
 
 
 def fails(items: list[object]) -> bool:

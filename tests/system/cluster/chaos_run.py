@@ -1,4 +1,4 @@
-"""``bookspark chaos`` as a user runs it, for a time; what is asserted of its result whatever the time."""
+"""A run of ``bookspark chaos`` as a user starts it, with the checks that hold for any duration."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from typing import Any
 from tests.processes import await_no_process
 
 SECONDS_MAX = 280
-"""A run's own seconds among them."""
+"""Includes the run's own duration."""
 
 
 def chaos_for(seconds: int, folder: Path, *options: str) -> dict[str, Any]:
-    """Run it with ``folder`` for its temporary files, and with these ``options``; returns its result.
-
-    It violated nothing, and left nothing running."""
+    """Run chaos with ``folder`` for temporary files and these ``options``; assert that it found no violation and left no
+    process. Returns its result."""
     command = [sys.executable, "-m", "bookspark.operations.cli.main", "chaos", "--seconds", str(seconds), *options]
     run = subprocess.run(
         command, capture_output=True, text=True, timeout=SECONDS_MAX, cwd=Path.cwd(), env={"TMPDIR": str(folder)}

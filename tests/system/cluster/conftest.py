@@ -1,4 +1,4 @@
-"""A cluster of real bookie processes, shared by the tests of a module that leave it as they found it."""
+"""A cluster of real bookie processes, shared by the tests of a module, which leave it unchanged."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def cluster(new_chroot):
 
 @pytest.fixture(scope="module")
 def bookkeeper(cluster):
-    """A client with the usual deadlines. With short deadlines, a bookie that a slow disk holds up would count as dead."""
+    """A client with the default timeouts. With short ones, a bookie behind a slow disk would count as dead."""
     return cluster.bookkeeper()
 
 
 @pytest.fixture
 def everyone_is_back(cluster):
-    """For modules whose tests kill and suspend the bookies of their cluster: after each test all of them serve."""
+    """After each test all bookies serve again, for modules whose tests kill and suspend them."""
     yield
 
     def bring_back(bookie):

@@ -1,4 +1,4 @@
-"""Which bookie holds what, by the bookies' own lists: the audit query for one ledger, without Spark. And power cuts."""
+"""Copies of a ledger by the bookies' own lists (the audit query for a single ledger, without Spark), and power cuts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.awaiting import await_that
 
 
 def held_by(client: BookKeeper, bookie_id: str, ledger_id: int) -> set[int]:
-    """The entries of a ledger that a bookie says it holds."""
+    """Entries of a ledger that a bookie lists."""
     rows = client.list_ranges(bookie_id, ledger_id).to_pylist()
     return {entry for row in rows for entry in range(row["first_entry_id"], row["last_entry_id"] + 1)}
 
@@ -24,14 +24,14 @@ def replication_factors(client: BookKeeper, metadata: LedgerMetadata, count: int
 
 
 def await_copies(client: BookKeeper, ledger_id: int) -> None:
-    """Wait until each entry of a closed ledger is on all bookies that are to have it: an ack quorum had it first."""
+    """Wait until each entry of a closed ledger is on its whole write set: the close needed only an ack quorum."""
     metadata = client.get_ledger_metadata(ledger_id)
     count, copies = metadata.last_entry_id + 1, metadata.write_quorum
     await_that(lambda: set(replication_factors(client, metadata, count)) <= {copies}, what="all copies")
 
 
 def cut_power(*bookies: LocalBookie, start: bool = True) -> None:
-    """All at once: each process dies, and its logs lose what it had not synced."""
+    """All at once: each process dies, and its logs lose their unsynced data."""
     for bookie in bookies:
         bookie.kill()
         bookie.lose_unsynced()
@@ -40,6 +40,6 @@ def cut_power(*bookies: LocalBookie, start: bool = True) -> None:
 
 
 def start_all(*bookies: LocalBookie) -> None:
-    """Return once each one serves."""
+    """Return once every bookie serves."""
     with ThreadPoolExecutor(max(len(bookies), 1)) as pool:
         list(pool.map(lambda bookie: bookie.start(), bookies))

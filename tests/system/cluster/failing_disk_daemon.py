@@ -1,6 +1,6 @@
-"""A bookie's process whose disks fail when it gets SIGUSR1: from then on each call for a file below a failing path is EIO.
+"""A bookie process whose disks fail after SIGUSR1: from then on each call for a file below a failing path is EIO.
 
-``LocalCluster`` starts this module when its name is in ``launch.DAEMON``. The paths are in the environment, with ``:`` between.
+``LocalCluster`` starts this module when ``launch.DAEMON`` is its name. The environment holds the paths, separated by ``:``.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from bookspark.testing.faulty_files import FaultyFileSystem
 
 FAILING = "BOOKSPARK_TEST_FAILING"
 FAILS = b"the disks fail from now on\n"
-"""What the process writes to its log then: a request that comes before that may still be served."""
+"""Log line at that moment: a request that arrives before it may still be served."""
 
 
 def run(options: str) -> int:
-    """Serve until it is told to end; returns the exit status."""
+    """Serve until stopped; returns the exit status."""
     files = FaultyFileSystem(RealFileSystem())
     storage.RealFileSystem = lambda: files  # type: ignore[assignment, misc]
 

@@ -1,5 +1,5 @@
-"""A bookie's process that says it is another version: what an upgrade puts in the place of the old one. ``LocalCluster`` starts
-this module when a test puts its name in ``launch.DAEMON``."""
+"""A bookie process that reports another version, for tests of upgrades. ``LocalCluster`` starts this module when a test sets
+``launch.DAEMON`` to its name."""
 
 from __future__ import annotations
 

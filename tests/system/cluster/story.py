@@ -1,6 +1,6 @@
-"""A ledger whose bookies fail as the figures of "Guaranteeing write quorum" tell it, over a wire that a test holds.
+"""A ledger whose bookies fail as in the figures of "Guaranteeing write quorum", over a wire that a test controls.
 
-WQ 3, AQ 2, as in the paper. A bookie "fails on e" here: it never gets e, and then its link to the writer is cut.
+WQ 3, AQ 2, as in the paper. A bookie that "fails on e" never gets e, and then its link to the writer is cut.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ SECONDS = 90.0
 
 
 class Story:
-    """One ledger, whose bookies are called as in the paper: b1, b2, b3 are the first ensemble, b4 and up come in their order."""
+    """A ledger whose bookies are named as in the paper: b1, b2, b3 are the first ensemble, later bookies are b4 and up."""
 
     def __init__(self, cluster, replication, ledger_type="PD_JOURNAL", **options):
         self.cluster, self.wire = cluster, cluster.wire
-        # The writer tells no explicit LAC (last add confirmed), which would carry the LAFR (last add fully replicated) as well.
+        # The writer sends no explicit LAC (last add confirmed), which would carry the LAFR (last add fully replicated) as
+        # well.
         self.client = cluster.bookkeeper(
             client_name="writer", explicit_lac_interval_seconds=3600.0, answer_timeout_seconds=SECONDS, **options
         )
@@ -30,7 +31,7 @@ class Story:
 
     @property
     def fragments(self):
-        """(first entry, the bookies by the paper's names) of each."""
+        """(first entry, bookies by the paper's names) of each fragment."""
         return self.named(self.ledger.metadata.fragments)
 
     def named(self, fragments):
@@ -43,21 +44,21 @@ class Story:
         return self.fragments[-1][1]
 
     def append(self):
-        """One more entry; returns once it is acknowledged."""
+        """Append an entry, and return once it is acknowledged."""
         self.ledger.append(b"e%d" % (self.ledger.last_add_pushed + 1))
 
     def loses(self, *names):
-        """What the writer sends to these bookies is lost from here on."""
+        """From here on, adds from the writer to these bookies are lost."""
         ids = {self.id_of(name) for name in names}
         return self.wire.drop(Kind.ADD, client="writer", where=lambda message: message.bookie in ids)
 
     def parks_all_but(self, *names):
-        """What the writer sends to other bookies than these is held."""
+        """From here on, adds from the writer to all other bookies are parked."""
         ids = {self.id_of(name) for name in names}
         return self.wire.park(Kind.ADD, client="writer", where=lambda message: message.bookie not in ids)
 
     def cut(self, *names):
-        """The bookies fail; returns once the writer knows: it can't reach them again, or has replaced them."""
+        """The bookies fail; returns once the writer has noticed: it can't reach them, or has replaced them."""
         ids = {self.id_of(name) for name in names}
         for bookie_id in ids:
             self.wire.cut(bookie_id, client="writer")
@@ -65,14 +66,14 @@ class Story:
         await_that(lambda: ids & set(self.ledger.metadata.last_fragment.ensemble) <= set(unreachable()))
 
     def fails_on_the_next(self, name):
-        """A bookie fails on the next entry, which the others acknowledge; returns when it is replaced."""
+        """A bookie fails on the next entry, which the others acknowledge; returns once it is replaced."""
         with self.loses(name):
             self.append()
             self.cut(name)
             await_that(lambda: name not in self.ensemble)
 
     def without_spares(self):
-        """Placement finds no other bookies from here on."""
+        """From here on, placement has no other bookies."""
         from_store = self.client.context.answer_from_store
 
         def answer(ledger_id, action):
@@ -83,8 +84,8 @@ class Story:
         self.client.context.answer_from_store = answer
 
     def changes(self):
-        """A list that gets the fragments of each ensemble change from here on. With most links cut, one follows another, and what
-        the ledger's metadata says is soon not what the first one made of it."""
+        """A list that receives the fragments of each ensemble change from here on. With most links cut, changes follow each
+        other quickly, and the metadata soon differs from the result of the first change."""
         made, from_store = [], self.client.context.answer_from_store
 
         def answer(ledger_id, action):

@@ -1,4 +1,4 @@
-"""What a person is told who restarts and stops bookies for a change: when to do it, that it was seen, and what to leave."""
+"""Messages to an operator who restarts and stops bookies for a change."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["client", "five"]
 
 
 class Operator(AskOperator):
-    """Does what ``does`` does when he is asked, and keeps what he was told."""
+    """Performs ``does`` on each request, and keeps the messages."""
 
     def __init__(self, does: Callable[[Request], None]) -> None:
         self.told: list[str] = []
@@ -47,8 +47,8 @@ def run(client: BookKeeper, operator: Operator, wanted: Wanted, config: ChangesC
         return applying.run().state
 
 
-def test_what_was_done_is_told_as_done(five: LocalCluster, client: BookKeeper) -> None:
-    """It was told as "don't do this any more: restart … (it is done)"."""
+def test_operator_sees_a_completed_request_as_done(five: LocalCluster, client: BookKeeper) -> None:
+    """The message was "don't do this any more: restart … (it is done)"."""
     filled(client, 3)
 
     def restart(request: Request) -> None:
@@ -62,10 +62,11 @@ def test_what_was_done_is_told_as_done(five: LocalCluster, client: BookKeeper) -
 
 
 @pytest.mark.parametrize("kill", [False, True])
-def test_a_bookie_that_ends_while_it_is_looked_at_was_ended_as_asked(
+def test_bookie_that_stops_during_a_look_counts_as_stopped_on_request(
     five: LocalCluster, client: BookKeeper, monkeypatch: pytest.MonkeyPatch, kill: bool
 ) -> None:
-    """Who had just stopped a bookie as he was asked to was told not to do it any more. A killed one is registered for a while."""
+    """An operator who had just stopped a bookie on request got the message not to do it any more. A killed bookie stays
+    registered for a while."""
     filled(client, 3)
     asked: list[Request] = []
     operator = Operator(asked.append)
@@ -83,8 +84,8 @@ def test_a_bookie_that_ends_while_it_is_looked_at_was_ended_as_asked(
     assert operator.told == [f"do this now: stop {name} for good", f"done: stop {name} for good"]
 
 
-def test_a_request_is_taken_back_when_another_bookie_dies(five: LocalCluster, client: BookKeeper) -> None:
-    """Nothing was a step any more, and so nobody told who had been asked."""
+def test_request_to_the_operator_is_withdrawn_when_another_bookie_dies(five: LocalCluster, client: BookKeeper) -> None:
+    """No step was left, so the operator got no message."""
     filled(client)
     name = five.bookies[0].bookie_id
 

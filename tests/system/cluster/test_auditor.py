@@ -1,4 +1,4 @@
-"""The auditor over real bookies: what it marks, when, and what it leaves alone. No worker repairs anything here."""
+"""The auditor over real bookies, without any worker that repairs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def auditors(bookkeeper):
 
 @pytest.fixture
 def auditor(cluster):
-    """Starts an auditor, with a client of its own, and returns once it has looked."""
+    """Starts an auditor with its own client, and returns after its first look at the cluster."""
     with contextlib.ExitStack() as stack:
 
         def started(**options):
@@ -69,7 +69,7 @@ def auditor(cluster):
 
 @pytest.fixture
 def check(auditors):
-    """Has an exact check made, and returns its report."""
+    """Triggers an exact check, and returns its report."""
 
     def made():
         before = auditors.last_check()
@@ -83,7 +83,7 @@ def check(auditors):
 
 
 def written(bookkeeper, ensemble_size=3, entries=20):
-    """A closed ledger, of which no copy is under way any more."""
+    """A closed ledger with all copies written."""
     ledger = bookkeeper.create_ledger(ensemble_size, 3, 3)
     ledger.append_batch([b"%d" % i for i in range(entries)])
     ledger.close()
@@ -98,7 +98,7 @@ def naming(ledgers, *bookies):
     return sorted(metadata.ledger_id for metadata in ledgers if members(metadata) & {b.bookie_id for b in bookies})
 
 
-def test_a_lost_bookie_costs_its_ledgers_a_task_but_only_after_the_delay(cluster, bookkeeper, auditor, auditors, tasks):
+def test_ledgers_of_a_lost_bookie_are_marked_only_after_the_delay(cluster, bookkeeper, auditor, auditors, tasks):
     ledgers = [written(bookkeeper) for _ in range(6)]
     auditor()
     lost = cluster.bookies[0]
@@ -113,7 +113,7 @@ def test_a_lost_bookie_costs_its_ledgers_a_task_but_only_after_the_delay(cluster
     assert auditors.state().waiting == {}
 
 
-def test_a_bookie_that_is_back_within_the_delay_is_not_lost(cluster, bookkeeper, auditor, auditors, tasks, check):
+def test_bookie_that_returns_within_the_delay_is_not_lost(cluster, bookkeeper, auditor, auditors, tasks, check):
     written(bookkeeper, 5)
     auditor()
     bookie = cluster.bookies[0]
@@ -136,7 +136,7 @@ def test_a_rolling_restart_marks_nothing(cluster, bookkeeper, auditor, auditors,
     assert (report.marked, report.skipped) == (0, {}) and tasks.list_tasks() == []
 
 
-def test_a_second_loss_during_the_delay_starts_the_work_at_once(cluster, bookkeeper, auditor, auditors, tasks):
+def test_second_lost_bookie_during_the_delay_marks_ledgers_at_once(cluster, bookkeeper, auditor, auditors, tasks):
     ledgers = [written(bookkeeper) for _ in range(6)]
     auditor()
     first, second = cluster.bookies[:2]
@@ -159,7 +159,7 @@ def test_nothing_is_marked_while_autorecovery_is_disabled(cluster, bookkeeper, a
     await_that(tasks.list_tasks)
 
 
-def test_bookies_that_a_new_auditor_does_not_find_have_the_whole_delay(cluster, bookkeeper, auditor, auditors, tasks):
+def test_bookies_missing_when_an_auditor_starts_have_the_whole_delay(cluster, bookkeeper, auditor, auditors, tasks):
     written(bookkeeper, 5)
     for bookie in cluster.bookies[:2]:
         bookie.stop()
@@ -168,9 +168,7 @@ def test_bookies_that_a_new_auditor_does_not_find_have_the_whole_delay(cluster, 
     assert auditors.state().lost == () and tasks.list_tasks() == []
 
 
-def test_the_exact_check_finds_a_range_that_is_missing_on_one_bookie_and_nothing_else(
-    cluster, bookkeeper, auditor, auditors, tasks, check
-):
+def test_exact_check_marks_only_the_range_missing_on_a_bookie(cluster, bookkeeper, auditor, auditors, tasks, check):
     whole = [written(bookkeeper, size) for size in (3, 5)]
     ledger = bookkeeper.create_ledger(5, 3, 2)
     ledger.append_batch([b"%d" % i for i in range(20)])
@@ -191,7 +189,7 @@ def test_the_exact_check_finds_a_range_that_is_missing_on_one_bookie_and_nothing
     assert task.bookies == {victim: Reason.LACKS} and str(lacking[0]) in task.detail
 
 
-def test_the_exact_check_leaves_alone_what_is_being_written(cluster, bookkeeper, auditor, tasks, check):
+def test_exact_check_ignores_entries_being_written(cluster, bookkeeper, auditor, tasks, check):
     ledger = bookkeeper.create_ledger(3, 3, 2)
     ledger.append(b"confirmed")
     with cluster.wire.drop(Kind.ADD, client="writer", bookie=ledger.metadata.last_fragment.ensemble[0]):
@@ -200,7 +198,7 @@ def test_the_exact_check_leaves_alone_what_is_being_written(cluster, bookkeeper,
         assert check().marked == 0 and tasks.list_tasks() == []
 
 
-def test_the_exact_check_tells_whom_it_could_not_ask(cluster, bookkeeper, auditor, tasks, check):
+def test_exact_check_reports_bookies_it_could_not_ask(cluster, bookkeeper, auditor, tasks, check):
     written(bookkeeper, 5)
     away, silent = cluster.bookies[:2]
     away.stop()
@@ -211,7 +209,7 @@ def test_the_exact_check_tells_whom_it_could_not_ask(cluster, bookkeeper, audito
     assert report.marked == 0 and tasks.list_tasks() == []
 
 
-def test_the_exact_check_is_made_when_it_is_due(bookkeeper, auditor, auditors, tasks):
+def test_exact_check_runs_at_its_interval(bookkeeper, auditor, auditors, tasks):
     written(bookkeeper)
     before = auditors.last_check()
     auditor(check_interval_hours=1 / 3600)

@@ -1,4 +1,4 @@
-"""Autorecovery processes beside bookie processes: what is lost is copied without anyone asking."""
+"""Autorecovery processes beside bookie processes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def written(bookkeeper):
 
 
 def lose_one(cluster, bookkeeper, ledger_id):
-    """Kill a bookie of the ledger's, and wait until another has its copies."""
+    """Kill a bookie of the ledger, and wait until another bookie has its copies."""
     lost = next(b for b in cluster.bookies if b.bookie_id in members(bookkeeper, ledger_id))
     lost.kill()
     await_that(lambda: lost.bookie_id not in members(bookkeeper, ledger_id))
@@ -68,11 +68,11 @@ def lose_one(cluster, bookkeeper, ledger_id):
     assert [entry.payload for entry in reader.read()] == [b"%d" % i for i in range(50)]
 
 
-def test_what_a_lost_bookie_held_is_copied_without_anyone_asking(cluster, bookkeeper):
+def test_ledgers_of_a_killed_bookie_are_copied_automatically(cluster, bookkeeper):
     lose_one(cluster, bookkeeper, written(bookkeeper))
 
 
-def test_a_misplaced_copy_is_moved(cluster, bookkeeper):
+def test_copy_that_breaks_the_placement_policy_is_moved(cluster, bookkeeper):
     together = {bookie.bookie_id for bookie in cluster.bookies[:2]}
     ledger_id = next(one for _ in range(LEDGERS_MAX) if together <= members(bookkeeper, one := written(bookkeeper)))
     bookkeeper.metadata.auditors.trigger()
@@ -81,7 +81,7 @@ def test_a_misplaced_copy_is_moved(cluster, bookkeeper):
     assert [entry.payload for entry in reader.read()] == [b"%d" % i for i in range(50)]
 
 
-def test_another_takes_over_when_the_auditor_is_killed(cluster, bookkeeper):
+def test_another_process_becomes_auditor_when_the_auditor_is_killed(cluster, bookkeeper):
     auditors = bookkeeper.metadata.auditors
     names = [process.name for process in cluster.autorecovery]
     first = await_that(auditors.auditor)
@@ -93,10 +93,10 @@ def test_another_takes_over_when_the_auditor_is_killed(cluster, bookkeeper):
     lose_one(cluster, bookkeeper, written(bookkeeper))
 
 
-def test_a_read_only_bookie_is_not_lost(cluster, bookkeeper):
+def test_read_only_bookie_is_not_treated_as_lost(cluster, bookkeeper):
     store, small = bookkeeper.metadata, cluster.bookies[4].bookie_id
     ledger = bookkeeper.create_ledger(5, 5, 2)
-    for _ in range(BATCHES_MAX):  # until it is full, and then some, as nobody can take its place
+    for _ in range(BATCHES_MAX):  # until the bookie is full, or longer, as no bookie can replace it
         if store.bookies()[small].read_only:
             break
         ledger.append_batch([os.urandom(16_000) for _ in range(10)])
@@ -112,13 +112,13 @@ def test_a_read_only_bookie_is_not_lost(cluster, bookkeeper):
     assert small in members(bookkeeper, ledger.ledger_id) and reader.last_add_confirmed >= 0
 
 
-def test_options_are_checked_before_anything_is_started():
+def test_wrong_autorecovery_options_are_refused_at_construction():
     with pytest.raises(ConfigurationError, match="grace"):
         LocalCluster(autorecovery={"grace_second": 1})
     with pytest.raises(ConfigurationError, match="poll_seconds"):
         LocalCluster(autorecovery={"poll_seconds": 0})
 
 
-def test_a_process_that_can_not_start_says_why(cluster):
+def test_error_of_an_autorecovery_process_that_cannot_start_gives_the_reason(cluster):
     with pytest.raises(BookieError, match="answer_timeout_seconds"):
         cluster.add_autorecovery(client={"answer_timeout": 1})

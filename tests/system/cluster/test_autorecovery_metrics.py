@@ -1,4 +1,4 @@
-"""What an autorecovery process tells Prometheus and probes."""
+"""Prometheus metrics and probes of an autorecovery process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def scrape(running):
     return names, {(one.name, one.labels.get("state", "")): one.value for one in samples}
 
 
-def test_what_autorecovery_tells(new_chroot):
+def test_autorecovery_metrics_show_bookies_and_the_enabled_switch(new_chroot):
     config = autorecovery_config(metrics_port=-1, lost_bookie_delay_seconds=3600.0)
     with (
         LocalCluster(bookies=2, zookeeper=new_chroot()) as cluster,
@@ -55,7 +55,7 @@ def test_what_autorecovery_tells(new_chroot):
         assert scrape(running)[1]["bookspark_cluster_bookies", "writable"] == 1
 
 
-def test_probes_and_what_is_told_without_zookeeper(new_chroot, monkeypatch):
+def test_autorecovery_probes_and_metrics_without_metadata_store_or_worker(new_chroot, monkeypatch):
     def no_answer(*_):
         raise MetadataStoreError("no answer")
 
@@ -77,7 +77,7 @@ def test_probes_and_what_is_told_without_zookeeper(new_chroot, monkeypatch):
             get(running, "/health")
 
 
-def test_nothing_is_answered_unless_wanted(new_chroot):
+def test_autorecovery_serves_no_metrics_port_by_default(new_chroot):
     with (
         LocalCluster(bookies=1, zookeeper=new_chroot()) as cluster,
         Autorecovery(cluster.bookkeeper(), autorecovery_config()) as running,

@@ -1,4 +1,4 @@
-"""What a client is told of what one bookie holds: its logs, its ledgers in limbo, and every copy as it lies there."""
+"""Inspection of a bookie by a client: its logs, its ledgers in limbo, and each stored copy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def cluster(new_chroot):
 
 
 def written(bookkeeper, batches, entries=10, **options):
-    """A closed ledger of so many batches, durable on every bookie that has a copy: nobody is left to follow later."""
+    """A closed ledger of ``batches`` batches, durable on every bookie that has a copy."""
     with bookkeeper.create_ledger(**{"ack_quorum": 3} | options) as ledger:
         for _ in range(batches):
             ledger.append_batch([b"entry"] * entries)
@@ -32,16 +32,16 @@ def rows_of(bookkeeper, bookie, ledger_id):
 
 
 def told(bookkeeper, bookie, ledger_id):
-    """The ids of the copies that could be read, and what could not be."""
+    """Ids of the readable copies, and the unreadable ranges."""
     found = list(copies_on(bookkeeper.context, bookie.bookie_id, ledger_id, rows_of(bookkeeper, bookie, ledger_id)))
     readable = [entry.entry_id for batch in found if isinstance(batch, EntryBatch) for entry in batch.entries()]
     return readable, [one for one in found if isinstance(one, Unreadable)]
 
 
-def test_every_copy_is_told_or_is_unreadable(cluster):
+def test_every_copy_is_returned_or_reported_unreadable(cluster):
     bookkeeper, bookie = cluster.bookkeeper(), cluster.bookies[0]
     ledger_id = written(bookkeeper, 10)
-    large = written(bookkeeper, 40, 1000)  # more than one answer has room for
+    large = written(bookkeeper, 40, 1000)  # more than a response has room for
     striped = written(bookkeeper, 5, ensemble_size=3, write_quorum=2, ack_quorum=2, password=b"secret")
     assert told(bookkeeper, bookie, ledger_id) == (list(range(100)), [])
     assert told(bookkeeper, bookie, large) == (list(range(40_000)), [])
@@ -63,7 +63,7 @@ def test_every_copy_is_told_or_is_unreadable(cluster):
         list(copies_on(bookkeeper.context, "nobody", ledger_id, [(0, 9)]))
 
 
-def test_entries_that_were_removed_by_hand_are_not_held_and_a_ledger_that_is_gone_is_passed_over(cluster):
+def test_removed_entries_are_not_listed_and_an_unknown_ledger_has_no_copies(cluster):
     bookkeeper, bookie = cluster.bookkeeper(), cluster.bookies[0]
     ledger_id = written(bookkeeper, 10)
     bookie.stop()
@@ -74,7 +74,7 @@ def test_entries_that_were_removed_by_hand_are_not_held_and_a_ledger_that_is_gon
     assert list(copies_on(bookkeeper.context, bookie.bookie_id, 4711, [(0, 9), (10, 19)])) == []
 
 
-def test_entry_logs_are_listed_with_what_is_durable_of_them(cluster):
+def test_entry_logs_are_listed_with_their_synced_size(cluster):
     bookkeeper, bookie = cluster.bookkeeper(), cluster.bookies[0]
     assert bookkeeper.list_entry_logs(bookie.bookie_id) == []
     written(bookkeeper, 3)
@@ -89,10 +89,10 @@ def test_entry_logs_are_listed_with_what_is_durable_of_them(cluster):
     assert log.sealed
 
 
-def test_ledgers_in_limbo_are_listed_with_the_boot_that_may_have_lost_something(new_chroot):
+def test_ledgers_in_limbo_are_listed_with_their_lossy_boot(new_chroot):
     never = {"background_sync_interval_ms": 3_600_000, "background_sync_bytes": 1 << 40, "heal_lossy_boots": False}
     with LocalCluster(bookies=3, journal_write_data=False, **never, zookeeper=new_chroot()) as cluster:
-        # An idle writer tells its LAC, and with that record a bookie syncs what the cut is to take.
+        # An idle writer sends its LAC, and with that record a bookie syncs the data that the power cut should take.
         bookkeeper, bookie = cluster.bookkeeper(explicit_lac_interval_seconds=3600.0), cluster.bookies[0]
         written(bookkeeper, 1)
         ledger = bookkeeper.create_ledger(ack_quorum=3)

@@ -1,4 +1,4 @@
-"""``bookspark bookie run``: a bookie without Spark, as a process of its own, through its deaths and its returns."""
+"""``bookspark bookie run``: a bookie without Spark, as a process of its own."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ class Running:
         self.output, self.errors = Output(self.process.stdout), Output(self.process.stderr)
 
     def serving(self) -> dict[str, object]:
-        """The line that it prints once it serves."""
+        """The line that the process prints once it serves."""
         line = self.output.wait_for(r"^\{.*\}$", SECONDS_MAX)[0]
         found: dict[str, object] = json.loads(line)
         return found
 
     def end(self, number: int = signal.SIGTERM) -> int:
-        """Its exit status after this signal."""
+        """Exit status after this signal."""
         self.process.send_signal(number)
         return self.ended()
 
     def ended(self) -> int:
-        """Its exit status. All of its output has come then."""
+        """Exit status, once all output has arrived."""
         status = self.process.wait(SECONDS_MAX)
         await_that(lambda: self.output.over and self.errors.over, what="the end of its output")
         return status
@@ -76,7 +76,7 @@ class Running:
 
 @pytest.fixture
 def run(chroot):
-    """``run("--directory", …)`` starts one at the test's cluster."""
+    """``run("--directory", …)`` starts a bookie of the test's cluster."""
     begin_cluster(chroot)
     started = []
 
@@ -98,7 +98,7 @@ def page(port: object, path: str) -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
-def test_it_comes_back_as_itself_after_a_kill_and_ends_cleanly(run, chroot, tmp_path):
+def test_killed_bookie_restarts_with_its_identity_and_stops_cleanly(run, chroot, tmp_path):
     port = free_port()
     options = ("--directory", tmp_path / "a", "--port", port, "--metrics-port", free_port())
     first = run(*options, "--create")
@@ -112,7 +112,7 @@ def test_it_comes_back_as_itself_after_a_kill_and_ends_cleanly(run, chroot, tmp_
         with bookkeeper.create_ledger(1, 1, 1) as ledger:
             ledger.append(b"entry")
         first.end(signal.SIGKILL)
-        # A cookie lies there now, so nothing has to be asked for.
+        # The directory has a cookie now, so no --create is needed.
         second = run(*options)
         again = second.serving()
         assert again["bookie_id"] == told["bookie_id"] and again["incarnation"] != told["incarnation"]
@@ -123,9 +123,9 @@ def test_it_comes_back_as_itself_after_a_kill_and_ends_cleanly(run, chroot, tmp_
     assert not list((tmp_path / "a").glob("lease.sock")), "a clean stop leaves no socket"
 
 
-def test_the_end_of_its_terminal_ends_it_cleanly(run, chroot, tmp_path):
-    """It left no word, and the next start had to look for what was lost."""
-    # Whoever runs the tests may have had it ignored.
+def test_sighup_stops_the_bookie_cleanly(run, chroot, tmp_path):
+    """SIGHUP killed the bookie without a log line, and the next start had to search for lost entries."""
+    # The shell that runs the tests may ignore SIGHUP.
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     try:
         bookie = run("--zookeeper", chroot, "--directory", str(tmp_path / "disk"), "--create")
@@ -135,7 +135,7 @@ def test_the_end_of_its_terminal_ends_it_cleanly(run, chroot, tmp_path):
     assert bookie.end(signal.SIGHUP) == 0
 
 
-def test_a_new_bookie_is_made_only_if_that_is_asked_for(run, tmp_path):
+def test_new_bookie_is_created_only_with_create_or_a_bookie_id(run, tmp_path):
     unasked = run("--directory", tmp_path / "a")
     assert unasked.ended() == 2
     assert "no bookie's cookie lies there" in unasked.last_line and "--create" in unasked.last_line
@@ -145,7 +145,7 @@ def test_a_new_bookie_is_made_only_if_that_is_asked_for(run, tmp_path):
     assert named.end(signal.SIGINT) == 0
 
 
-def test_an_empty_disk_where_the_cookie_knows_one_is_refused_with_the_way_out(run, chroot, tmp_path):
+def test_empty_disk_of_a_known_bookie_is_refused_with_the_remedy(run, chroot, tmp_path):
     options = ("--directory", tmp_path / "disk" / "bookie", "--bookie-id", "bookie-0")
     first = run(*options)
     first.serving()
@@ -162,7 +162,7 @@ def test_an_empty_disk_where_the_cookie_knows_one_is_refused_with_the_way_out(ru
     assert run(*options).serving()["bookie_id"] == "bookie-0"
 
 
-def test_two_on_one_host_and_ports_that_are_taken(run, tmp_path):
+def test_two_bookies_run_on_one_host_and_ports_in_use_are_reported(run, tmp_path):
     ports = [free_port() for _ in range(4)]
     both = [
         run("--directory", tmp_path / f"{k}", "--create", "--port", ports[2 * k], "--metrics-port", ports[2 * k + 1])
@@ -180,17 +180,17 @@ def test_two_on_one_host_and_ports_that_are_taken(run, tmp_path):
     assert fifth.ended() == 2 and f"in use by process {both[0].process.pid}" in fifth.last_line
 
 
-def test_without_zookeeper_it_ends_soon_and_says_so(run, tmp_path):
+def test_bookie_without_zookeeper_exits_and_names_the_address(run, tmp_path):
     nowhere = f"127.0.0.1:{free_port()}"
     port = free_port()
     alone = run("--directory", tmp_path / "a", "--create", "--metrics-port", port, zookeeper=nowhere)
     assert alone.ended() == 2
     assert nowhere in alone.last_line and alone.last_line.startswith("bookspark: ")
-    # The first start did not come to its end, so this is one.
+    # The first start failed, so --create is still needed.
     assert run("--directory", tmp_path / "a", "--create").serving()
 
 
-def test_nobody_claims_it_and_it_serves_on_though_nobody_keeps_it(run, chroot, tmp_path):
+def test_bookie_serves_without_a_lease_holder_and_refuses_claims(run, chroot, tmp_path):
     settings = tmp_path / "bookspark.toml"
     settings.write_text("[bookie]\nlease_seconds = 0.2\n")
     running = run("--directory", tmp_path / "a", "--create", config=settings)
@@ -201,7 +201,7 @@ def test_nobody_claims_it_and_it_serves_on_though_nobody_keeps_it(run, chroot, t
     stays(lambda: running.process.poll() is None, 1.0)
 
 
-def test_it_ends_cleanly_while_it_heals(run, chroot, tmp_path):
+def test_sigterm_stops_a_healing_bookie_cleanly(run, chroot, tmp_path):
     settings = tmp_path / "bookspark.toml"
     later = "background_sync_interval_ms = 3600000\nbackground_sync_bytes = 1099511627776\n"
     settings.write_text(f"[bookie]\njournal_write_data = false\nhealing_bytes_per_second = 1000\n{later}")
@@ -220,7 +220,7 @@ def test_it_ends_cleanly_while_it_heals(run, chroot, tmp_path):
         assert second.end() == 0
 
 
-def test_a_signal_while_it_waits_for_zookeeper_ends_it(run, tmp_path):
+def test_signal_ends_a_bookie_that_waits_for_zookeeper(run, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         nowhere = f"127.0.0.1:{silent.getsockname()[1]}"
         waiting = run("--directory", tmp_path / "a", "--create", zookeeper=nowhere)

@@ -1,4 +1,4 @@
-"""Whatever ends a commit thread ends its bookie: with status 2, the reason in the last line, and the trace in the log."""
+"""An exception in a commit thread ends its bookie: the reason is the last line of the log, below the stack trace."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.system.cluster.broken_daemon import BREAK, PLACE
         ("thread", "ended with MemoryError: on purpose"),
     ],
 )
-def test_a_defect_of_the_commit_thread_ends_the_bookie_with_the_reason(new_chroot, monkeypatch, place, why):
+def test_exception_in_the_commit_thread_ends_the_bookie_with_the_reason(new_chroot, monkeypatch, place, why):
     with LocalCluster(bookies=1, zookeeper=new_chroot()) as cluster, cluster.bookkeeper() as client:
         (bookie,) = cluster.bookies
         bookie.stop()
@@ -37,7 +37,7 @@ def test_a_defect_of_the_commit_thread_ends_the_bookie_with_the_reason(new_chroo
         last = text.splitlines()[-1]
         assert last.startswith("bookspark bookie: ") and why in last and "start the bookie again" in last
         assert "Traceback" in text
-        # Its process is gone; this closes the connection to its lease.
+        # Its process is gone; kill() closes the connection to its lease.
         bookie.kill()
         bookie.start()
         assert [entry.payload for entry in client.open_ledger(ledger.ledger_id).read(0, 0)] == [b"well"]

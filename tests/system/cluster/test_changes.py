@@ -44,12 +44,12 @@ def five(new_chroot: Callable[[], str]) -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def client(five: LocalCluster) -> BookKeeper:
-    """It waits for a bookie that is slow on a busy machine, and changes no ensemble for it."""
+    """Waits for a bookie that is slow on a busy machine, rather than change the ensemble."""
     return five.bookkeeper(answer_timeout_seconds=SECONDS_MAX, bookie_stall_seconds=SECONDS_MAX)
 
 
 class Load:
-    """A writer that goes from ledger to ledger, and readers of what is confirmed."""
+    """A writer that fills ledger after ledger, and readers of confirmed entries."""
 
     def __init__(self, cluster: LocalCluster, readers: int = 2) -> None:
         self._client = cluster.bookkeeper()
@@ -111,7 +111,7 @@ class Load:
 
 
 def filled(client: BookKeeper, count: int = 12) -> list[int]:
-    """Closed ledgers, of which no copy is under way any more."""
+    """Closed ledgers with all copies written."""
     ids = []
     for _ in range(count):
         with client.create_ledger() as ledger:
@@ -129,7 +129,8 @@ def apply(cluster: LocalCluster, client: BookKeeper, wanted: Wanted, config: Cha
 
 
 def stands_for(words: str, cluster: LocalCluster, client: BookKeeper, wanted: Wanted) -> None:
-    """The change comes to stand, and says why. On a busy machine it may stand before it has come so far: then go on with it."""
+    """The change stalls, and the error gives the reason. On a busy machine it may stall before it has come so far: then
+    continue it."""
     short = ChangesConfig(poll_seconds=0.1, confirm_seconds=0.1, stall_seconds=1.0)
 
     def stands() -> re.Match[str] | None:
@@ -141,7 +142,7 @@ def stands_for(words: str, cluster: LocalCluster, client: BookKeeper, wanted: Wa
 
 
 def holders(client: BookKeeper, ledger_id: int) -> dict[str, int]:
-    """How many entries of the ledger each bookie lists."""
+    """The number of entries of the ledger that each bookie lists."""
     found: dict[str, int] = {}
     for bookie in client.metadata.bookies():
         table = client.list_ranges(bookie, ledger_id).to_pylist()
@@ -157,12 +158,12 @@ def read_only(client: BookKeeper, cluster: LocalCluster) -> list[str]:
 
 @contextmanager
 def lacking(client: BookKeeper, cluster: LocalCluster) -> Iterator[tuple[int, LocalBookie, LocalBookie]]:
-    """A closed ledger with an ack quorum of copies: its record names three bookies, and one of them never got its entries."""
+    """A closed ledger with an ack quorum of copies: its metadata names three bookies, and one of them never got its entries."""
     by_id = {one.bookie_id: one for one in cluster.bookies}
     ledger = client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
     ledger.append(b"on all")
     names = ledger.metadata.last_fragment.ensemble
-    # It was acknowledged by two of them.
+    # An ack quorum of two acknowledged the first entry; wait for the third copy.
     await_that(lambda: holders(client, ledger.ledger_id) == dict.fromkeys(names, 1))
     deaf = by_id[names[2]]
     deaf.suspend()
@@ -187,11 +188,13 @@ def test_a_rolling_restart_under_load_fails_no_append_and_loses_no_row(five: Loc
     assert read_only(client, five) == []
 
 
-def test_a_rolling_upgrade_under_load(five: LocalCluster, client: BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rolling_upgrade_under_load_skips_upgraded_bookies_and_loses_no_row(
+    five: LocalCluster, client: BookKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
     names = frozenset(one.bookie_id for one in five.bookies)
     monkeypatch.setattr(launch, "DAEMON", "tests.system.cluster.newer_daemon")
     five.bookies[3].stop()
-    five.bookies[3].start()  # one that was upgraded before
+    five.bookies[3].start()  # an already upgraded bookie
     pid = five.bookies[3].pid
     with Load(five) as load:
         record = apply(five, client, Wanted(restart=names, version=VERSION))
@@ -200,9 +203,7 @@ def test_a_rolling_upgrade_under_load(five: LocalCluster, client: BookKeeper, mo
     assert five.bookies[3].pid == pid and record.steps == 3 * 4 and record.moved_bytes == 0
 
 
-def test_a_bookie_that_comes_back_with_the_old_version_stops_the_upgrade(
-    five: LocalCluster, client: BookKeeper
-) -> None:
+def test_bookie_that_restarts_with_the_old_version_stops_the_upgrade(five: LocalCluster, client: BookKeeper) -> None:
     names = sorted(one.bookie_id for one in five.bookies)
     pids = {one.bookie_id: one.pid for one in five.bookies}
     with pytest.raises(BookieError, match=rf"{names[0]} was restarted and runs version .*, not {VERSION}"):
@@ -210,7 +211,7 @@ def test_a_bookie_that_comes_back_with_the_old_version_stops_the_upgrade(
     assert [one.bookie_id for one in five.bookies if one.pid != pids[one.bookie_id]] == [names[0]]
 
 
-def test_a_bookie_leaves_for_good_under_load(five: LocalCluster, client: BookKeeper) -> None:
+def test_removed_bookie_leaves_under_load_and_its_copies_move(five: LocalCluster, client: BookKeeper) -> None:
     ids = filled(client)
     leaving = five.bookies[0]
     with Load(five, readers=1) as load:
@@ -224,7 +225,7 @@ def test_a_bookie_leaves_for_good_under_load(five: LocalCluster, client: BookKee
     assert record.moves > 0
 
 
-def test_a_bookie_moves_to_another_and_only_its_copies_are_copied(five: LocalCluster, client: BookKeeper) -> None:
+def test_move_to_a_new_bookie_copies_only_the_old_bookies_entries(five: LocalCluster, client: BookKeeper) -> None:
     ids = filled(client)
     old = five.bookies[0].bookie_id
     held = sum(holders(client, one).get(old, 0) for one in ids)
@@ -235,7 +236,7 @@ def test_a_bookie_moves_to_another_and_only_its_copies_are_copied(five: LocalClu
     assert old not in client.metadata.list_cookies()
 
 
-def test_new_bookies_get_their_part(five: LocalCluster, client: BookKeeper) -> None:
+def test_balance_gives_a_new_bookie_its_share_of_entries(five: LocalCluster, client: BookKeeper) -> None:
     ids = filled(client, 30)
     five.add_bookie()
     apply(five, client, Wanted(balance=True))
@@ -251,7 +252,7 @@ def holders_named(client: BookKeeper, ledger_id: int) -> dict[str, int]:
     return dict.fromkeys(metadata.bookies(), metadata.last_entry_id + 1)
 
 
-def test_a_disk_is_replaced_and_its_copies_come_back(five: LocalCluster, client: BookKeeper) -> None:
+def test_replaced_disk_gets_its_copies_back(five: LocalCluster, client: BookKeeper) -> None:
     ids = filled(client)
     bookie = five.bookies[1]
     before = {one: holders(client, one).get(bookie.bookie_id, 0) for one in ids}
@@ -263,8 +264,10 @@ def test_a_disk_is_replaced_and_its_copies_come_back(five: LocalCluster, client:
     assert {one: holders(client, one).get(bookie.bookie_id, 0) for one in ids} == before
 
 
-def test_copies_that_only_the_record_knows_of_do_not_count(five: LocalCluster, client: BookKeeper) -> None:
-    """An entry with an ack quorum of copies is on two of the three bookies that the record names."""
+def test_copies_named_in_metadata_but_missing_on_the_bookie_do_not_count(
+    five: LocalCluster, client: BookKeeper
+) -> None:
+    """An entry with an ack quorum of copies is on two of the three bookies that the metadata names."""
     client.metadata.underreplication.disable()
     with lacking(client, five) as (ledger_id, bookie, deaf):
         pid = bookie.pid
@@ -277,7 +280,9 @@ def test_copies_that_only_the_record_knows_of_do_not_count(five: LocalCluster, c
         assert holders(client, ledger_id)[deaf.bookie_id] == 6
 
 
-def test_whoever_applies_a_change_may_be_killed(five: LocalCluster, client: BookKeeper, tmp_path: Path) -> None:
+def test_change_is_completed_after_its_process_was_killed(
+    five: LocalCluster, client: BookKeeper, tmp_path: Path
+) -> None:
     filled(client, 4)
     settings = tmp_path / "settings.toml"
     settings.write_text(
@@ -302,7 +307,7 @@ def test_whoever_applies_a_change_may_be_killed(five: LocalCluster, client: Book
     assert read_only(client, five) == []
 
 
-def test_an_idle_writer_keeps_its_bookie_up_and_the_change_says_so(five: LocalCluster, client: BookKeeper) -> None:
+def test_change_waits_for_an_idle_writer_and_names_its_ledger(five: LocalCluster, client: BookKeeper) -> None:
     ledger = client.create_ledger()
     ledger.append(b"and nothing more")
     name = ledger.metadata.last_fragment.ensemble[0]
@@ -319,7 +324,7 @@ def test_an_idle_writer_keeps_its_bookie_up_and_the_change_says_so(five: LocalCl
     ledger.close()
 
 
-def test_a_metadata_store_that_hiccups_does_not_end_a_change(
+def test_change_survives_failed_calls_of_the_metadata_store(
     five: LocalCluster, client: BookKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, calls = Looking.look, []
@@ -337,9 +342,9 @@ def test_a_metadata_store_that_hiccups_does_not_end_a_change(
     assert bookie.pid != pid and read_only(client, five) == []
 
 
-def test_one_at_a_time_applies_a_change(five: LocalCluster, client: BookKeeper) -> None:
+def test_second_process_cannot_apply_a_change_at_the_same_time(five: LocalCluster, client: BookKeeper) -> None:
     hasty = five.bookkeeper(metadata_session_timeout_seconds=2.0)
-    # The first one goes on for ever: the other one gives up after two of its own sessions.
+    # The first process never ends; the second gives up after two of its own sessions.
     with (
         Applying(client, LocalHands(five.bookies), QUICK),
         pytest.raises(BookieError, match="applies a change of this cluster"),

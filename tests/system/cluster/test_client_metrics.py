@@ -1,4 +1,4 @@
-"""What a client tells Prometheus."""
+"""Prometheus metrics of a client."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.awaiting import await_that
 
 
 def scrape(registry):
-    """The names of the families, and the samples by name and labels but ``client``."""
+    """Names of the families, and samples by name and labels except ``client``."""
     families = list(text_string_to_metric_families(prometheus_client.generate_latest(registry).decode()))
     names = {f"{one.name}_total" if one.type == "counter" else one.name for one in families}
     samples = [sample for family in families for sample in family.samples]
@@ -22,9 +22,9 @@ def scrape(registry):
     }
 
 
-def test_what_a_client_tells(new_chroot):
+def test_client_metrics_match_its_calls(new_chroot):
     with LocalCluster(bookies=3, zookeeper=new_chroot()) as cluster:
-        # No explicit LAC is under way when figures are looked at, and nobody leaves quarantine.
+        # Long intervals: no explicit LAC is sent during a scrape, and no bookie leaves quarantine.
         options = {"explicit_lac_interval_seconds": 3600.0, "quarantine_seconds": 3600.0}
         bookkeeper = cluster.bookkeeper(client_name="writer", **options)
         registry = prometheus_client.CollectorRegistry()
@@ -50,7 +50,7 @@ def test_what_a_client_tells(new_chroot):
         next(one for one in cluster.bookies if one.bookie_id == lost).kill()
         ledger.append(b"entry")
         assert scrape(registry)[1]["bookspark_client_ensemble_changes_total",] == 1
-        # The fence goes to each of the three, so to the one that is gone.
+        # The fence goes to all three bookies, including the killed bookie.
         bookkeeper.open_ledger(abandoned.ledger_id)
         await_that(lambda: scrape(registry)[1]["bookspark_client_failed_connections_total",] > 0)
         assert scrape(registry)[1]["bookspark_client_quarantined_bookies",] == 1

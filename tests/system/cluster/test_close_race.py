@@ -12,15 +12,15 @@ from tests.soak.close_race import races
 ROUNDS = 50
 
 
-def test_what_returned_is_in_the_ledger_and_what_raised_is_not(local_cluster):
+def test_ledger_closed_during_appends_holds_exactly_the_successful_ones(local_cluster):
     with local_cluster.bookkeeper() as writer, local_cluster.bookkeeper() as recoverer:
         counts = races(writer, recoverer, ROUNDS)
     assert counts["rounds"] == ROUNDS
     assert counts["closed by its writer"] > 0 and counts["raised"] > 0 and counts["returned"] > 0
 
 
-def test_an_append_that_is_just_being_taken_in_is_part_of_the_ledger_that_is_closed(local_cluster, monkeypatch):
-    """Between the look whether the handle is closed and the queue: a close that went past would leave it without an end."""
+def test_close_waits_for_an_append_that_is_being_queued(local_cluster, monkeypatch):
+    """The append has checked that the handle is open and is not in the queue yet: a close at that moment would never end it."""
     with local_cluster.bookkeeper() as client, ThreadPoolExecutor(1) as pool:
         ledger = client.create_ledger()
         ledger.append(b"0")

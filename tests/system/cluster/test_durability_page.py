@@ -1,8 +1,8 @@
-"""``docs/durability.md``: each cell of its table, as the page says it.
+"""Each cell of the table in ``docs/durability.md``, on real bookies.
 
-Every entry is where the choice puts it and nowhere else: the third bookie of the write set gets no add, unless the ledger is
-to be closed with all copies. Then the writer dies, bookies are hit, and somebody else opens the ledger. Cells that are about the
-same blow to the same cluster take it together.
+Every entry is exactly where the options put it: the third bookie of the write set gets no add, unless the ledger is to be
+closed with all copies. Then the writer dies, bookies fail, and another client opens the ledger. Cells that share the same
+failure of the same cluster run together.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class Cell(NamedTuple):
 
     @property
     def hit(self) -> int:
-        """How many bookies are hit; where nothing is promised, one, to see that this is no understatement."""
+        """The number of failed bookies. A cell without a promise takes 1, to show that entries are then lost."""
         return COUNTS[self.promise] or 1
 
     @property
     def struck_with(self) -> tuple[bool, str, bool, int]:
-        """What cells that share a blow have in common. Those that nothing is promised of are alone: the ledgers of a bookie share
-        its log and so their syncs, and one that acknowledged PD adds unsynced vouches for nothing after a crash."""
+        """Key of the cells that share a failure. Cells without a promise run apart: ledgers of a bookie share its log and so
+        its syncs, and a bookie that acknowledged PD adds unsynced vouches for nothing after a crash."""
         return self.journal, self.blow, self.promise != "none", self.hit
 
 
@@ -61,7 +61,7 @@ def cells() -> Iterator[Cell]:
 CELLS = list(cells())
 
 
-def test_the_page_has_a_cell_for_each_combination():
+def test_durability_page_has_a_cell_for_each_combination():
     told = {cell[:5] for cell in CELLS}
     assert len(CELLS) == len(told) == 2 * 2 * 2 * len(STAGES) * len(BLOWS)
     assert {cell.promise for cell in CELLS} == set(COUNTS)
@@ -69,7 +69,7 @@ def test_the_page_has_a_cell_for_each_combination():
 
 @pytest.fixture(scope="module")
 def clusters(new_chroot: Callable[[], str]):
-    """With and without a journal, made when asked for."""
+    """Clusters with and without a journal, started at first use."""
     running: dict[bool, FaultyCluster] = {}
 
     def cluster(journal):
@@ -85,12 +85,12 @@ def clusters(new_chroot: Callable[[], str]):
 
 @pytest.fixture(scope="module")
 def found_after(clusters):
-    """What is found of the ledgers of all cells of one blow: by cell, the payloads or the error."""
+    """Outcome for the ledgers of all cells of a failure: by cell, the payloads or the error."""
 
     @cache
     def found(journal, blow, promised, hit):
         cluster = clusters(journal)
-        # An idle writer would tell its LAC, and with that record a bookie syncs what a cut is to take.
+        # An idle writer would send its LAC, and with that record a bookie syncs the data that a power cut should take.
         writer = cluster.bookkeeper(
             client_name="writer", answer_timeout_seconds=60.0, explicit_lac_interval_seconds=3600.0
         )
@@ -100,7 +100,7 @@ def found_after(clusters):
         strike(cluster, blow, hit)
         reader = cluster.bookkeeper(client_name="reader", answer_timeout_seconds=20.0, recovery_timeout_seconds=300.0)
         outcome = {cell: opened(cluster, reader, ledger_id, cell) for cell, ledger_id in ledgers.items()}
-        # The next ledgers are not for a bookie whose disk was lost: recovery would ask it, and not the third one that is there.
+        # The next ledgers must not name a bookie whose disk was lost: recovery would ask it instead of the third bookie.
         await_that(lambda: set(reader.metadata.bookies()) == {bookie.bookie_id for bookie in cluster.bookies})
         reader.close()
         return outcome
@@ -113,7 +113,7 @@ def payloads(cell):
 
 
 def written(cluster, writer, cell):
-    """A ledger at the cell's stage, without a copy more than is promised."""
+    """A ledger at the cell's stage, with no more copies than promised."""
     ledger = writer.create_ledger(WQ, WQ, AQ, ledger_type=cell.ledger_type, replication=cell.replication)
     if cell.stage == "close" and cell.replication == "guaranteed":
         ledger.append_batch(payloads(cell))
@@ -128,14 +128,15 @@ def written(cluster, writer, cell):
 
 
 def strike(cluster, blow, hit):
-    """The first bookies are hit, which hold everything. A disk that is lost is replaced by an empty one: a new bookie."""
+    """The first ``hit`` bookies fail; they hold everything. A lost disk is replaced by an empty one, which makes a new
+    bookie."""
     bookies = cluster.bookies[:hit]
     if blow == "host":
         cut_power(*bookies)
         return
     for bookie in bookies:
         if blow == "disk":
-            bookie.stop()  # and so its registration is gone; of its data nothing is left in any case
+            bookie.stop()  # so its registration is gone; the wipe removes its data in any case
             bookie.wipe()
         else:
             bookie.kill()
@@ -151,7 +152,7 @@ def opened(cluster, reader, ledger_id, cell):
 
     if cell.promise != "none":
         return found()
-    # Its one copy that is left is not the first that recovery hears of: it is asked once both others have answered.
+    # The bookie with the last copy must not answer recovery first: it is asked once both others have answered.
     reads = {"kind": Kind.READ, "client": "reader", "ledger_id": ledger_id}
     first, left, last = (bookie.bookie_id for bookie in cluster.bookies)
     answers = [cluster.wire.delay(0.0, bookie=other, response=True, **reads) for other in (first, last)]
@@ -164,7 +165,7 @@ def opened(cluster, reader, ledger_id, cell):
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: " ".join(map(str, cell)))
-def test_cell(found_after, cell):
+def test_cell_of_the_durability_page_holds(found_after, cell):
     outcome = found_after(*cell.struck_with)[cell]
     if cell.promise == "none":
         assert outcome == payloads(cell)[: len(outcome)]
@@ -173,12 +174,12 @@ def test_cell(found_after, cell):
 
 
 @pytest.mark.parametrize("journal", [True, False])
-def test_none_is_no_understatement(found_after, journal):
+def test_cells_without_a_promise_do_lose_entries(found_after, journal):
     outcomes = found_after(journal, "host", False, 1)
     assert any(outcomes[cell] != payloads(cell) for cell in outcomes)
 
 
-def test_one_acknowledgement_without_a_journal_is_warned_of(clusters, caplog):
+def test_ack_quorum_1_without_a_journal_gives_a_warning(clusters, caplog):
     client = clusters(False).bookkeeper()
     client.create_ledger(WQ, WQ, AQ)
     assert "ack_quorum" not in caplog.text

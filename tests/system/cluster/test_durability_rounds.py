@@ -10,7 +10,7 @@ from tests.soak.durability import MODES, durability
 
 @pytest.mark.acceptance
 @pytest.mark.timeout(600)
-def test_each_mode_under_faults_and_power_cuts(new_chroot):
+def test_each_durability_mode_keeps_its_guarantee_under_faults_and_power_cuts(new_chroot):
     never = {"background_sync_interval_ms": 3_600_000, "background_sync_bytes": 1 << 30}
     with FaultyCluster(bookies=5, **never, zookeeper=new_chroot()) as cluster:
         counts = durability(cluster, 2 * len(MODES))

@@ -30,7 +30,7 @@ def read_all(bookkeeper, ledger_id):
     return [entry.payload for entry in bookkeeper.open_ledger(ledger_id).read()]
 
 
-def test_one_failure_is_one_metadata_write_and_the_writer_goes_on(bookkeeper, cluster):
+def test_bookie_failure_costs_one_metadata_write_and_the_writer_continues(bookkeeper, cluster):
     ledger = bookkeeper.create_ledger(ack_quorum=3)
     before = bookkeeper.metadata.read_ledger(ledger.ledger_id).version
     ledger.append_batch([b"%d" % i for i in range(100)])
@@ -46,7 +46,7 @@ def test_one_failure_is_one_metadata_write_and_the_writer_goes_on(bookkeeper, cl
     assert read_all(bookkeeper, ledger.ledger_id) == [b"%d" % i for i in range(1100)]
 
 
-def test_a_second_failure_while_the_first_is_handled(bookkeeper, cluster):
+def test_writer_continues_after_two_bookies_fail_at_once(bookkeeper, cluster):
     ledger = bookkeeper.create_ledger(ack_quorum=2)
     ledger.append(b"0")
     for position in (0, 2):
@@ -57,7 +57,7 @@ def test_a_second_failure_while_the_first_is_handled(bookkeeper, cluster):
     assert read_all(bookkeeper, ledger.ledger_id) == [b"%d" % i for i in range(500)]
 
 
-def test_what_re_replication_changed_meanwhile_is_merged_with(bookkeeper, cluster):
+def test_ensemble_change_merges_with_concurrent_re_replication(bookkeeper, cluster):
     ledger = bookkeeper.create_ledger(ack_quorum=3)
     ledger.append_batch([b"%d" % i for i in range(100)])
     first = of_ensemble(cluster, ledger, 0)
@@ -77,7 +77,7 @@ def test_what_re_replication_changed_meanwhile_is_merged_with(bookkeeper, cluste
     assert read_all(bookkeeper, ledger.ledger_id) == [b"%d" % i for i in range(102)]
 
 
-def test_every_bookie_of_the_ensemble_in_turn(bookkeeper, cluster):
+def test_ledger_survives_the_failure_of_each_bookie_in_turn(bookkeeper, cluster):
     ledger = bookkeeper.create_ledger(ack_quorum=3)
     expected = [b"first"]
     ledger.append(expected[0])
@@ -93,7 +93,7 @@ def test_every_bookie_of_the_ensemble_in_turn(bookkeeper, cluster):
     assert read_all(bookkeeper, ledger.ledger_id) == expected
 
 
-def test_a_hung_bookie_is_replaced_after_the_answer_timeout(cluster):
+def test_hung_bookie_is_replaced_after_the_answer_timeout(cluster):
     client = cluster.bookkeeper(answer_timeout_seconds=3.0)
     ledger = client.create_ledger(ack_quorum=3)
     ledger.append(b"0")
@@ -104,7 +104,7 @@ def test_a_hung_bookie_is_replaced_after_the_answer_timeout(cluster):
     ledger.close()
 
 
-def test_a_delayed_change_waits_until_an_ack_quorum_needs_it(cluster):
+def test_delayed_ensemble_change_waits_until_an_ack_quorum_needs_it(cluster):
     client = cluster.bookkeeper(delay_ensemble_change=True)
     ledger = client.create_ledger(ack_quorum=2)
     ledger.append(b"0")
@@ -118,7 +118,7 @@ def test_a_delayed_change_waits_until_an_ack_quorum_needs_it(cluster):
     assert read_all(client, ledger.ledger_id) == [b"0", b"1", b"2"]
 
 
-def test_an_ensemble_change_of_a_recovered_ledger_fences_the_writer(bookkeeper, cluster):
+def test_ensemble_change_of_a_recovered_ledger_fences_the_writer(bookkeeper, cluster):
     from bookspark import errors
 
     ledger = bookkeeper.create_ledger(ack_quorum=3)
@@ -129,14 +129,14 @@ def test_an_ensemble_change_of_a_recovered_ledger_fences_the_writer(bookkeeper, 
         ledger.append(b"1")
 
 
-def test_a_spare_that_appears_is_used(bookkeeper, cluster):
+def test_spare_bookie_that_joins_later_is_used(bookkeeper, cluster):
     ledger = bookkeeper.create_ledger(ensemble_size=5, write_quorum=5, ack_quorum=4)
     ledger.append(b"0")
     dead = of_ensemble(cluster, ledger, 3)
     dead.kill()
     assert ledger.append(b"1") == 1
     spare = cluster.add_bookie()
-    # The appends don't wait for the change, as an ack quorum of four is there without the spare.
+    # The appends don't wait for the change, because an ack quorum of four exists without the spare.
     deadline, count = time.monotonic() + SECONDS_MAX, 2
     while spare.bookie_id not in ledger.metadata.last_fragment.ensemble:
         assert time.monotonic() < deadline
@@ -146,8 +146,8 @@ def test_a_spare_that_appears_is_used(bookkeeper, cluster):
     assert read_all(bookkeeper, ledger.ledger_id) == [b"%d" % i for i in range(count)]
 
 
-def test_recovery_replaces_bookies_that_are_gone(bookkeeper, cluster):
-    """Write-backs need all three here: with spares, recovery ends although one of the ensemble is dead."""
+def test_recovery_replaces_a_killed_bookie(bookkeeper, cluster):
+    """With an ack quorum of 3, write-backs need three bookies: recovery must take a spare."""
     quiet = cluster.bookkeeper(explicit_lac_interval_seconds=3600)
     ledger = quiet.create_ledger(ack_quorum=3)
     ledger.append_batch([b"%d" % i for i in range(100)])
@@ -159,8 +159,9 @@ def test_recovery_replaces_bookies_that_are_gone(bookkeeper, cluster):
     assert gone.bookie_id not in reader.metadata.last_fragment.ensemble
 
 
-def test_a_client_that_is_closed_during_a_change_prints_no_stack_trace(cluster, monkeypatch, caplog):
-    """After a kill and a close, one was printed for each of 1,500 ledgers: a thread of the client's own must not wait for it."""
+def test_client_closed_during_an_ensemble_change_prints_no_stack_trace(cluster, monkeypatch, caplog):
+    """After a kill and a close, a stack trace was printed for each of 1,500 ledgers, because a thread of the client must not
+    wait for the close."""
     with cluster.bookkeeper() as own:
         ledger = own.create_ledger(ack_quorum=3)
         asked, closed, answer = threading.Event(), threading.Event(), own.context.answer_from_store

@@ -1,4 +1,4 @@
-"""What an ensemble change holds back while it is under way, and what it may not lose."""
+"""Acknowledgements during an ensemble change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def cluster(faulty_cluster):
 
 
 class Gate:
-    """Holds a client's writes of ledger metadata until it is opened."""
+    """Holds a client's writes of ledger metadata until opened."""
 
     def __init__(self, client: BookKeeper) -> None:
         self.reached = threading.Semaphore(0)
@@ -54,8 +54,8 @@ def read_all(client, ledger_id):
     return [entry.payload for entry in client.open_ledger(ledger_id).read()]
 
 
-def test_no_append_is_acknowledged_while_a_change_is_in_flight(cluster, writer):
-    """Two of three have the entry, an ack quorum; but the new ensemble is not in the metadata yet."""
+def test_no_append_is_acknowledged_while_an_ensemble_change_is_in_flight(cluster, writer):
+    """Two of three bookies hold the entry, an ack quorum, but the metadata does not name the new ensemble yet."""
     ledger = writer.create_ledger(ack_quorum=2)
     ledger.append(b"0")
     victim, *others = ledger.metadata.last_fragment.ensemble
@@ -68,7 +68,7 @@ def test_no_append_is_acknowledged_while_a_change_is_in_flight(cluster, writer):
         acks.wait(len(acks.seen) + 1)
     acks.release()
     for bookie_id in others:
-        assert writer.bookie_status(bookie_id).bookie_id == bookie_id  # a later answer: the acks have arrived
+        assert writer.bookie_status(bookie_id).bookie_id == bookie_id  # a later response, so the acks have arrived
     assert not future.done()
     assert ledger.last_add_confirmed == 0
     gate.open()
@@ -79,7 +79,7 @@ def test_no_append_is_acknowledged_while_a_change_is_in_flight(cluster, writer):
     assert read_all(writer, ledger.ledger_id) == [b"0", b"1"]
 
 
-def test_a_second_failure_while_the_first_is_handled_makes_one_more_write(cluster, writer):
+def test_second_bookie_failure_during_a_change_adds_one_metadata_write(cluster, writer):
     ledger = writer.create_ledger(ack_quorum=2)
     ledger.append(b"0")
     first, second, third = ledger.metadata.last_fragment.ensemble
@@ -92,9 +92,9 @@ def test_a_second_failure_while_the_first_is_handled_makes_one_more_write(cluste
         acks.wait(len(acks.seen) + 1)
     cluster.bookie(second).kill()
     with pytest.raises(errors.ReadError):
-        writer.bookie_status(second)  # now it has been missed
+        writer.bookie_status(second)  # its failure has been noticed
     acks.release()
-    assert writer.bookie_status(third).bookie_id == third  # a later answer: its ack has arrived
+    assert writer.bookie_status(third).bookie_id == third  # a later response, so its ack has arrived
     assert not future.done()
     gate.open(2)
     assert future.result(_SECONDS_MAX) == 1
@@ -107,8 +107,9 @@ def test_a_second_failure_while_the_first_is_handled_makes_one_more_write(cluste
     assert read_all(writer, ledger.ledger_id) == [b"0", b"1"]
 
 
-def test_a_late_ack_of_a_replaced_bookie_does_not_count(cluster):
-    """Its ack is in the wire when it is replaced; the entry is then on one bookie only of those that the metadata name."""
+def test_late_ack_of_a_replaced_bookie_does_not_count(cluster):
+    """The bookie is replaced while its ack is on the wire. The entry is then on only one of the bookies that the metadata
+    names."""
     writer = cluster.bookkeeper(client_name="impatient", answer_timeout_seconds=3.0)
     ledger = writer.create_ledger(ack_quorum=2)
     ledger.append(b"0")
@@ -122,7 +123,7 @@ def test_a_late_ack_of_a_replaced_bookie_does_not_count(cluster):
         to_spares.wait(len(to_spares.seen) + 1)
     assert lost.seen and late.parked
     late.release()
-    assert writer.bookie_status(replaced).bookie_id == replaced  # a later answer: the ack has arrived
+    assert writer.bookie_status(replaced).bookie_id == replaced  # a later response, so the ack has arrived
     assert not future.done()
     to_spares.release()
     assert future.result(_SECONDS_MAX) == 1

@@ -1,4 +1,4 @@
-"""Disks that fail under a bookie that serves. (``scripts/soak rot`` has one of two.)"""
+"""Disks that fail under a serving bookie. (``scripts/soak rot`` has one of two disks fail.)"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.system.cluster import failing_disk_daemon
 
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bookies fail when they get SIGUSR1: the environment tells with which disks."""
+    """Bookies whose disks fail at SIGUSR1; the environment names the disks."""
     monkeypatch.setattr(launch, "DAEMON", failing_disk_daemon.__name__)
 
 
@@ -29,7 +29,7 @@ def fail(bookie: LocalBookie) -> None:
     await_that(lambda: failing_disk_daemon.FAILS in log.read_bytes())
 
 
-def test_a_bookie_whose_last_disk_fails_ends_and_says_why(
+def test_bookie_whose_last_disk_fails_ends_and_logs_the_reason(
     failing: None, new_chroot: Callable[[], str], tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(failing_disk_daemon.FAILING, str(tmp_path))

@@ -1,4 +1,4 @@
-"""Ledgers while bookies are killed, suspended and restarted, within what an ack quorum promises."""
+"""Ledgers while bookies are killed, suspended and restarted, within the guarantee of an ack quorum."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def read_all(bookkeeper, ledger_id):
     return [entry.payload for entry in bookkeeper.open_ledger(ledger_id).read()]
 
 
-def test_after_kill_9_of_every_bookie_all_that_was_acknowledged_is_there(bookkeeper, cluster):
+def test_acknowledged_entries_survive_kill_9_of_every_bookie(bookkeeper, cluster):
     ledger = bookkeeper.create_ledger()
     futures = [ledger.append_async(b"%d" % i) for i in range(3000)]
     futures[1000].result(SECONDS_MAX)
@@ -32,8 +32,8 @@ def test_after_kill_9_of_every_bookie_all_that_was_acknowledged_is_there(bookkee
     assert payloads == [b"%d" % i for i in range(len(payloads))]
 
 
-def test_what_was_acknowledged_survives_a_power_cut_of_every_bookie(bookkeeper, cluster):
-    """Acks come after the sync: cutting each log back to what was synced loses nothing."""
+def test_acknowledged_entries_survive_a_power_cut_of_every_bookie(bookkeeper, cluster):
+    """Acks follow the sync, so cutting each log back to its synced length loses nothing."""
     ledger = bookkeeper.create_ledger(ack_quorum=3)
     futures = [ledger.append_async(b"%d" % i) for i in range(3000)]
     futures[1000].result(SECONDS_MAX)
@@ -50,7 +50,7 @@ def test_what_was_acknowledged_survives_a_power_cut_of_every_bookie(bookkeeper, 
 def test_every_entry_that_a_killed_bookie_acked_is_readable_from_it(bookkeeper, cluster):
     bookie = cluster.bookies[0]
     identity = bookie.bookie_id
-    ledger = bookkeeper.create_ledger(ack_quorum=3)  # so that each acknowledgement is also this bookie's
+    ledger = bookkeeper.create_ledger(ack_quorum=3)  # so that each acknowledgement includes this bookie's
     ledger.append_batch([b"%d" % i for i in range(5000)])
     bookie.kill()
     bookie.start()
@@ -71,7 +71,7 @@ def test_every_entry_that_a_killed_bookie_acked_is_readable_from_it(bookkeeper, 
 
 
 def append_until_held(bookkeeper, ledger, bookie):
-    """Append until ``bookie`` has an entry, so that its writer is known to have reached it again. Returns the last entry id."""
+    """Append until ``bookie`` holds an entry, which shows that the writer has reached it again. Returns the last entry id."""
     deadline = time.monotonic() + SECONDS_MAX
     while time.monotonic() < deadline:
         last = ledger.append(b"with")
@@ -80,7 +80,7 @@ def append_until_held(bookkeeper, ledger, bookie):
     raise AssertionError(f"the writer does not find {bookie.bookie_id} again")
 
 
-def test_a_writer_goes_on_without_one_bookie_and_with_it_again(bookkeeper, cluster):
+def test_writer_continues_without_a_bookie_and_uses_it_again_when_back(bookkeeper, cluster):
     ledger = bookkeeper.create_ledger()
     ledger.append(b"before")
     cluster.bookies[1].kill()
@@ -99,7 +99,7 @@ def test_a_writer_goes_on_without_one_bookie_and_with_it_again(bookkeeper, clust
     ]
 
 
-def test_without_an_ack_quorum_or_spare_bookies_the_ledger_is_closed_at_its_last_confirmed_entry(bookkeeper, cluster):
+def test_ledger_without_ack_quorum_or_spares_is_closed_at_last_confirmed_entry(bookkeeper, cluster):
     ledger = bookkeeper.create_ledger()
     ledger.append(b"0")
     dead = cluster.bookies[:2]
@@ -114,7 +114,7 @@ def test_without_an_ack_quorum_or_spare_bookies_the_ledger_is_closed_at_its_last
     assert (metadata.closed, metadata.last_entry_id, metadata.length) == (True, 0, 1)
 
 
-def test_appends_that_hang_fail_at_the_deadline_with_the_names_of_who_is_missing(cluster):
+def test_hung_appends_fail_at_the_deadline_and_name_the_silent_bookies(cluster):
     client = cluster.bookkeeper(add_timeout_seconds=4.0, answer_timeout_seconds=30.0)
     ledger = client.create_ledger()
     ledger.append(b"0")
@@ -152,7 +152,7 @@ def test_the_fence_holds_after_all_bookies_restarted(bookkeeper, cluster):
         ledger.append(b"1")
 
 
-def test_recovery_needs_enough_bookies_and_can_be_tried_again(bookkeeper, cluster):
+def test_recovery_without_enough_bookies_fails_and_can_be_retried(bookkeeper, cluster):
     ledger = bookkeeper.create_ledger()
     ledger.append(b"0")
     for bookie in cluster.bookies[:2]:
@@ -164,7 +164,7 @@ def test_recovery_needs_enough_bookies_and_can_be_tried_again(bookkeeper, cluste
 
 
 def test_recovery_writes_back_to_an_ack_quorum(bookkeeper, cluster):
-    quiet = cluster.bookkeeper(explicit_lac_interval_seconds=3600)  # so that recovery has to look for the end itself
+    quiet = cluster.bookkeeper(explicit_lac_interval_seconds=3600)  # so that recovery must look for the end itself
     ledger = quiet.create_ledger(ack_quorum=2)
     cluster.bookies[0].kill()
     ledger.append_batch([b"%d" % i for i in range(100)])
@@ -176,8 +176,8 @@ def test_recovery_writes_back_to_an_ack_quorum(bookkeeper, cluster):
     assert held["last_entry_id"].to_pylist()[-1:] == [99], "the bookie that was away has the tail now"
 
 
-def test_a_handle_is_read_only_in_a_forked_process(bookkeeper):
-    """Spark forks its Python workers: a client opens connections of its own there (docs/architecture.md)."""
+def test_inherited_handle_is_read_only_in_a_forked_process(bookkeeper):
+    """Spark forks its Python workers: there a client opens connections of its own (docs/architecture.md)."""
     ledger = bookkeeper.create_ledger()
     ledger.append_batch([b"a", b"b"])
     ledger.flush_last_add_confirmed()

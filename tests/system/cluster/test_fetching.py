@@ -1,4 +1,4 @@
-"""Repairs of which the targets fetch the entries themselves (FETCH): no third process gets them."""
+"""Repairs in which the target bookie fetches the entries itself (FETCH)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def guarded(new_chroot, tmp_path_factory):
 
 @pytest.fixture
 def asked(monkeypatch):
-    """How often this process, which repairs, read entries, and had them fetched; and how much its reads asked for."""
+    """Counts the reads and fetches that this process, the repairing worker, requests, and the limits of its reads."""
     counts = {"reads": 0, "fetches": 0, "limits": set()}
 
     def counted(name, method):
@@ -79,8 +79,8 @@ def bookies_of(cluster, bookkeeper, ledger_id):
 
 
 def repaired(cluster, bookkeeper, ledger_id, lost, client=None, entries=ENTRIES, **options):
-    """Repair, and return what was copied. The lost bookie is started again, and has its copy still. The target is a new process:
-    for the one before, bookies that other tests stopped may still be in quarantine."""
+    """Repair, and return the copied counts. The lost bookie is started again and still holds its copy. The target is
+    restarted first: the old process may still hold bookies of other tests in quarantine."""
     for bookie in {*cluster.bookies} - {*bookies_of(cluster, bookkeeper, ledger_id)}:
         bookie.stop()
         bookie.start()
@@ -103,7 +103,7 @@ def repaired(cluster, bookkeeper, ledger_id, lost, client=None, entries=ENTRIES,
 
 
 def assert_readable_from_target_alone(cluster, bookkeeper, ledger_id, before):
-    """Also after the target was killed: its log has all that makes a ledger, the master key too."""
+    """Also after a kill of the target: its log holds the whole ledger, including the master key."""
     after = bookies_of(cluster, bookkeeper, ledger_id)
     [target] = [bookie for bookie in after if bookie not in before]
     others = [bookie for bookie in cluster.bookies if bookie is not target]
@@ -119,7 +119,7 @@ def assert_readable_from_target_alone(cluster, bookkeeper, ledger_id, before):
 
 
 @pytest.mark.parametrize("digest_type", ["CRC32C", "HMAC"])
-def test_the_target_fetches_and_the_repair_reads_nothing(cluster, asked, digest_type):
+def test_target_bookie_fetches_entries_and_the_worker_reads_none(cluster, asked, digest_type):
     with cluster.bookkeeper() as bookkeeper:
         ledger_id = closed(bookkeeper, digest_type)
         before = bookies_of(cluster, bookkeeper, ledger_id)
@@ -129,11 +129,11 @@ def test_the_target_fetches_and_the_repair_reads_nothing(cluster, asked, digest_
         assert_readable_from_target_alone(cluster, bookkeeper, ledger_id, before)
 
 
-def test_batches_are_copied_as_they_are_stored(cluster, asked):
+def test_entry_batches_are_copied_whole(cluster, asked):
     """Each run cut the batch in which it ended. Its source made two of it, at three times the cost of the whole copy."""
     with cluster.bookkeeper() as bookkeeper:
         ledger = bookkeeper.create_ledger(3, 3, 3)
-        # Two batches and a bit are as long as a run: whoever does not look cuts almost each of them.
+        # A run is slightly longer than two batches: a repair that ignores batch ends would cut almost each of them.
         for _ in range(21):
             ledger.append_batch([bytes(4000)] * 105)
         ledger.close()
@@ -151,7 +151,7 @@ def batches(bookkeeper, bookie_id, ledger_id):
     return sorted((row["first_entry_id"], row["last_entry_id"]) for row in rows)
 
 
-def test_where_batches_end_is_told_of_large_ones_only(cluster):
+def test_batch_ends_are_listed_for_large_batches_only(cluster):
     """A ledger of many short entries has a batch for each."""
     with cluster.bookkeeper() as bookkeeper:
         for entry_bytes, count in ((100, 20), (9_000, 2)):
@@ -184,7 +184,7 @@ def test_bookies_fetch_with_tls_and_the_secret(guarded, asked):
     ],
     ids=["an unknown bookie", "digests that do not match", "an unknown digest"],
 )
-def test_what_is_not_fetched_the_repair_reads(cluster, asked, monkeypatch, caplog, source, told):
+def test_worker_reads_entries_that_the_target_could_not_fetch(cluster, asked, monkeypatch, caplog, source, told):
     caplog.set_level("INFO")
     monkeypatch.setattr(copying, "FetchFrom", source)
     with cluster.bookkeeper() as bookkeeper:
@@ -196,8 +196,8 @@ def test_what_is_not_fetched_the_repair_reads(cluster, asked, monkeypatch, caplo
 
 
 @pytest.mark.parametrize("seconds", [1.0, 3.0])
-def test_a_source_that_hangs_does_not_make_the_target_look_as_if_it_hung(cluster, asked, seconds):
-    """The target waits for 5 s, and the repair waited for twice its own timeout."""
+def test_hung_source_bookie_does_not_put_the_target_in_quarantine(cluster, asked, seconds):
+    """The target waits for 5 s, and the worker waited for twice its own timeout."""
     with cluster.bookkeeper() as bookkeeper:
         ledger_id = closed(bookkeeper)
         lost, *sources = bookies_of(cluster, bookkeeper, ledger_id)
@@ -212,8 +212,8 @@ def test_a_source_that_hangs_does_not_make_the_target_look_as_if_it_hung(cluster
         assert target.bookie_id not in quarantined
 
 
-def test_an_older_bookie_that_knows_no_fetch_gets_its_copies_from_the_repair(cluster, asked, monkeypatch, caplog):
-    """It answers as any bookie does to a kind that it does not know."""
+def test_worker_copies_entries_to_an_older_bookie_without_fetch(cluster, asked, monkeypatch, caplog):
+    """An older bookie answers as any bookie does to an unknown kind of request."""
     caplog.set_level("INFO")
     made = LedgerRequests._header
     unknown = max(Kind) + 1
@@ -245,8 +245,8 @@ def repaired_without_looking(cluster, bookkeeper, ledger_id, lost, seconds):
             worker.stop()
 
 
-def test_with_a_bandwidth_limit_nothing_is_fetched(cluster, asked):
-    """The limit is kept by whoever copies."""
+def test_worker_with_a_bandwidth_limit_fetches_nothing(cluster, asked):
+    """The process that copies keeps the limit, so the worker must copy."""
     with cluster.bookkeeper() as bookkeeper:
         ledger_id = closed(bookkeeper)
         lost = bookies_of(cluster, bookkeeper, ledger_id)[0]
@@ -254,7 +254,7 @@ def test_with_a_bandwidth_limit_nothing_is_fetched(cluster, asked):
         assert asked["reads"] > 0 and asked["fetches"] == 0
 
 
-def test_who_does_not_know_the_master_key_has_nothing_fetched(cluster):
+def test_fetch_without_the_master_key_copies_nothing(cluster):
     with cluster.bookkeeper() as bookkeeper:
         ledger_id = closed(bookkeeper)
         holders = bookies_of(cluster, bookkeeper, ledger_id)

@@ -1,4 +1,4 @@
-"""What the tweaks of "Guaranteeing write quorum" protect from, on real bookies: the losses that come about without them."""
+"""Losses that the tweaks of "Guaranteeing write quorum" prevent, on real bookies."""
 
 from __future__ import annotations
 
@@ -33,9 +33,11 @@ def reader(cluster):
 
 
 @pytest.mark.parametrize(("policy", "kept"), [(WithoutPinning, []), (GuaranteedWriteQuorum, [b"e0"])])
-def test_figure_3_the_ensemble_is_changed_until_it_is_disjoint(cluster, reader, monkeypatch, policy, kept):
-    """Bookies that host a committed entry below WQ are pinned, and nothing is lost. Without that they leave before others have
-    it, though it had been acknowledged."""
+def test_figure_3_confirmed_entry_survives_ensemble_changes_only_with_pinning(
+    cluster, reader, monkeypatch, policy, kept
+):
+    """Bookies that host a confirmed entry below WQ (write quorum) are pinned. Without pinning they leave before others have
+    the entry, and it is lost though it was acknowledged."""
     monkeypatch.setattr(ledger_driver, "LedgerWriter", partial(LedgerWriter, replication=policy()))
     told = Story(cluster, "guaranteed")
     with told.loses("b3"):
@@ -46,7 +48,7 @@ def test_figure_3_the_ensemble_is_changed_until_it_is_disjoint(cluster, reader, 
     told.loses("b1", "b2")
     e1 = told.ledger.append_async(b"e1")
     told.cut("b1", "b2")
-    # The new ones have their names by the order in which they come.
+    # New bookies are named in the order in which they join.
     ensembles = [("b1", "b2", "b4")] if kept else [("b5", "b6", "b4"), ("b6", "b5", "b4")]
     await_that(lambda: told.fragments in [[(0, ensemble)] for ensemble in ensembles])
     assert not e1.done()
@@ -58,9 +60,9 @@ def test_figure_3_the_ensemble_is_changed_until_it_is_disjoint(cluster, reader, 
     assert replication_factors(reader, opened.metadata, len(kept)) == [3] * len(kept)
 
 
-def test_tweak_3_recovery_never_closes_below_the_highest_lac_heard(cluster, reader):
-    """Two bookies that the record names have nothing of the ledger, as if somebody had changed it and not copied. The third has
-    nothing either, but was told the LAC."""
+def test_tweak_3_recovery_never_closes_below_the_highest_known_lac(cluster, reader):
+    """The metadata names two bookies that hold nothing of the ledger, as if it had been changed without copying. The third
+    holds no entry either, but received the LAC."""
     told = Story(cluster, "guaranteed")
     told.loses("b3")
     for _ in range(5):
@@ -73,7 +75,7 @@ def test_tweak_3_recovery_never_closes_below_the_highest_lac_heard(cluster, read
     strangers = [bookie.bookie_id for bookie in cluster.bookies if bookie.bookie_id not in right.fragments[0].ensemble]
     wrong = replace(right, fragments=(Fragment(0, (*strangers[:2], told.id_of("b3"))),))
     reader.metadata.write_ledger(wrong, version)
-    # Or a coverage of both strangers would do.
+    # Otherwise the two empty bookies would be a coverage.
     cluster.wire.drop(Kind.READ_LAC, client="reader", bookie=strangers[0])
     with pytest.raises(
         errors.LedgerRecoveryError, match=r"entry 0 is confirmed, but seems absent.*Nothing was truncated"

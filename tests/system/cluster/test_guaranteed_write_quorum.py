@@ -1,7 +1,6 @@
-"""The figures of "Tweaking the BookKeeper protocol - Guaranteeing write quorum" over real bookies and a wire that a test holds.
+"""The figures of "Tweaking the BookKeeper protocol - Guaranteeing write quorum" over real bookies and a controlled wire.
 
-The same figures over the bare machines are in ``tests/scenarios``; figure 3, and what else the tweaks protect from, is in
-``test_guaranteed_protections``.
+The same figures over the bare machines are in ``tests/scenarios``; figure 3 is in ``test_guaranteed_protections``.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def healed(cluster):
 
 @pytest.fixture(scope="module")
 def auditor(cluster):
-    """A client that no rule is about."""
+    """A client that no rule affects."""
     return cluster.bookkeeper(client_name="auditor")
 
 
@@ -78,8 +77,8 @@ class TestFigures1And2:
         assert replication_factors(auditor, told.ledger.metadata, 4) == [2, 2, 2, 2]
 
 
-def test_figure_4_entries_from_the_first_one_below_wq_on_are_moved_into_the_next_fragment(story, auditor):
-    """The text: the above leaves entries 0 and 2 at WQ instead of AQ like in fig 1."""
+def test_figure_4_entries_from_the_first_below_wq_move_into_the_next_fragment(story, auditor):
+    """The paper: "the above leaves entries 0 and 2 at WQ instead of AQ like in fig 1"."""
     told = story()
     told.fails_on_the_next("b3")
     told.append()
@@ -128,7 +127,9 @@ class TestTweak1:
     """Ensemble changes."""
 
     @pytest.mark.parametrize(("replication", "withheld"), [("best_effort", True), ("guaranteed", False)])
-    def test_adds_go_on_completing_while_a_change_is_under_way(self, story, replication, withheld):
+    def test_adds_complete_during_an_ensemble_change_only_with_guaranteed_replication(
+        self, story, replication, withheld
+    ):
         told = story(replication)
         told.append()
         from_store, asked, go_on = told.client.context.answer_from_store, threading.Event(), threading.Event()
@@ -157,8 +158,8 @@ class TestTweak1:
         assert e2.result(SECONDS) == 2
         told.ledger.close()
 
-    def test_what_is_below_wq_is_kept_for_a_bookie_that_comes_back(self, story):
-        """No change is possible, for there are no spares; appends are acknowledged all the same."""
+    def test_entries_below_wq_are_kept_for_a_returning_bookie(self, story):
+        """Without spares no change is possible; appends are acknowledged all the same."""
         told = story()
         told.append()
         told.fully_replicated(0)
@@ -172,7 +173,7 @@ class TestTweak1:
         assert told.fragments == [(0, ("b1", "b2", "b3"))]
         told.ledger.close()
 
-    def test_what_is_below_wq_is_bounded(self, story):
+    def test_bytes_below_wq_are_bounded(self, story):
         told = story(bytes_in_flight_max=1 << 20, sync_bytes=1 << 19, add_timeout_seconds=4.0)
         told.append()
         told.without_spares()
@@ -182,23 +183,23 @@ class TestTweak1:
         with pytest.raises(errors.AddTimeoutError, match="600000 bytes wait for their 3 copies; bring back"):
             told.append()
         told.wire.heal()
-        # The bookie that is back has to have what it missed first, which may take longer than a call may.
+        # The returning bookie must first get the missed entries, which may take longer than a call may.
         await_that(lambda: [told.append()], despite=errors.AddTimeoutError)
         told.ledger.close()
 
 
 class TestTweak2:
-    """Closing ledgers: only complete a close once there are no remaining pending add ops."""
+    """Closing ledgers: "only complete a close once there are no remaining pending add ops"."""
 
     def five_at_aq(self, told):
-        """Five entries acknowledged by two bookies, and no third one."""
+        """Five entries acknowledged by two bookies, without a third copy."""
         with told.loses("b3"):
             told.append()
             told.cut("b3")
         for _ in range(4):
             told.append()
 
-    def test_either_keep_trying(self, story, auditor, cluster):
+    def test_close_keeps_trying_until_a_spare_bookie_starts(self, story, auditor, cluster):
         told = story()
         spares = [b for b in cluster.bookies if b.bookie_id not in told.ledger.metadata.last_fragment.ensemble]
         for bookie in spares:
@@ -214,7 +215,7 @@ class TestTweak2:
         assert told.ledger.metadata.state is LedgerState.CLOSED
         assert replication_factors(auditor, told.ledger.metadata, 5) == [3] * 5
 
-    def test_or_leave_the_ledger_open_for_a_later_ledger_recovery_operation(self, story, auditor):
+    def test_close_that_times_out_leaves_the_ledger_open_for_recovery(self, story, auditor):
         told = story()
         told.without_spares()
         self.five_at_aq(told)
@@ -228,7 +229,7 @@ class TestTweak2:
         assert reader.last_add_confirmed == 4
         assert replication_factors(auditor, reader.metadata, 5) == [3] * 5
 
-    def test_best_effort_closes_at_once_with_what_is_at_aq(self, story, auditor):
+    def test_best_effort_close_leaves_entries_at_aq(self, story, auditor):
         told = story("best_effort")
         told.loses("b3")
         told.append()
@@ -237,9 +238,9 @@ class TestTweak2:
 
 
 class TestTweak3:
-    """Recovering ledgers: begin after the LAFR, and close once all is at WQ."""
+    """Recovering ledgers: begin after the LAFR (last add fully replicated), and close once all entries are at WQ."""
 
-    def test_lafr_outlives_the_bookies_processes_and_recovery_reads_only_after_it(self, story, cluster):
+    def test_lafr_survives_a_power_cut_and_recovery_reads_only_after_it(self, story, cluster):
         told = story()
         for entry in range(10):
             told.append()
@@ -252,7 +253,7 @@ class TestTweak3:
         assert recoverer.open_ledger(told.ledger.ledger_id).last_add_confirmed == 9
         assert min(message.request.first_entry_id for message in reads.seen) == 9, "with e9 they heard that e8 is at WQ"
 
-    def test_confirmed_entries_are_brought_to_wq(self, story, auditor):
+    def test_recovery_brings_confirmed_entries_to_wq(self, story, auditor):
         told = story()
         told.loses("b3")
         for _ in range(5):
@@ -262,7 +263,7 @@ class TestTweak3:
         assert reader.last_add_confirmed == 4
         assert replication_factors(auditor, reader.metadata, 5) == [3] * 5
 
-    def test_without_enough_bookies_recovery_stops_and_can_be_tried_again(self, story, cluster):
+    def test_recovery_without_enough_bookies_fails_and_can_be_retried(self, story, cluster):
         told = story()
         told.loses("b3")
         for _ in range(5):
@@ -281,9 +282,9 @@ class TestTweak3:
         assert replication_factors(client, reader.metadata, 5) == [3] * 5
 
 
-def test_every_copy_of_a_guaranteed_ledger_is_where_the_metadata_says(story, auditor, cluster):
-    """While bookies are killed and cut off at random: at each moment each id up to the LAFR, and of each fragment but the last,
-    is at WQ. A moment at which a bookie can't be asked is passed over."""
+def test_copies_of_a_guaranteed_ledger_match_metadata_under_random_failures(story, auditor, cluster):
+    """Bookies are killed and cut off at random. At each moment each entry up to the LAFR, and each entry of all fragments but
+    the last, is at WQ. A moment at which a bookie can't be asked is skipped."""
     told, random = story(), Random(9)
     stop, found, blows = threading.Event(), [], ["kill", "cut"] * 4
     random.shuffle(blows)

@@ -1,4 +1,4 @@
-"""Handles as programs use them: awaited, shown, pickled, with ids of the caller's, and with limits for the whole client."""
+"""Ledger handles in user programs: asyncio, repr, pickling, ids given by the caller, and limits of the client."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def client(local_cluster):
 # -- asyncio
 
 
-def test_a_coroutine_does_all_that_a_client_does(local_cluster):
+def test_every_client_call_works_from_a_coroutine(local_cluster):
     async def use(client):
         ledger = await client.create_ledger_async(3, 3, 2, password=b"secret")
         assert ledger.ledger_id in await client.list_ledgers_async()
@@ -58,7 +58,7 @@ def test_a_coroutine_does_all_that_a_client_does(local_cluster):
         asyncio.run(use(client))
 
 
-def test_calls_of_many_kinds_are_waited_for_together(client):
+def test_futures_of_different_calls_can_be_awaited_together(client):
     with client.create_ledger() as ledger:
         futures = [ledger.append_async(b"0"), client.create_ledger_async(), client.list_ledgers_async()]
         done, not_done = concurrent.futures.wait(futures, SECONDS)
@@ -66,10 +66,10 @@ def test_calls_of_many_kinds_are_waited_for_together(client):
         futures[1].result().close()
 
 
-# -- what a handle shows and is
+# -- repr and pickling
 
 
-def test_handles_show_what_they_are_and_no_secret(client):
+def test_repr_of_a_handle_shows_its_state_and_no_secret(client):
     ledger = client.create_ledger(password=b"secret-word")
     assert repr(ledger) == f"<LedgerHandle: ledger {ledger.ledger_id}, OPEN, last add confirmed -1>"
     assert not ledger.closed
@@ -88,7 +88,7 @@ def test_handles_show_what_they_are_and_no_secret(client):
         assert repr(key)[2:-1] not in shown
 
 
-def test_a_writer_that_was_fenced_says_so(client):
+def test_repr_of_a_fenced_writer_names_the_error(client):
     ledger = client.create_ledger()
     client.open_ledger(ledger.ledger_id)
     with pytest.raises(errors.LedgerFencedError):
@@ -97,7 +97,7 @@ def test_a_writer_that_was_fenced_says_so(client):
     assert "ended by LedgerFencedError" in repr(ledger)
 
 
-def test_what_is_a_value_is_pickled_and_a_handle_refuses(client):
+def test_entries_metadata_and_clients_can_be_pickled_and_handles_refuse(client):
     with client.create_ledger() as ledger:
         ledger.append(b"0")
         handles = ledger, client.open_ledger_no_recovery(ledger.ledger_id)
@@ -117,7 +117,7 @@ def test_what_is_a_value_is_pickled_and_a_handle_refuses(client):
     "kind",
     [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, errors.BookKeeperError)],
 )
-def test_every_error_is_pickled_with_what_it_tells(kind):
+def test_pickled_error_keeps_its_type_message_and_attributes(kind):
     error = kind("what happened")
     error.unconfirmed = range(3, 7)
     again = pickle.loads(pickle.dumps(error))
@@ -125,10 +125,10 @@ def test_every_error_is_pickled_with_what_it_tells(kind):
     assert vars(again) == vars(error)
 
 
-# -- ids of the caller's
+# -- ids given by the caller
 
 
-def test_entries_under_given_ids_are_acknowledged_in_order_and_read_back(client):
+def test_entries_with_given_ids_are_acknowledged_in_order_and_read_back(client):
     with client.create_ledger_adv() as ledger:
         futures = {k: ledger.append_at_async(k, b"%d" % k) for k in (3, 1, 2)}
         assert not any(future.done() for future in futures.values())
@@ -142,7 +142,7 @@ def test_entries_under_given_ids_are_acknowledged_in_order_and_read_back(client)
     ]
 
 
-def test_threads_that_give_ids_in_any_order_lose_none(client):
+def test_threads_that_append_ids_in_any_order_lose_no_entry(client):
     count, threads = 2000, 4
     with client.create_ledger_adv(None, 3, 3, 2) as ledger:
 
@@ -157,7 +157,7 @@ def test_threads_that_give_ids_in_any_order_lose_none(client):
 
 
 @pytest.mark.parametrize("payload", [b"the same", b"other bytes"])
-def test_a_retried_id_is_refused_whatever_its_bytes_are_and_the_first_one_counts(client, payload):
+def test_duplicate_entry_id_is_refused_and_the_first_payload_is_kept(client, payload):
     with client.create_ledger_adv() as ledger:
         ledger.append_at(0, b"the same")
         waiting = ledger.append_at_async(2, b"the same")
@@ -169,7 +169,7 @@ def test_a_retried_id_is_refused_whatever_its_bytes_are_and_the_first_one_counts
     assert [entry.payload for entry in client.open_ledger(ledger.ledger_id).read()] == [b"the same", b"", b"the same"]
 
 
-def test_a_close_with_a_gap_ends_the_ledger_before_it_and_fails_what_is_behind_it(client):
+def test_close_with_a_gap_ends_the_ledger_before_it_and_fails_later_appends(client):
     ledger = client.create_ledger_adv()
     before, behind = ledger.append_at_async(0, b"0"), ledger.append_at_async(2, b"2")
     ledger.close()
@@ -183,7 +183,7 @@ def test_a_close_with_a_gap_ends_the_ledger_before_it_and_fails_what_is_behind_i
     ledger.close()
 
 
-def test_a_gap_that_nobody_fills_fails_after_the_time_of_an_append(client, monkeypatch):
+def test_append_behind_an_unfilled_gap_fails_after_the_add_timeout(client, monkeypatch):
     ledger = client.create_ledger_adv()
     ledger.append_at(0, b"0")
     # Only now: bookies may take longer for an entry.
@@ -194,8 +194,8 @@ def test_a_gap_that_nobody_fills_fails_after_the_time_of_an_append(client, monke
     assert client.open_ledger(ledger.ledger_id).last_add_confirmed == 0
 
 
-def test_what_waits_behind_a_gap_is_bounded_and_never_in_the_way_of_what_fills_it(local_cluster):
-    """The missing entry found no room, because those that waited for it had taken it."""
+def test_appends_behind_a_gap_are_bounded_and_never_block_the_missing_entry(local_cluster):
+    """The missing entry got no room, because the appends that waited for it had taken it."""
     payload = bytes(1 << 10)
     with local_cluster.bookkeeper(bytes_in_flight_max=64 << 10, sync_bytes=1 << 10) as client:
         ledger = client.create_ledger_adv()
@@ -221,7 +221,7 @@ def test_an_entry_id_out_of_range_is_refused(client, entry_id):
         ledger.append_at(entry_id, b"")
 
 
-def test_a_ledger_whose_ids_are_given_takes_no_append_without_one(client):
+def test_ledger_with_given_ids_refuses_appends_without_an_id(client):
     with client.create_ledger_adv() as ledger:
         for append in (ledger.append, ledger.append_async):
             with pytest.raises(errors.BookKeeperError, match="append_at"):
@@ -231,7 +231,7 @@ def test_a_ledger_whose_ids_are_given_takes_no_append_without_one(client):
                 append([b"0"])
 
 
-def test_a_ledger_id_that_is_given_is_the_ledgers_and_no_other_gets_it(client):
+def test_given_ledger_id_is_used_and_never_assigned_again(client):
     taken = client.create_ledger()
     next_id = taken.ledger_id + 1
     ledger = client.create_ledger_adv(next_id)
@@ -251,7 +251,7 @@ def test_a_ledger_id_that_is_given_is_the_ledgers_and_no_other_gets_it(client):
 # -- limits of the client
 
 
-def test_ledgers_of_one_client_share_its_memory(local_cluster):
+def test_ledgers_of_a_client_share_its_limit_of_bytes_in_flight(local_cluster):
     bound, payload = 1 << 20, bytes(16 << 10)
     with local_cluster.bookkeeper(bytes_in_flight_max=bound, sync_bytes=bound // 2) as client:
         ledgers = [client.create_ledger() for _ in range(4)]
@@ -273,8 +273,8 @@ def test_ledgers_of_one_client_share_its_memory(local_cluster):
         assert room.held == 0
 
 
-def test_volatile_ledgers_that_keep_all_the_memory_are_synced_for_others(local_cluster):
-    """Each keeps what is not synced, and syncs after ``sync_bytes``, of which none would ever get so many."""
+def test_volatile_ledgers_are_synced_when_they_hold_all_the_memory(local_cluster):
+    """Each ledger keeps its unsynced entries and syncs after ``sync_bytes``, which none of them would ever reach."""
     bound = 1 << 20
     kind = {"ledger_type": bookspark.LedgerType.VD_JOURNAL}
     with local_cluster.bookkeeper(

@@ -1,4 +1,4 @@
-"""Phase two of a lossy boot: a bookie without a journal gets back what it lost, while it serves."""
+"""Phase two of a lossy boot: a bookie without a journal gets its lost entries back while it serves."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ def cluster(new_chroot):
 
 @pytest.fixture
 def bookkeeper(cluster):
-    # An idle writer would tell its LAC, and with that record a bookie syncs what a cut is to take.
+    # An idle writer would send its LAC, and with that record a bookie syncs the data that a power cut should take.
     with cluster.bookkeeper(explicit_lac_interval_seconds=3600.0) as client:
         yield client
 
 
 def await_healed(bookkeeper, bookie):
-    """Until nothing is in limbo on it and its phase two is done."""
+    """Wait until the bookie has no ledger in limbo and has finished phase two."""
 
     def healed():
         try:
             status = bookkeeper.bookie_status(bookie.bookie_id)
         except errors.ReadError:
-            return None  # the registration of its killed process may still be there
+            return None  # the killed process may still be registered
         return status if status.healed_boot == status.lossy_boot > 0 else None
 
     status = await_that(healed)
@@ -49,8 +49,8 @@ def held(bookkeeper, bookie, ledger_id):
 
 
 @pytest.mark.parametrize("loss", ["unsynced entries", "the disk"])
-def test_a_bookie_heals_itself(cluster, bookkeeper, loss):
-    # So that each acknowledgement is also this bookie's.
+def test_bookie_heals_after_losing_unsynced_entries_or_its_disk(cluster, bookkeeper, loss):
+    # so that each acknowledgement includes this bookie's
     closed = bookkeeper.create_ledger(3, 3, 3, digest_type=DigestType.HMAC, password=b"secret")
     closed.append_batch([b"%d" % i for i in range(500)])
     closed.close()
@@ -83,8 +83,8 @@ def test_a_bookie_heals_itself(cluster, bookkeeper, loss):
         other.start()
 
 
-def test_only_what_could_be_lost_is_copied(cluster, bookkeeper):
-    """A clean stop syncs everything, so what was written before it is neither read nor copied."""
+def test_healing_copies_only_entries_written_since_the_clean_stop(cluster, bookkeeper):
+    """A clean stop syncs everything, so earlier entries are neither read nor copied."""
     safe = bookkeeper.create_ledger(3, 3, 3)
     safe.append_batch([b"safe"] * 300)
     safe.close()
@@ -103,8 +103,8 @@ def test_only_what_could_be_lost_is_copied(cluster, bookkeeper):
     assert healing.bytes_copied >= 7 * len(b"unsafe")
 
 
-def test_healing_goes_on_after_a_kill_and_waits_for_peers(cluster, bookkeeper):
-    ledger = bookkeeper.create_ledger(3, 3, 3)  # so that this bookie too has acknowledged what it will lose
+def test_healing_continues_after_a_kill_and_waits_for_peers(cluster, bookkeeper):
+    ledger = bookkeeper.create_ledger(3, 3, 3)  # so that this bookie has acknowledged the entries that it will lose
     ledger.append_batch([b"%d" % i for i in range(100)])
     bookie, *others = cluster.bookies
     for other in others:

@@ -1,4 +1,4 @@
-"""The public API over real bookies: what a user does with ledgers when nothing fails."""
+"""The public API over real bookies, without faults."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def payloads_of(reader):
     return [entry.payload for entry in reader.read()]
 
 
-def test_append_close_open_read(bookkeeper):
+def test_appended_entries_are_read_back_after_close(bookkeeper):
     ledger = bookkeeper.create_ledger()
     payloads = [b"", b"one", b"x" * 100_000, "zwölf".encode()]
     assert [ledger.append(payload) for payload in payloads] == [0, 1, 2, 3]
@@ -48,7 +48,7 @@ def test_an_empty_ledger_closes_at_minus_one(bookkeeper, ledger):
     assert reader.read_batches().read_all().num_rows == 0
 
 
-def test_many_appends_in_flight_are_acknowledged(bookkeeper, ledger):
+def test_many_appends_in_flight_are_acknowledged_with_their_callbacks(bookkeeper, ledger):
     done = []
     futures = [ledger.append_async(b"%d" % i) for i in range(5000)]
     for future in futures:
@@ -62,7 +62,7 @@ def test_many_appends_in_flight_are_acknowledged(bookkeeper, ledger):
     assert payloads_of(bookkeeper.open_ledger(ledger.ledger_id)) == [b"%d" % i for i in range(5000)]
 
 
-def test_entries_carry_the_lac_of_their_time(bookkeeper, ledger):
+def test_each_entry_carries_the_lac_at_its_append(bookkeeper, ledger):
     for i in range(5):
         ledger.append(b"%d" % i)
     ledger.close()
@@ -90,7 +90,7 @@ def test_append_batch_takes_lists_and_arrow_arrays(bookkeeper, ledger, kind):
     assert table["entry_id"].to_pylist() == list(range(20_002))
 
 
-def test_concurrent_batches_get_ids_in_one_piece(bookkeeper, ledger):
+def test_each_of_concurrent_batches_gets_consecutive_ids(bookkeeper, ledger):
     ranges = {}
 
     def append(name):
@@ -109,7 +109,7 @@ def test_concurrent_batches_get_ids_in_one_piece(bookkeeper, ledger):
             assert set(payloads[ids.start : ids.stop]) == {name}
 
 
-def test_a_null_is_refused_before_anything_is_appended(ledger):
+def test_batch_with_a_null_is_refused_as_a_whole(ledger):
     with pytest.raises(ValueError, match="null"):
         ledger.append_batch(pa.array([b"a", None], pa.binary()))
     with pytest.raises(TypeError, match="int64"):
@@ -117,7 +117,7 @@ def test_a_null_is_refused_before_anything_is_appended(ledger):
     assert ledger.append(b"next") == 0
 
 
-def test_an_entry_too_large_is_refused_and_the_ledger_goes_on(ledger):
+def test_too_large_entry_is_refused_and_the_ledger_stays_usable(ledger):
     with pytest.raises(errors.EntryTooLargeError, match="split it"):
         ledger.append(bytes(PAYLOAD_BYTES_MAX + 1))
     with pytest.raises(errors.EntryTooLargeError):
@@ -126,15 +126,15 @@ def test_an_entry_too_large_is_refused_and_the_ledger_goes_on(ledger):
 
 
 @pytest.mark.parametrize("digest_type", DigestType)
-def test_every_digest_with_a_password(bookkeeper, digest_type):
+def test_ledger_is_read_back_with_every_digest_type_and_a_password(bookkeeper, digest_type):
     ledger = bookkeeper.create_ledger(digest_type=digest_type, password=b"secret")
     ledger.append_batch([b"a", b"", b"c" * 300_000])
     ledger.close()
     assert payloads_of(bookkeeper.open_ledger(ledger.ledger_id, b"secret")) == [b"a", b"", b"c" * 300_000]
 
 
-def test_a_callback_that_waits_for_other_appends_is_told_of_them(bookkeeper):
-    """In the I/O thread it waited for ever, and with it every ledger of the client; later it was refused to wait."""
+def test_callback_can_wait_for_other_appends(bookkeeper):
+    """In the I/O thread such a callback waited forever, and with it every ledger of the client; later it was refused to wait."""
     ledger, other = bookkeeper.create_ledger(), bookkeeper.create_ledger()
     told, later = queue.SimpleQueue(), queue.SimpleQueue()
 
@@ -154,7 +154,7 @@ def test_a_callback_that_waits_for_other_appends_is_told_of_them(bookkeeper):
     assert payloads_of(bookkeeper.open_ledger(ledger.ledger_id)) == [b"0", b"1", b"2", b"3"]
 
 
-def test_a_wrong_password_neither_reads_nor_fences(bookkeeper):
+def test_wrong_password_neither_opens_nor_fences_the_ledger(bookkeeper):
     """Trap 9 of docs/decisions/traps.md."""
     ledger = bookkeeper.create_ledger(password=b"secret")
     ledger.append(b"a")
@@ -166,7 +166,7 @@ def test_a_wrong_password_neither_reads_nor_fences(bookkeeper):
 
 
 @pytest.mark.parametrize(("e", "wq", "aq"), [(1, 1, 1), (2, 2, 1), (3, 2, 2), (3, 1, 1), (3, 3, 3)])
-def test_quorums_striped_ones_included(bookkeeper, e, wq, aq):
+def test_ledger_is_read_back_with_every_kind_of_quorum(bookkeeper, e, wq, aq):
     ledger = bookkeeper.create_ledger(e, wq, aq)
     values = [b"%d" % i for i in range(50)]
     ledger.append_batch(values)
@@ -178,7 +178,7 @@ def test_quorums_striped_ones_included(bookkeeper, e, wq, aq):
     assert [entry.entry_id for entry in reader.read(17, 23)] == list(range(17, 24))
 
 
-def test_reading_without_recovery_leaves_the_writer_alone(bookkeeper, ledger):
+def test_open_without_recovery_does_not_fence_the_writer(bookkeeper, ledger):
     ledger.append_batch([b"a", b"b"])
     ledger.flush_last_add_confirmed()
     reader = bookkeeper.open_ledger_no_recovery(ledger.ledger_id)
@@ -192,7 +192,7 @@ def test_reading_without_recovery_leaves_the_writer_alone(bookkeeper, ledger):
     assert payloads_of(reader) == [b"a", b"b", b"c"]
 
 
-def test_unconfirmed_entries_can_be_read_by_name_only(bookkeeper, ledger):
+def test_read_unconfirmed_returns_entries_beyond_the_lac(bookkeeper, ledger):
     ledger.append(b"a")
     ledger.append(b"b")
     reader = bookkeeper.open_ledger_no_recovery(ledger.ledger_id)
@@ -201,14 +201,14 @@ def test_unconfirmed_entries_can_be_read_by_name_only(bookkeeper, ledger):
         list(reader.read_unconfirmed(2, 2))
 
 
-def test_an_idle_writer_tells_its_last_entry_by_itself(bookkeeper, ledger):
+def test_idle_writer_sends_the_lac_of_its_last_entry(bookkeeper, ledger):
     reader = bookkeeper.open_ledger_no_recovery(ledger.ledger_id)
     ledger.append(b"the last")
     lac, entry = reader.read_last_add_confirmed_and_entry(0, timeout=SECONDS_MAX)
     assert (lac, entry.payload) == (0, b"the last")
 
 
-def test_a_long_poll_ends_with_the_entry_the_timeout_or_the_close(bookkeeper, ledger):
+def test_long_poll_ends_with_the_entry_the_timeout_or_the_close(bookkeeper, ledger):
     reader = bookkeeper.open_ledger_no_recovery(ledger.ledger_id)
     assert reader.read_last_add_confirmed_and_entry(0, timeout=0.3) == (-1, None)
     threading.Timer(0.2, ledger.append, [b"a"]).start()
@@ -219,7 +219,7 @@ def test_a_long_poll_ends_with_the_entry_the_timeout_or_the_close(bookkeeper, le
     assert reader.metadata.closed
 
 
-def test_opening_fences_the_writer_and_keeps_what_it_acknowledged(bookkeeper, ledger):
+def test_open_fences_the_writer_and_keeps_acknowledged_entries(bookkeeper, ledger):
     ids = ledger.append_batch([b"%d" % i for i in range(2000)])
     reader = bookkeeper.open_ledger(ledger.ledger_id)
     assert payloads_of(reader)[: len(ids)] == [b"%d" % i for i in range(2000)]
@@ -230,7 +230,7 @@ def test_opening_fences_the_writer_and_keeps_what_it_acknowledged(bookkeeper, le
     ledger.close = lambda: None
 
 
-def test_closing_after_a_recovery_at_the_same_end_succeeds(bookkeeper, ledger):
+def test_close_succeeds_after_a_recovery_with_the_same_last_entry(bookkeeper, ledger):
     ledger.append(b"a")
     assert bookkeeper.open_ledger(ledger.ledger_id).last_add_confirmed == 0
     ledger.close()
@@ -238,7 +238,7 @@ def test_closing_after_a_recovery_at_the_same_end_succeeds(bookkeeper, ledger):
 
 
 @pytest.mark.parametrize("attempt", range(5))
-def test_two_recoverers_at_once_end_the_same(bookkeeper, attempt):
+def test_concurrent_recoveries_close_the_ledger_at_the_same_entry(bookkeeper, attempt):
     """Trap 5 of docs/decisions/traps.md."""
     ledger = bookkeeper.create_ledger()
     for i in range(20):
@@ -249,7 +249,7 @@ def test_two_recoverers_at_once_end_the_same(bookkeeper, attempt):
     assert len(ends) == 1
 
 
-def test_delete_list_and_metadata(bookkeeper):
+def test_ledger_is_listed_described_and_deleted(bookkeeper):
     ledger = bookkeeper.create_ledger(custom_metadata={"application": b"test"})
     ledger.append(b"a")
     ledger.close()
@@ -267,20 +267,20 @@ def test_delete_list_and_metadata(bookkeeper):
             call(ledger.ledger_id)
 
 
-def test_appending_to_a_closed_handle(ledger):
+def test_append_to_a_closed_handle_is_refused(ledger):
     ledger.close()
     with pytest.raises(errors.LedgerClosedError, match="append to a new one"):
         ledger.append(b"a")
 
 
-def test_more_bookies_than_there_are(bookkeeper):
+def test_ledger_with_too_many_bookies_or_wrong_quorums_is_refused(bookkeeper):
     with pytest.raises(errors.NotEnoughBookiesError, match="there are 3"):
         bookkeeper.create_ledger(ensemble_size=5)
     with pytest.raises(errors.ConfigurationError, match="ack_quorum"):
         bookkeeper.create_ledger(write_quorum=2, ack_quorum=3)
 
 
-def test_ranges_tell_exactly_what_a_bookie_holds(bookkeeper, cluster, ledger):
+def test_ranges_list_only_entries_of_the_ledger(bookkeeper, cluster, ledger):
     ledger.append_batch([b"x" * 1000] * 1500)
     ledger.append(b"y")
     for bookie in cluster.bookies:
@@ -289,18 +289,18 @@ def test_ranges_tell_exactly_what_a_bookie_holds(bookkeeper, cluster, ledger):
         for row in table.to_pylist():
             held.update(range(row["first_entry_id"], row["last_entry_id"] + 1))
             assert row["ledger_id"] == ledger.ledger_id
-        # The third copy may still be under way when an append returns.
+        # The third copy may still be in flight when an append returns.
         assert held <= set(range(1501))
     everywhere = bookkeeper.list_ranges(cluster.bookies[0].bookie_id)
     assert ledger.ledger_id in everywhere["ledger_id"].to_pylist()
 
 
-def test_unknown_options_are_named(cluster):
+def test_error_for_an_unknown_client_option_names_the_nearest(cluster):
     with pytest.raises(errors.ConfigurationError, match="add_timeout_seconds"):
         cluster.bookkeeper(add_timeout_second=3)
 
 
-def test_an_unreachable_metadata_store_is_an_error_soon(monkeypatch):
+def test_unreachable_metadata_store_is_an_error_within_its_timeout(monkeypatch):
     from bookspark import BookKeeper
 
     # tests/conftest.py gives ZooKeeper a minute.

@@ -1,4 +1,4 @@
-"""LocalCluster: each of its bookie verbs, and that nothing outlives it."""
+"""LocalCluster: the verbs of its bookies, and the end of its processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAYLOADS = [b"entry %d" % i for i in range(20)]
 
 @pytest.fixture(scope="module")
 def cluster(new_chroot: Callable[[], str]) -> Iterator[LocalCluster]:
-    """Its own: some verbs here leave a bookie another one than it was."""
+    """A cluster of this module's own: some verbs change a bookie's identity."""
     with LocalCluster(bookies=3, zookeeper=new_chroot()) as running:
         yield running
 
@@ -39,12 +39,12 @@ def write_ledger(cluster: LocalCluster) -> int:
 
 
 def held_by(cluster: LocalCluster, bookie: LocalBookie, ledger_id: int) -> int:
-    """How many entries of the ledger ``bookie`` itself says that it holds."""
+    """The number of entries of the ledger that ``bookie`` itself lists."""
     ranges = cluster.bookkeeper().list_ranges(bookie.bookie_id).to_pylist()
     return sum(row["last_entry_id"] - row["first_entry_id"] + 1 for row in ranges if row["ledger_id"] == ledger_id)
 
 
-def test_kill_and_start_bring_the_same_bookie_back_with_all_that_it_acked(
+def test_killed_bookie_restarts_with_its_identity_and_all_acknowledged_entries(
     cluster: LocalCluster, bookie: LocalBookie
 ) -> None:
     ledger_id = write_ledger(cluster)
@@ -56,7 +56,7 @@ def test_kill_and_start_bring_the_same_bookie_back_with_all_that_it_acked(
     assert held_by(cluster, bookie, ledger_id) == len(PAYLOADS)
 
 
-def test_lose_unsynced_loses_nothing_that_was_acked_after_its_sync(cluster: LocalCluster, bookie: LocalBookie) -> None:
+def test_lose_unsynced_keeps_entries_acknowledged_after_sync(cluster: LocalCluster, bookie: LocalBookie) -> None:
     ledger_id = write_ledger(cluster)
     bookie.kill()
     bookie.lose_unsynced()
@@ -64,7 +64,7 @@ def test_lose_unsynced_loses_nothing_that_was_acked_after_its_sync(cluster: Loca
     assert held_by(cluster, bookie, ledger_id) == len(PAYLOADS)
 
 
-def test_stop_is_clean_and_takes_the_registration_away(cluster: LocalCluster, bookie: LocalBookie) -> None:
+def test_stop_removes_the_registration_and_start_restores_it(cluster: LocalCluster, bookie: LocalBookie) -> None:
     identity = bookie.bookie_id
     bookie.stop()
     assert bookie.pid is None
@@ -74,7 +74,7 @@ def test_stop_is_clean_and_takes_the_registration_away(cluster: LocalCluster, bo
     assert cluster.bookkeeper().metadata.bookies()[identity].address == bookie.address
 
 
-def test_start_of_a_running_bookie_and_stop_of_a_stopped_one_do_nothing(bookie: LocalBookie) -> None:
+def test_start_of_a_running_and_stop_of_a_stopped_bookie_do_nothing(bookie: LocalBookie) -> None:
     pid = bookie.pid
     bookie.start()
     assert bookie.pid == pid
@@ -82,7 +82,7 @@ def test_start_of_a_running_bookie_and_stop_of_a_stopped_one_do_nothing(bookie: 
     bookie.stop()
 
 
-def test_a_suspended_bookie_goes_on_where_it_was(cluster: LocalCluster, bookie: LocalBookie) -> None:
+def test_resumed_bookie_continues_in_the_same_process(cluster: LocalCluster, bookie: LocalBookie) -> None:
     pid = bookie.pid
     bookie.suspend()
     assert pid is not None
@@ -100,7 +100,7 @@ def test_a_suspended_bookie_can_be_stopped(bookie: LocalBookie) -> None:
     assert bookie.pid is None
 
 
-def test_a_wiped_bookie_is_another_one(cluster: LocalCluster) -> None:
+def test_wiped_bookie_has_a_new_identity(cluster: LocalCluster) -> None:
     bookie = cluster.add_bookie()
     identity = bookie.bookie_id
     with pytest.raises(BookieError, match=r"kill\(\) or stop\(\) it"):
@@ -112,19 +112,19 @@ def test_a_wiped_bookie_is_another_one(cluster: LocalCluster) -> None:
     assert bookie.bookie_id != identity
 
 
-def test_verbs_on_a_bookie_that_does_not_run_say_what_to_do(bookie: LocalBookie) -> None:
+def test_suspend_of_a_stopped_bookie_says_to_start_it_first(bookie: LocalBookie) -> None:
     bookie.kill()
     with pytest.raises(BookieError, match=r"start\(\) it first"):
         bookie.suspend()
 
 
-def test_an_idle_bookie_is_small(bookie: LocalBookie) -> None:
+def test_idle_bookie_takes_less_than_60_mb_of_memory(bookie: LocalBookie) -> None:
     rows = Path(f"/proc/{bookie.pid}/status").read_text().splitlines()
     kilobytes = next(int(row.split()[1]) for row in rows if row.startswith("VmRSS"))
     assert kilobytes < 60_000
 
 
-def test_unknown_options_are_named_with_the_nearest() -> None:
+def test_error_for_an_unknown_option_suggests_the_nearest_name() -> None:
     with pytest.raises(
         ConfigurationError, match="unknown LocalCluster option 'lease_second'; did you mean 'lease_seconds'"
     ):
@@ -134,7 +134,7 @@ def test_unknown_options_are_named_with_the_nearest() -> None:
 
 
 @pytest.mark.acceptance
-def test_a_cluster_made_again_in_its_directory_is_the_same_cluster(tmp_path: Path) -> None:
+def test_cluster_restarted_in_its_directory_keeps_bookies_and_ledgers(tmp_path: Path) -> None:
     with LocalCluster(bookies=1, directory=tmp_path) as cluster:
         bookie = cluster.bookies[0]
         identity, pid = bookie.bookie_id, bookie.pid
@@ -148,14 +148,14 @@ def test_a_cluster_made_again_in_its_directory_is_the_same_cluster(tmp_path: Pat
         assert [entry.payload for entry in reader.read(0, len(PAYLOADS) - 1)] == PAYLOADS
 
 
-def test_a_cluster_on_a_zookeeper_of_others_leaves_it_running(chroot: str) -> None:
+def test_local_cluster_leaves_an_external_zookeeper_running(chroot: str) -> None:
     with LocalCluster(bookies=1, zookeeper=chroot) as cluster:
         assert cluster.zookeeper == chroot
     with LocalCluster(bookies=1, zookeeper=chroot):
         pass
 
 
-def test_a_start_that_fails_leaves_nothing_running(chroot: str) -> None:
+def test_failed_start_leaves_no_bookie_running(chroot: str) -> None:
     cluster = LocalCluster(bookies=2, zookeeper=chroot, host="192.0.2.77")
     with pytest.raises(BookieError, match=r"can't listen on 192\.0\.2\.77"):
         cluster.start()
@@ -163,7 +163,7 @@ def test_a_start_that_fails_leaves_nothing_running(chroot: str) -> None:
 
 
 @pytest.mark.acceptance
-def test_the_bookies_of_a_killed_process_end_when_their_lease_lapses(tmp_path: Path) -> None:
+def test_bookies_of_a_killed_process_end_when_their_lease_expires(tmp_path: Path) -> None:
     program = (
         "import sys; from bookspark.local import LocalCluster\n"
         f"with LocalCluster(bookies=1, directory={str(tmp_path)!r}, lease_seconds=1) as cluster:\n"

@@ -1,4 +1,4 @@
-"""The bookie process: its lease, its locks, and what it says when it can't start."""
+"""The bookie process: its lease, its locks and its errors at start."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Launcher = Callable[..., Bookie]
 
 @pytest.fixture
 def config(tmp_path: Path, chroot: str) -> Callable[..., BookieConfig]:
-    """Options of a bookie of two directories, in paths too long for a Unix socket's address."""
+    """Options of a bookie with two directories, in paths too long for a Unix socket address."""
     base = tmp_path / ("long " * 20 + "path")
 
     def make(**options: Any) -> BookieConfig:
@@ -50,7 +50,7 @@ def config(tmp_path: Path, chroot: str) -> Callable[..., BookieConfig]:
 
 @pytest.fixture
 def start() -> Iterator[Launcher]:
-    """``start(config, holder)``: a serving bookie, ended with the test."""
+    """``start(config, holder)``: a serving bookie, killed after the test."""
     started: list[Bookie] = []
 
     def launcher(config: BookieConfig, holder: str = "test") -> Bookie:
@@ -68,7 +68,7 @@ def log_of(config: BookieConfig) -> str:
     return Path(config.directories[0], "bookie.log").read_text()
 
 
-def test_a_dropped_lease_is_adopted_with_the_process_as_it_is(config: Any, start: Launcher) -> None:
+def test_bookie_with_a_dropped_lease_is_adopted_without_restart(config: Any, start: Launcher) -> None:
     first = start(config(), "task 0 of attempt 0")
     first.lease.close()
     second = start(config(), "task 1 of attempt 1")
@@ -78,7 +78,7 @@ def test_a_dropped_lease_is_adopted_with_the_process_as_it_is(config: Any, start
     assert second.status.holder == "task 1 of attempt 1"
 
 
-def test_a_lease_that_is_held_is_refused_and_the_holder_named(config: Any, start: Launcher) -> None:
+def test_held_lease_is_refused_and_its_holder_named(config: Any, start: Launcher) -> None:
     bookie = start(config(), "task 0")
     with pytest.raises(LeaseRefusedError, match="held by task 0") as caught:
         adopt_or_start(config(), "task 1")
@@ -86,8 +86,8 @@ def test_a_lease_that_is_held_is_refused_and_the_holder_named(config: Any, start
     assert bookie.alive
 
 
-def test_a_bookie_of_another_cluster_is_not_stopped(config: Any, start: Launcher) -> None:
-    """A job that was given another cluster's ZooKeeper stopped the bookies of its directories that nobody looked after."""
+def test_launcher_does_not_stop_a_bookie_of_another_cluster(config: Any, start: Launcher) -> None:
+    """A job with another cluster's ZooKeeper stopped the bookies of its directories that no process held."""
     first = start(config(), "task 0")
     first.lease.close()
     with pytest.raises(BookieError, match=r"serves another cluster, at .*, and goes on; name that ZooKeeper"):
@@ -95,7 +95,7 @@ def test_a_bookie_of_another_cluster_is_not_stopped(config: Any, start: Launcher
     assert first.alive and start(config(), "task 2").process == first.process
 
 
-def test_a_bookie_says_who_looks_after_it_and_when_it_stops_if_nobody_does(config: Any, start: Launcher) -> None:
+def test_bookie_status_names_the_lease_holder_and_the_time_until_stop(config: Any, start: Launcher) -> None:
     bookie = start(config(), "task 0")
     with BookKeeper(bookie.config.zookeeper) as bookkeeper:
         asked = bookkeeper.bookie_status(bookie.status.bookie_id)
@@ -109,7 +109,9 @@ def test_a_bookie_says_who_looks_after_it_and_when_it_stops_if_nobody_does(confi
     assert "lease dropped by task 0; stopping in 600 s if nobody claims it" in log_of(bookie.config)
 
 
-def test_where_a_bookie_lives_is_noted_for_when_it_is_down(config: Any, start: Launcher, chroot: str) -> None:
+def test_host_and_directories_of_a_bookie_stay_in_metadata_after_a_kill(
+    config: Any, start: Launcher, chroot: str
+) -> None:
     bookie = start(config())
     bookie.kill()
     store = ZooKeeperStore(chroot)
@@ -117,7 +119,7 @@ def test_where_a_bookie_lives_is_noted_for_when_it_is_down(config: Any, start: L
     store.close()
 
 
-def test_a_lapsed_lease_ends_the_bookie_cleanly(config: Any, start: Launcher, chroot: str) -> None:
+def test_expired_lease_ends_the_bookie_cleanly(config: Any, start: Launcher, chroot: str) -> None:
     bookie = start(config(lease_seconds=0.5))
     bookie.lease.close()
     assert bookie.wait_ended(SECONDS_MAX)
@@ -129,7 +131,7 @@ def test_a_lapsed_lease_ends_the_bookie_cleanly(config: Any, start: Launcher, ch
     assert not Path(bookie.config.directories[0], "lease.sock").exists()
 
 
-def test_a_new_bookie_whose_lease_lapsed_before_its_slow_launcher_claimed_it_is_started_again(
+def test_new_bookie_is_restarted_if_its_lease_expires_before_the_claim(
     config: Any, start: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claim, children = launch._claim, []
@@ -146,10 +148,8 @@ def test_a_new_bookie_whose_lease_lapsed_before_its_slow_launcher_claimed_it_is_
     assert bookie.process.pid == children[-1].pid
 
 
-def test_a_new_bookie_that_is_stopping_when_its_slow_launcher_claims_it_is_started_again(
-    config: Any, start: Launcher, monkeypatch: Any
-) -> None:
-    """Its lease time was over at that moment: it was told as one that somebody else looks after, and the start failed."""
+def test_new_bookie_is_restarted_if_it_is_stopping_at_the_claim(config: Any, start: Launcher, monkeypatch: Any) -> None:
+    """Its lease time expired at that moment: the launcher took it for a bookie held by another process, and the start failed."""
     refused: list[str] = []
     claim = LeaseConnection.claim
 
@@ -165,7 +165,7 @@ def test_a_new_bookie_that_is_stopping_when_its_slow_launcher_claims_it_is_start
     assert bookie.alive and refused == ["test"]
 
 
-def test_status_tells_who_it_is_to_anybody(config: Any, start: Launcher) -> None:
+def test_status_request_needs_no_lease_and_identifies_the_bookie(config: Any, start: Launcher) -> None:
     bookie = start(config(), "task 0")
     other = LeaseConnection(bookie.config.directories)
     status = other.ask_status()
@@ -176,7 +176,7 @@ def test_status_tells_who_it_is_to_anybody(config: Any, start: Launcher) -> None
     assert status.holder == "task 0" and status.address.startswith("127.0.0.1:") and status.incarnation > 0
 
 
-def test_nonsense_on_the_lease_socket_gets_an_error_and_harms_nobody(config: Any, start: Launcher) -> None:
+def test_malformed_lease_requests_get_an_error_and_do_not_disturb_the_lease(config: Any, start: Launcher) -> None:
     bookie = start(config())
     with socket.socket(socket.AF_UNIX) as nonsense:
         directory = os.open(bookie.config.directories[0], os.O_RDONLY)
@@ -193,8 +193,8 @@ def test_nonsense_on_the_lease_socket_gets_an_error_and_harms_nobody(config: Any
     assert bookie.lease.ask_status().phase == "serving"
 
 
-def test_a_defect_in_answering_one_peer_leaves_the_lease_to_the_others(tmp_path: Path, monkeypatch: Any) -> None:
-    """The thread that serves the lease ended then, and the bookie could not be stopped any more."""
+def test_lease_server_survives_an_exception_in_answering_a_peer(tmp_path: Path, monkeypatch: Any) -> None:
+    """The thread that serves the lease ended, and the bookie could not be stopped any more."""
     answer = LeaseServer._answer
     monkeypatch.setattr(
         LeaseServer, "_answer", lambda self, number, line: answer(self, number, line) if b"status" in line else 1 / 0
@@ -212,7 +212,7 @@ def test_a_defect_in_answering_one_peer_leaves_the_lease_to_the_others(tmp_path:
     server.close()
 
 
-def test_sigterm_is_a_clean_stop(config: Any, start: Launcher) -> None:
+def test_sigterm_stops_the_bookie_cleanly(config: Any, start: Launcher) -> None:
     bookie = start(config())
     bookie.send_signal(signal.SIGTERM)
     assert bookie.wait_ended(SECONDS_MAX)
@@ -220,9 +220,9 @@ def test_sigterm_is_a_clean_stop(config: Any, start: Launcher) -> None:
     assert "stopping: SIGTERM" in log_of(bookie.config)
 
 
-def test_sigterm_that_comes_to_a_halted_bookie_stops_it_when_it_goes_on(config: Any, start: Launcher) -> None:
-    """BookKeeper's ``BookieWriteLedgerTest`` found that it was overlooked: after SIGCONT the kernel gives it to any thread, and
-    Python handles it in the main one, which slept on."""
+def test_sigterm_sent_to_a_suspended_bookie_stops_it_after_resume(config: Any, start: Launcher) -> None:
+    """BookKeeper's ``BookieWriteLedgerTest`` detected that SIGTERM was ignored: after SIGCONT the kernel delivers it to any
+    thread, and Python handles it in the main thread, which slept on."""
     for _ in range(3):
         bookie = start(config())
         bookie.send_signal(signal.SIGSTOP)
@@ -232,8 +232,10 @@ def test_sigterm_that_comes_to_a_halted_bookie_stops_it_when_it_goes_on(config: 
         assert bookie.wait_ended(SECONDS_MAX)
 
 
-def test_a_process_stands_still_once_all_its_threads_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the first was looked at: ZooKeeper's others, seen on a busy machine, carried out a request after that."""
+def test_process_counts_as_suspended_only_when_all_its_threads_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once only the first thread was checked: on a busy machine, other threads of ZooKeeper answered a request after that."""
     monkeypatch.setattr(processes, "_PROC", tmp_path)
     threads = tmp_path / "7" / "task"
     for number, state in ((7, "T"), (8, "S")):
@@ -247,7 +249,7 @@ def test_a_process_stands_still_once_all_its_threads_do(tmp_path: Path, monkeypa
     assert not Process(9, 1).suspended
 
 
-def test_sigterm_during_the_boot_is_a_clean_stop_too(config: Any) -> None:
+def test_sigterm_during_boot_stops_the_bookie_cleanly(config: Any) -> None:
     bookie = adopt_or_start(config(), "test")
     bookie.send_signal(signal.SIGTERM)
     assert bookie.wait_ended(SECONDS_MAX)
@@ -255,7 +257,7 @@ def test_sigterm_during_the_boot_is_a_clean_stop_too(config: Any) -> None:
     bookie.lease.close()
 
 
-def test_a_bookie_that_holds_its_locks_and_answers_nobody_is_ended(
+def test_hung_bookie_that_holds_its_locks_is_killed_and_replaced(
     config: Any, start: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launch, "_UNANSWERED_SECONDS", 0.5)
@@ -269,13 +271,13 @@ def test_a_bookie_that_holds_its_locks_and_answers_nobody_is_ended(
     assert bookie.status.bookie_id == hung.status.bookie_id and bookie.process != hung.process
 
 
-def test_a_bookie_that_the_launcher_kills_because_it_is_slow_did_not_end_by_itself(config: Any) -> None:
-    """On a busy machine a bookie was not there after a minute, and the launcher said that it had ended, and nobody knew why."""
+def test_error_for_a_slow_bookie_says_that_the_launcher_killed_it(config: Any) -> None:
+    """On a busy machine a bookie did not start within a minute, and the launcher wrongly reported that it had ended."""
     with pytest.raises(BookieError, match="did not answer in time, and was killed"):
         adopt_or_start(config(), "launcher", timeout=0.01)
 
 
-def test_a_bookie_of_another_zookeeper_is_started_anew(config: Any, start: Launcher, chroot: str) -> None:
+def test_bookie_with_another_zookeeper_address_is_restarted(config: Any, start: Launcher, chroot: str) -> None:
     first = start(config())
     first.lease.close()
     host = chroot.partition("/")[0].replace("127.0.0.1", "localhost")
@@ -283,19 +285,19 @@ def test_a_bookie_of_another_zookeeper_is_started_anew(config: Any, start: Launc
     assert second.started and second.status.bookie_id == first.status.bookie_id
 
 
-def test_two_processes_never_share_a_directory(config: Any, start: Launcher) -> None:
+def test_bookie_directory_is_locked_against_other_processes(config: Any, start: Launcher) -> None:
     bookie = start(config())
     with pytest.raises(BookieError, match=f"in use by process {bookie.process.pid}; stop it, or give"):
         DirectoryLocks([bookie.config.directories[1]])
     assert lock_holder(bookie.config.directories[1]) == bookie.process
 
 
-def test_a_process_is_told_from_a_later_one_with_its_pid() -> None:
+def test_process_is_distinguished_from_a_later_process_with_the_same_pid() -> None:
     own = Process.of(os.getpid())
     assert own is not None and own.alive
     stranger = Process(own.pid, own.start_time + 1)
     assert not stranger.alive
-    launch.signal_process(stranger, signal.SIGKILL)  # would end this test run
+    launch.signal_process(stranger, signal.SIGKILL)  # would kill this test run
     assert wait_for_end(stranger, 0)
 
 
@@ -307,7 +309,7 @@ def refusal(config: BookieConfig) -> str:
     return message
 
 
-def test_a_directory_that_can_not_be_written_is_named(config: Any, tmp_path: Path) -> None:
+def test_error_names_the_unwritable_directory(config: Any, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     directory = str(tmp_path / "file" / "bookie")
     assert refusal(config(directories=[directory])) == (
@@ -315,7 +317,7 @@ def test_a_directory_that_can_not_be_written_is_named(config: Any, tmp_path: Pat
     )
 
 
-def test_a_directory_with_other_files_is_left_alone(config: Any) -> None:
+def test_directory_with_foreign_files_is_refused_and_unchanged(config: Any) -> None:
     options = config()
     os.makedirs(options.directories[1])
     Path(options.directories[1], "thesis.txt").write_text("mine")
@@ -323,21 +325,21 @@ def test_a_directory_with_other_files_is_left_alone(config: Any) -> None:
     assert Path(options.directories[1], "thesis.txt").read_text() == "mine"
 
 
-def test_a_directory_of_another_bookie_is_refused(config: Any, start: Launcher) -> None:
+def test_directory_of_another_bookie_is_refused(config: Any, start: Launcher) -> None:
     bookie = start(config())
     bookie.stop()
     message = refusal(config(directories=[bookie.config.directories[1]]))
     assert f"belongs to {bookie.status.bookie_id}: expected directories {bookie.config.directories[0]}" in message
 
 
-def test_a_directory_of_another_cluster_is_refused(config: Any, start: Launcher, chroot: str) -> None:
+def test_directory_of_another_cluster_is_refused(config: Any, start: Launcher, chroot: str) -> None:
     bookie = start(config())
     bookie.stop()
     begin_cluster(chroot + "-other")
     assert f"belongs to {bookie.status.bookie_id} of another cluster" in refusal(config(zookeeper=chroot + "-other"))
 
 
-def test_an_emptied_directory_is_noticed(config: Any, start: Launcher) -> None:
+def test_directory_without_its_cookie_is_refused(config: Any, start: Launcher) -> None:
     bookie = start(config())
     bookie.stop()
     Path(bookie.config.directories[1], "COOKIE").unlink()
@@ -345,7 +347,7 @@ def test_an_emptied_directory_is_noticed(config: Any, start: Launcher) -> None:
 
 
 def lose(directory: str) -> None:
-    """As a disk that is gone: nothing can be opened or made where it was."""
+    """Replace the directory by a file, as if its disk were gone: nothing can be opened or created there."""
     os.rename(directory, directory + ".gone")
     Path(directory).write_text("no directory")
 
@@ -360,7 +362,7 @@ def three(config: Any, tmp_path: Path) -> BookieConfig:
     return config(directories=[str(tmp_path / name) for name in ("one", "two", "three")])
 
 
-def test_a_bookie_whose_first_directory_is_lost_serves_is_adopted_and_stops(three: Any, start: Launcher) -> None:
+def test_bookie_without_its_first_directory_serves_is_adopted_and_stops(three: Any, start: Launcher) -> None:
     whole = start(three)
     assert whole.stop()
     lose(three.directories[0])
@@ -370,7 +372,7 @@ def test_a_bookie_whose_first_directory_is_lost_serves_is_adopted_and_stops(thre
     assert (home / "bookie.json").exists()
     assert "one is not writable (File exists)" in (home / "bookie.log").read_text()
     first.lease.close()
-    bring_back(three.directories[0])  # which does not hide the one that runs
+    bring_back(three.directories[0])  # must not hide the running bookie
     second = start(three, "task 1")
     assert not second.started and second.process == first.process
     assert second.stop()
@@ -379,7 +381,7 @@ def test_a_bookie_whose_first_directory_is_lost_serves_is_adopted_and_stops(thre
     assert third.started and third.status.bookie_id == whole.status.bookie_id
 
 
-def test_a_bookie_is_adopted_whose_first_directory_was_lost_while_it_ran(three: Any, start: Launcher) -> None:
+def test_bookie_that_lost_its_first_directory_while_running_is_adopted(three: Any, start: Launcher) -> None:
     first = start(three, "task 0")
     lose(three.directories[0])
     first.lease.close()
@@ -388,7 +390,7 @@ def test_a_bookie_is_adopted_whose_first_directory_was_lost_while_it_ran(three: 
     assert second.stop()
 
 
-def test_the_last_words_are_those_of_the_last_start_wherever_they_lie(three: Any, start: Launcher) -> None:
+def test_launcher_reports_the_error_of_the_last_start_from_any_directory(three: Any, start: Launcher) -> None:
     bookie = start(three)
     bookie.stop()
     lose(three.directories[0])
@@ -398,14 +400,16 @@ def test_the_last_words_are_those_of_the_last_start_wherever_they_lie(three: Any
     assert f"directory {three.directories[1]} of {bookie.status.bookie_id} has no cookie" in refusal(three)
 
 
-def test_a_bookie_of_which_no_directory_can_be_used_says_so_of_the_first(three: Any, start: Launcher) -> None:
+def test_error_without_a_usable_directory_names_the_first_directory(three: Any, start: Launcher) -> None:
     start(three).stop()
     for directory in three.directories:
         lose(directory)
     assert f"directory {three.directories[0]} is not writable (File exists)" in refusal(three)
 
 
-def test_a_first_boot_that_crashed_between_stamps_is_finished(config: Any, start: Launcher, chroot: str) -> None:
+def test_first_boot_that_crashed_before_registering_its_cookie_is_completed(
+    config: Any, start: Launcher, chroot: str
+) -> None:
     bookie = start(config(directories=[config().directories[0]]))
     cookie = read_cookie(bookie.config.directories[0])
     assert cookie is not None
@@ -413,33 +417,35 @@ def test_a_first_boot_that_crashed_between_stamps_is_finished(config: Any, start
     other = config(directories=[config().directories[1]])
     os.makedirs(other.directories[0])
     stamped = type(cookie)("bookie-crashed", other.directories, cookie.instance_id, "nonce")
-    write_cookie(other.directories[0], stamped)  # and the crash came before the metadata store heard of it
+    write_cookie(other.directories[0], stamped)  # the crash came before the metadata store got the cookie
     assert start(other).status.bookie_id == "bookie-crashed"
     store = ZooKeeperStore(chroot)
     assert "bookie-crashed" in store.list_cookies()
     store.close()
 
 
-def test_only_its_first_start_begins_a_cluster(config: Any, start: Launcher, chroot: str) -> None:
-    """With a mistyped ZooKeeper, a bookie that had data was the only one of a new cluster."""
+def test_bookie_with_data_does_not_create_a_cluster_at_a_mistyped_chroot(
+    config: Any, start: Launcher, chroot: str
+) -> None:
+    """With a mistyped ZooKeeper address, a bookie with data became the only bookie of a new cluster."""
     start(config()).stop()
     assert f"no cluster at zk://{chroot}/mistyped; there is one at zk://{chroot}" in refusal(
         config(zookeeper=f"{chroot}/mistyped")
     )
 
 
-def test_a_port_in_use_is_named(config: Any) -> None:
+def test_error_names_the_port_in_use(config: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert f"port {port} on 127.0.0.1 is in use" in refusal(config(port=port))
 
 
-def test_an_unreachable_zookeeper_is_named(config: Any) -> None:
+def test_error_names_the_unreachable_zookeeper(config: Any) -> None:
     port = free_port()
     assert f"127.0.0.1:{port}" in refusal(config(zookeeper=f"127.0.0.1:{port}"))
 
 
-def test_a_program_of_autorecovery_that_cannot_start_ends_with_status_2() -> None:
+def test_autorecovery_process_that_cannot_start_exits_with_status_2() -> None:
     command = [sys.executable, "-m", "bookspark.store.autorecovery"]
     for line in ("[]\n", '{"zookeeper": "127.0.0.1:1", "client": {"zookeeper_timeout_seconds": 0.1}}\n'):
         ended = subprocess.run(
@@ -449,7 +455,7 @@ def test_a_program_of_autorecovery_that_cannot_start_ends_with_status_2() -> Non
         assert ended.stderr.splitlines()[-1].startswith("bookspark autorecovery: ")
 
 
-def test_the_daemon_ends_with_status_2_and_one_last_line(tmp_path: Path) -> None:
+def test_daemon_with_wrong_options_exits_with_status_2_and_the_reason(tmp_path: Path) -> None:
     options = tmp_path / "options.json"
     for content, words in (
         (
@@ -469,12 +475,12 @@ def test_the_daemon_ends_with_status_2_and_one_last_line(tmp_path: Path) -> None
         assert last.startswith("bookspark bookie: ") and words in last
 
 
-def test_a_connection_to_where_no_bookie_is_says_so(tmp_path: Path) -> None:
+def test_lease_connection_to_a_directory_without_a_bookie_fails(tmp_path: Path) -> None:
     with pytest.raises(LeaseLostError, match="no bookie answers"):
         LeaseConnection([str(tmp_path)])
 
 
-def test_the_daemon_imports_neither_spark_nor_arrow() -> None:
+def test_bookie_daemon_imports_neither_spark_nor_arrow() -> None:
     program = (
         "import sys, bookspark.servers.daemon.bookie_process; "
         "print([name for name in ('pyarrow', 'pyspark', 'pandas', 'numpy') if name in sys.modules])"

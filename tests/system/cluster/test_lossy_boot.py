@@ -1,6 +1,6 @@
-"""Bookies without a journal that lose what they had not synced, or whole disks: BP-46, with real processes.
+"""BP-46 with real processes: bookies without a journal that lose unsynced data or whole disks.
 
-Each scenario is tried with the protection that it is about left out as well (``unprotected_daemon``): it has to go wrong then.
+Each scenario also runs without its protection (``unprotected_daemon``), and must then fail.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.system.cluster.copies import held_by
 from tests.system.cluster.unprotected_daemon import REACH, WITHOUT
 
 NEVER = {"background_sync_interval_ms": 3_600_000, "background_sync_bytes": 1 << 40}
-"""So that a power cut loses all that was not asked to be synced."""
+"""With these options a power cut loses all data that no request synced."""
 
 
 @pytest.fixture(scope="module")
@@ -42,15 +42,15 @@ def everyone_is_back(cluster):
 
 @pytest.fixture
 def clients(cluster):
-    """Makes clients, with their options. An idle writer would tell its LAC, and with that record a bookie syncs what a cut is to
-    take."""
+    """Makes clients with the given options. An idle writer would send its LAC, and with that record a bookie syncs the data
+    that a power cut should take."""
     with contextlib.ExitStack() as stack:
         yield lambda **options: stack.enter_context(cluster.bookkeeper(explicit_lac_interval_seconds=3600.0, **options))
 
 
 @pytest.fixture
 def start(monkeypatch):
-    """Starts a bookie, without a protection if one is named."""
+    """Starts a bookie, without a protection if it is named."""
 
     def started(bookie, without=""):
         with monkeypatch.context() as patch:
@@ -68,7 +68,7 @@ def ensemble_of(cluster, ledger):
 
 
 def asked(bookie, header):
-    """The status that the bookie answers."""
+    """The status of the bookie's response."""
     host, port = bookie.address.rsplit(":", 1)
     client = Client((host, int(port)))
     try:
@@ -112,7 +112,7 @@ def put_back(cluster, start, folder, without=""):
 
 
 def acknowledged_by_two(cluster, clients):
-    """E0 is acknowledged by B1 and B3; B2 never heard of it, and the writer is gone."""
+    """E0 is acknowledged by B1 and B3; B2 never received it, and the writer is gone."""
     writer = clients()
     ledger = writer.create_ledger(3, 3, 2)
     b1, b2, b3 = ensemble_of(cluster, ledger)
@@ -126,7 +126,7 @@ def acknowledged_by_two(cluster, clients):
     return ledger.ledger_id, b1, b2, b3
 
 
-def test_scenario_2_recovery_does_not_truncate_what_a_power_cut_took_from_a_bookie(cluster, clients, start):
+def test_scenario_2_recovery_does_not_truncate_an_entry_lost_in_a_power_cut(cluster, clients, start):
     ledger_id, b1, _, b3 = acknowledged_by_two(cluster, clients)
     lose_power(b1, start)
     assert asked(b1, Header(Kind.READ, 0, ledger_id, 0, 0)) is Status.LIMBO
@@ -136,12 +136,12 @@ def test_scenario_2_recovery_does_not_truncate_what_a_power_cut_took_from_a_book
         clients(recovery_timeout_seconds=8.0).open_ledger(ledger_id)
     b3.resume()
     client = clients()
-    await_that(lambda: b3.bookie_id in client.metadata.bookies())  # its session may have expired while it stood still
+    await_that(lambda: b3.bookie_id in client.metadata.bookies())  # its session may have expired while it was suspended
     reader = client.open_ledger(ledger_id)
     assert [entry.payload for entry in reader.read()] == [b"E0"]
 
 
-def test_scenario_2_truncates_without_limbo(cluster, clients, start):
+def test_scenario_2_recovery_truncates_without_limbo(cluster, clients, start):
     ledger_id, b1, _, b3 = acknowledged_by_two(cluster, clients)
     lose_power(b1, start, without="limbo")
     b3.suspend()
@@ -149,10 +149,8 @@ def test_scenario_2_truncates_without_limbo(cluster, clients, start):
     assert reader.last_add_confirmed == -1, "an acknowledged entry is gone"
 
 
-def test_scenario_2_recovery_does_not_truncate_what_an_older_copy_of_a_directory_lacks(
-    cluster, clients, start, tmp_path
-):
-    """The bookie took the older copy for all that it had ever held, and denied what came since."""
+def test_scenario_2_recovery_does_not_truncate_after_restoring_an_older_directory(cluster, clients, start, tmp_path):
+    """The bookie took the older copy for complete, and denied later entries."""
     with put_back(cluster, start, tmp_path) as older:
         ledger_id, b1, _, b3 = acknowledged_by_two(cluster, clients)
         older(b1)
@@ -162,7 +160,7 @@ def test_scenario_2_recovery_does_not_truncate_what_an_older_copy_of_a_directory
         clients(recovery_timeout_seconds=8.0).open_ledger(ledger_id)
 
 
-def test_scenario_2_truncates_with_an_older_copy_that_nobody_knows_for_one(cluster, clients, start, tmp_path):
+def test_scenario_2_recovery_truncates_if_an_older_directory_goes_undetected(cluster, clients, start, tmp_path):
     with put_back(cluster, start, tmp_path, without=REACH) as older:
         ledger_id, b1, _, b3 = acknowledged_by_two(cluster, clients)
         older(b1)
@@ -174,12 +172,16 @@ def test_scenario_2_truncates_with_an_older_copy_that_nobody_knows_for_one(clust
 
 
 def fenced_but_for_one(cluster, clients, *, closed):
-    """The writer wrote E0 and sleeps; B1 and B2 are fenced, B3 was away meanwhile; the ledger is closed or not."""
+    """The writer wrote E0 and is idle; B1 and B2 are fenced while B3 is stopped; the ledger is closed or not."""
     writer = clients()
     ledger = writer.create_ledger(3, 3, 2)
     b1, b2, b3 = ensemble_of(cluster, ledger)
     ledger.append(b"E0")
-    for bookie in (b1, b2, b3):  # or the last one would refuse it, fenced, and be replaced or stop the writer
+    for bookie in (
+        b1,
+        b2,
+        b3,
+    ):  # otherwise the last bookie, fenced, would refuse E0, and be replaced or stop the writer
         await_that(lambda bookie_id=bookie.bookie_id: held_by(writer, bookie_id, ledger.ledger_id) == {0})
     b3.stop()
     if closed:
@@ -194,7 +196,7 @@ def fenced_but_for_one(cluster, clients, *, closed):
 
 
 @pytest.mark.parametrize("closed", [False, True])
-def test_scenario_1_a_lost_fence_lets_no_write_through(cluster, clients, start, closed):
+def test_scenario_1_writer_is_refused_after_a_bookie_lost_its_fence(cluster, clients, start, closed):
     ledger, b2, b3 = fenced_but_for_one(cluster, clients, closed=closed)
     replace_disk(b2, start)
     b3.start()
@@ -203,18 +205,18 @@ def test_scenario_1_a_lost_fence_lets_no_write_through(cluster, clients, start, 
 
 
 @pytest.mark.parametrize(("closed", "without"), [(False, "fencing"), (True, "mark")])
-def test_scenario_1_writes_after_the_fence_without_the_protection(cluster, clients, start, closed, without):
+def test_scenario_1_writer_appends_after_a_lost_fence_without_the_protection(cluster, clients, start, closed, without):
     ledger, b2, b3 = fenced_but_for_one(cluster, clients, closed=closed)
     replace_disk(b2, start, without)
     b3.start()
-    ensemble_of(cluster, ledger)[0].suspend()  # its refusal might come first, and the writer stop before it asked B2
+    ensemble_of(cluster, ledger)[
+        0
+    ].suspend()  # its refusal might arrive first, and the writer would stop before asking B2
     ledger.append(b"E1")
     assert ledger.last_add_confirmed == 1, "an entry is confirmed behind the end"
 
 
-def test_scenario_1_a_fence_that_an_older_copy_of_a_directory_lacks_lets_no_write_through(
-    cluster, clients, start, tmp_path
-):
+def test_scenario_1_writer_is_refused_after_restoring_a_directory_without_the_fence(cluster, clients, start, tmp_path):
     with put_back(cluster, start, tmp_path) as older:
         ledger, b2, b3 = fenced_but_for_one(cluster, clients, closed=False)
         older(b2)
@@ -223,10 +225,10 @@ def test_scenario_1_a_fence_that_an_older_copy_of_a_directory_lacks_lets_no_writ
         ledger.append(b"E1")
 
 
-# -- what goes on
+# -- operations that stay possible
 
 
-def test_a_bookie_on_an_empty_disk_takes_new_ledgers_and_ensemble_changes(cluster, clients, start):
+def test_bookie_on_an_empty_disk_takes_new_ledgers_and_ensemble_changes(cluster, clients, start):
     writer = clients()
     old = writer.create_ledger(3, 3, 2)
     old.append(b"before")
@@ -238,13 +240,13 @@ def test_a_bookie_on_an_empty_disk_takes_new_ledgers_and_ensemble_changes(cluste
     members[0].kill()
     deadline = time.monotonic() + SECONDS_MAX
     while spare.bookie_id not in old.metadata.last_fragment.ensemble and time.monotonic() < deadline:
-        old.append(b"after")  # two are enough for an ack, so the first one may come before the loss is noticed
+        old.append(b"after")  # two bookies are enough for an ack, so the first ack may come before the loss is noticed
     assert spare.bookie_id in old.metadata.last_fragment.ensemble
-    old.append_batch([b"last"] * 10)  # the metadata names the bookie, so its fence is not unsure any more
+    old.append_batch([b"last"] * 10)  # the metadata names the bookie, so its fence state is certain again
     old.close()
 
 
-def test_a_clean_stop_makes_no_lossy_boot(cluster, clients):
+def test_clean_stop_causes_no_lossy_boot(cluster, clients):
     ledger = clients().create_ledger(4, 4, 4)
     ledger.append(b"0")
     for bookie in cluster.bookies:

@@ -1,4 +1,4 @@
-"""A bookie's figures for Prometheus."""
+"""Prometheus metrics of a bookie."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.awaiting import SECONDS_MAX, await_that
 from tests.ports import free_port
 
 
-def test_what_prometheus_is_told(new_chroot):
+def test_bookie_metrics_match_its_requests_and_documentation(new_chroot):
     port = free_port()
     with LocalCluster(bookies=1, metrics_port=port, zookeeper=new_chroot()) as cluster:
         bookkeeper = cluster.bookkeeper()
@@ -69,7 +69,7 @@ def family_name(family):
 
 @pytest.fixture
 def pages():
-    """Where a page server of this process answers."""
+    """Address of a running page server in this process."""
     port = free_port()
     page = metrics_page(lambda call: call(), lambda: ("bookie-1", {"bookspark_bookie_ledgers": 0}), dict)
     server = web.WebServer("127.0.0.1", port, {"/metrics": page})
@@ -95,8 +95,8 @@ def serving():
     return [thread for thread in threading.enumerate() if "process_request_thread" in thread.name]
 
 
-def test_only_so_many_requests_have_a_thread_at_once(pages, monkeypatch):
-    """Each connection had a thread."""
+def test_metrics_server_runs_at_most_8_requests_at_once(pages, monkeypatch):
+    """Once each connection had a thread."""
     monkeypatch.setattr(web, "_CONNECTION_SECONDS_MAX", 3600.0)
     with contextlib.ExitStack() as stack:
         for count in range(1, 9):
@@ -110,8 +110,8 @@ def test_only_so_many_requests_have_a_thread_at_once(pages, monkeypatch):
         assert b'bookspark_bookie_ledgers{bookie_id="bookie-1"} 0.0' in answer.read()
 
 
-def test_who_sends_nothing_keeps_prometheus_from_nothing_for_long(pages, monkeypatch):
-    """Each connection had a thread for as long as it liked."""
+def test_silent_connection_to_the_metrics_server_is_closed(pages, monkeypatch):
+    """A silent connection kept its thread without limit."""
     monkeypatch.setattr(web, "_CONNECTION_SECONDS_MAX", 0.2)
     with silent(pages) as one:
         assert is_ended(one)

@@ -1,4 +1,4 @@
-"""Callbacks, signal handlers, forks, finalizers and the end of the interpreter: every call ends, and nothing is left behind."""
+"""Calls of a client in callbacks, signal handlers, forks, finalizers and at the end of the interpreter: each call ends."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def append_for_ever(ledger):
         ledger.append_async(b"x" * 100)
 
 
-def test_a_signal_handler_may_use_and_close_the_ledger_that_it_interrupts(bookkeeper):
-    """A close in a handler of SIGTERM waited for ever for a lock that the interrupted append held: 5 of 14 scripts hung."""
+def test_signal_handler_can_use_and_close_the_ledger_it_interrupts(bookkeeper):
+    """A close in a handler of SIGTERM waited forever for a lock that the interrupted append held: 5 of 14 scripts hung."""
     chance = random.Random(7)
     for _ in range(10):
         ledger = bookkeeper.create_ledger()
@@ -93,7 +93,7 @@ def calls_of(bookkeeper, other, ledger, reader):
 
 @pytest.fixture
 def own(cluster):
-    """A client of this test's own, a ledger of it that is written, and a reader of another one, which is closed."""
+    """A client of this test's own, with a ledger being written and a reader of another, closed ledger."""
     with BookKeeper(cluster.zookeeper) as bookkeeper:
         closed = bookkeeper.create_ledger()
         closed.append(b"0")
@@ -104,8 +104,8 @@ def own(cluster):
         yield bookkeeper, ledger, reader
 
 
-def test_a_callback_may_call_everything(cluster, own):
-    """It ran in the I/O thread: a read in it kept the whole client standing still for 14 s, and so did the client's close."""
+def test_every_waiting_call_works_in_a_callback(cluster, own):
+    """Callbacks ran in the I/O thread: a read there blocked the whole client for 14 s, and so did the client's close."""
     bookkeeper, ledger, reader = own
     other, outcomes = BookKeeper(cluster.zookeeper), queue.SimpleQueue()
     beside = bookkeeper.create_ledger()
@@ -123,8 +123,8 @@ def test_a_callback_may_call_everything(cluster, own):
             assert told[0] == name and told[2] is None, told
 
 
-def test_a_finalizer_in_a_thread_of_the_clients_own_is_refused_at_once(cluster, own):
-    """The collector may run it there, in the middle of anything. What it calls would wait for the very thread that it runs in."""
+def test_finalizer_in_a_client_thread_gets_an_error_instead_of_waiting(cluster, own):
+    """The garbage collector may run a finalizer there at any moment. Its calls would wait for the thread that they run in."""
     bookkeeper, ledger, reader = own
     other, outcomes = BookKeeper(cluster.zookeeper), queue.SimpleQueue()
 
@@ -139,8 +139,8 @@ def test_a_finalizer_in_a_thread_of_the_clients_own_is_refused_at_once(cluster, 
 
     bookkeeper.context.runtime.io.submit(finalize)
     for name, outcome in iter(lambda: outcomes.get(timeout=SECONDS), None):
-        # Some have nothing to ask: the writer knows its LAC, and the reader that its ledger is closed. A call that is not refused
-        # waits until its time is over, and says so.
+        # Some calls ask no bookie: the writer knows its LAC, and the reader that its ledger is closed. A long poll that is
+        # not refused returns when its time is over.
         asks_nobody = name in ("writer's LAC", "read_last_add_confirmed", "long poll")
         assert outcome == "done" if asks_nobody else "must not wait for it" in outcome, (name, outcome)
     kazoo = bookkeeper.metadata.client.handler.spawn(finalize)
@@ -151,8 +151,8 @@ def test_a_finalizer_in_a_thread_of_the_clients_own_is_refused_at_once(cluster, 
 
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit, ZeroDivisionError])
-def test_a_callback_that_raises_robs_nobody_of_an_answer(bookkeeper, error, caplog):
-    """``sys.exit`` in a callback ended the I/O thread, or the loop over the others who were to be told: they waited for ever."""
+def test_exception_in_a_callback_does_not_stop_other_callbacks_or_results(bookkeeper, error, caplog):
+    """``sys.exit`` in a callback ended the I/O thread, or the loop over the other callbacks: they waited forever."""
     ledger, told = bookkeeper.create_ledger(), queue.SimpleQueue()
 
     def fail(future):
@@ -166,7 +166,7 @@ def test_a_callback_that_raises_robs_nobody_of_an_answer(bookkeeper, error, capl
     ledger.close()
 
 
-def test_the_error_of_a_with_body_is_not_hidden_by_the_close(bookkeeper):
+def test_failed_close_does_not_hide_the_error_of_the_with_body(bookkeeper):
     def fail():
         with bookkeeper.create_ledger() as ledger:
             ledger.append(b"0")
@@ -180,10 +180,10 @@ def test_the_error_of_a_with_body_is_not_hidden_by_the_close(bookkeeper):
     assert "could not be closed either" in caught.value.__notes__[0]
 
 
-# -- what is dropped
+# -- dropped handles
 
 
-def test_handles_that_are_dropped_are_freed_with_a_warning_once_their_appends_are_done(bookkeeper):
+def test_dropped_handles_warn_and_are_freed_after_their_appends(bookkeeper):
     """The client kept the writer of each: 2,000 of 2,000."""
     writers = bookkeeper.context.runtime._writers
     before = len(writers)
@@ -200,7 +200,7 @@ def test_handles_that_are_dropped_are_freed_with_a_warning_once_their_appends_ar
     await_that(lambda: len(writers) <= before, SECONDS)
 
 
-def test_a_dropped_handle_tells_readers_of_the_last_entry_and_leaves_the_ledger_open(bookkeeper):
+def test_dropped_handle_sends_its_lac_to_readers_and_leaves_the_ledger_open(bookkeeper):
     ledger = bookkeeper.create_ledger()
     ledger.append(b"0")
     ledger.append(b"1")
@@ -211,7 +211,7 @@ def test_a_dropped_handle_tells_readers_of_the_last_entry_and_leaves_the_ledger_
     assert not bookkeeper.get_ledger_metadata(reader.ledger_id).closed
 
 
-def test_a_closed_handle_and_a_handle_of_a_closed_client_are_dropped_without_a_word(cluster):
+def test_closed_handles_and_handles_of_a_closed_client_drop_without_warning(cluster):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with BookKeeper(cluster.zookeeper) as bookkeeper:
@@ -225,7 +225,7 @@ def ours():
     return {thread for thread in threading.enumerate() if "bookspark" in thread.name or "zk_loop" in thread.name}
 
 
-def test_a_client_that_is_dropped_is_closed_with_a_warning(cluster):
+def test_dropped_client_is_closed_with_a_warning(cluster):
     before = ours()
     held = [BookKeeper(cluster.zookeeper)]
     held[0].list_ledgers()
@@ -239,7 +239,7 @@ def test_a_client_that_is_dropped_is_closed_with_a_warning(cluster):
 # -- closing
 
 
-def test_a_client_that_is_closed_by_many_threads_ends_every_call_of_others(cluster):
+def test_close_from_many_threads_ends_every_running_call(cluster):
     bookkeeper = BookKeeper(cluster.zookeeper)
     ledger = bookkeeper.create_ledger()
     ledger.append(b"0")
@@ -280,8 +280,8 @@ def descriptors():
 
 
 @pytest.mark.parametrize("failing", ["no ZooKeeper", "no watch", "no TLS"])
-def test_first_uses_that_fail_leave_nothing_behind(cluster, failing, monkeypatch, tmp_path):
-    """Each one that failed late left threads, descriptors and a session."""
+def test_failed_first_uses_leave_no_threads_or_descriptors(cluster, failing, monkeypatch, tmp_path):
+    """Each late failure left threads, descriptors and a session."""
 
     def fail(self, changed):
         raise MetadataStoreError("watching: no answer")
@@ -309,8 +309,8 @@ def test_first_uses_that_fail_leave_nothing_behind(cluster, failing, monkeypatch
 
 
 @pytest.mark.acceptance
-def test_two_hundred_first_uses_that_fail_take_no_memory(cluster, monkeypatch):
-    """Each left its threads, and with them what they held."""
+def test_failed_first_uses_do_not_leak_memory(cluster, monkeypatch):
+    """Each failure left its threads, and the memory that they held."""
 
     def fail(self, changed):
         raise MetadataStoreError("watching: no answer")
@@ -333,7 +333,7 @@ def test_two_hundred_first_uses_that_fail_take_no_memory(cluster, monkeypatch):
 
 
 def in_a_fork(check):
-    """Run ``check`` in a child; a child that hangs is ended."""
+    """Run ``check`` in a child process, which an alarm ends if it hangs."""
     child = os.fork()
     if child == 0:
         status = 1
@@ -350,8 +350,8 @@ def in_a_fork(check):
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_a_forked_child_that_leaves_the_block_of_its_parents_cluster_stops_nothing(cluster):
-    """It deleted the parent's data."""
+def test_forked_child_cannot_stop_its_parents_cluster(cluster):
+    """The child deleted the parent's data."""
     pids = [bookie.pid for bookie in cluster.bookies]
 
     def leave():
@@ -367,8 +367,8 @@ def test_a_forked_child_that_leaves_the_block_of_its_parents_cluster_stops_nothi
     assert all(os.path.exists(bookie.directories[0]) for bookie in cluster.bookies)
 
 
-def test_a_read_that_was_begun_before_a_fork_is_refused_in_the_child_and_goes_on_in_the_parent(cluster):
-    """The child waited for 13 s for what only the parent hears."""
+def test_read_begun_before_a_fork_fails_in_the_child_and_continues_in_the_parent(cluster):
+    """The child waited 13 s for responses that only the parent receives."""
     with BookKeeper(cluster.zookeeper, answer_timeout_seconds=10 * SECONDS) as bookkeeper:
         ledger = bookkeeper.create_ledger()
         ledger.append_batch([b"x" * 1000] * 5000)
@@ -386,8 +386,9 @@ def test_a_read_that_was_begun_before_a_fork_is_refused_in_the_child_and_goes_on
         assert len(list(half_read)) == 4999
 
 
-def test_what_a_child_drops_is_its_parents(cluster):
-    """Freed, its parent's event loop would take the parent's sockets out of the set that the kernel watches for both."""
+def test_handles_dropped_in_a_forked_child_keep_working_in_the_parent(cluster):
+    """If freed, the inherited event loop would remove the parent's sockets from the kernel's watch set, which both processes
+    share."""
     with BookKeeper(cluster.zookeeper) as bookkeeper:
         ledger = bookkeeper.create_ledger()
         ledger.append(b"0")
@@ -470,9 +471,9 @@ while True:
 
 
 @pytest.mark.acceptance
-def test_scripts_end_whatever_they_leave_to_the_end(cluster):
-    """``atexit.register(ledger.close)`` and threads that outlast the main one failed with a defect: the client's threads had
-    ended with the main one."""
+def test_scripts_end_cleanly_with_open_ledgers_threads_and_exit_handlers(cluster):
+    """``atexit.register(ledger.close)`` failed, and so did threads that outlast the main thread: the client's threads ended
+    with the main thread."""
     begin = f"from bookspark import BookKeeper\nbookkeeper = BookKeeper({cluster.zookeeper!r})\n"
     running = {
         name: subprocess.Popen(
@@ -486,8 +487,9 @@ def test_scripts_end_whatever_they_leave_to_the_end(cluster):
 
 
 @pytest.mark.acceptance
-def test_a_cluster_can_be_stopped_when_the_interpreter_ends(new_chroot):
-    """It stopped its bookies with threads that had ended with the main one, and left that to the end of their leases."""
+def test_cluster_can_be_stopped_in_an_atexit_handler(new_chroot):
+    """The cluster stopped its bookies with threads that had ended with the main thread, so bookies ran until their leases
+    expired."""
     script = f"""
 import atexit
 from bookspark.local import LocalCluster

@@ -1,4 +1,4 @@
-"""Where ledgers are put on real bookies of two racks, and bookies that move, pause and lose their sessions."""
+"""Placement of ledgers on real bookies of two racks, and bookies that move, pause and lose their sessions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def cluster(new_chroot):
 
 @pytest.fixture
 def short_session(cluster):
-    """A bookie more, whose session ends soon when it stands still, or has no CPU."""
+    """An additional bookie whose session expires soon when the process is suspended or starved."""
     made = cluster.add_bookie(rack="B", labels={"executor": "B-1"}, zookeeper_session_timeout_seconds=2.0)
     yield made
     made.stop()
@@ -44,7 +44,7 @@ def bookie(cluster, bookie_id):
 # -- policies
 
 
-def test_copies_lie_on_both_racks_also_after_an_ensemble_change(cluster):
+def test_copies_are_on_both_racks_also_after_an_ensemble_change(cluster):
     client = cluster.bookkeeper(placement="rack_aware", racks_min=2)
     for _ in range(10):
         ledger = client.create_ledger(2, 2, 2)
@@ -57,7 +57,7 @@ def test_copies_lie_on_both_racks_also_after_an_ensemble_change(cluster):
     ledger.close()
 
 
-def test_what_the_policy_cannot_do_is_refused_with_every_name(cluster):
+def test_placement_refusal_names_every_bookie_and_the_reason(cluster):
     for placement, options, size, told in (
         ("rack_aware", {"racks_min": 3}, 3, "on rack 'A'.*not enough on at least 3 racks"),
         ("one_per_host", {}, 2, "there are 1 .*shares host"),
@@ -74,7 +74,7 @@ def test_what_the_policy_cannot_do_is_refused_with_every_name(cluster):
     assert racks_of(client, ledger.metadata.last_fragment.ensemble) == {"A", "B"}
 
 
-def test_opportunistic_striping_makes_do_with_fewer_bookies(cluster):
+def test_opportunistic_striping_accepts_fewer_bookies_than_the_ensemble_size(cluster):
     with pytest.raises(errors.NotEnoughBookiesError, match="an ensemble of 6 needs 6 writable bookies, there are 4"):
         cluster.bookkeeper().create_ledger(6, 2, 2)
     client = cluster.bookkeeper(opportunistic_striping=True)
@@ -87,10 +87,10 @@ def test_opportunistic_striping_makes_do_with_fewer_bookies(cluster):
         client.create_ledger(6, 5, 5)
 
 
-def test_free_space_is_asked_of_the_bookies_and_one_that_hangs_is_left_out(cluster, monkeypatch):
+def test_free_space_guides_placement_and_a_hung_bookie_is_skipped(cluster, monkeypatch):
     client = cluster.bookkeeper(placement_by_free_space=True)
     cluster.bookies[0].suspend()
-    monkeypatch.setattr(policies, "_AGE_SECONDS", 0.0)  # one that is slow tells when it is asked again
+    monkeypatch.setattr(policies, "_AGE_SECONDS", 0.0)  # a slow bookie answers at the next request
     told, others = {}, {each.bookie_id for each in cluster.bookies[1:]}
     while not told.keys() >= others:
         told = client.context.runtime.free_space.of([each.bookie_id for each in cluster.bookies])
@@ -102,7 +102,7 @@ def test_free_space_is_asked_of_the_bookies_and_one_that_hangs_is_left_out(clust
     assert {client.create_ledger(1, 1, 1).metadata.last_fragment.ensemble for _ in range(5)} == {(favourite,)}
 
 
-def test_a_bookie_that_failed_a_moment_ago_gets_no_new_ledger_if_there_are_others(cluster):
+def test_bookie_in_quarantine_gets_no_new_ledger_while_others_exist(cluster):
     client = cluster.bookkeeper(answer_timeout_seconds=0.5, quarantine_seconds=600)
     ledger = client.create_ledger(4, 4, 3)
     hung = cluster.bookies[1]
@@ -121,9 +121,9 @@ def test_a_bookie_that_failed_a_moment_ago_gets_no_new_ledger_if_there_are_other
 # -- bookies that move and pause
 
 
-def test_a_bookie_that_comes_back_at_another_address_is_found(cluster):
+def test_bookie_that_returns_at_another_address_is_reached(cluster):
     client = cluster.bookkeeper()
-    ledger = client.create_ledger(4, 4, 4)  # there is no spare: appends have to go to the one that moved
+    ledger = client.create_ledger(4, 4, 4)  # without a spare, appends must go to the moved bookie
     ledger.append(b"0")
     moved = bookie(cluster, ledger.metadata.last_fragment.ensemble[0])
     before, identity = moved.address, moved.bookie_id
@@ -139,7 +139,7 @@ def test_a_bookie_that_comes_back_at_another_address_is_found(cluster):
     assert [entry.payload for entry in reader.read_unconfirmed(0, 1)] == [b"0", b"1"]
 
 
-def test_a_bookie_whose_session_expired_while_it_stood_still_is_registered_again(cluster, short_session):
+def test_bookie_registers_again_after_its_session_expired_while_suspended(cluster, short_session):
     client, paused = cluster.bookkeeper(), short_session
     told = Changes()
     client.metadata.watch_bookies(told)
@@ -157,7 +157,7 @@ def expire(client):
     end_session(client.zookeeper.partition("/")[0], client.metadata.client)
 
 
-def test_ledgers_go_on_over_an_expired_session_of_the_client(cluster):
+def test_ledgers_stay_usable_after_the_clients_session_expired(cluster):
     client = cluster.bookkeeper()
     ledger = client.create_ledger(2, 2, 2)
     ledger.append(b"0")

@@ -1,4 +1,4 @@
-"""What waits is bounded, in bytes and in time: slow and hung bookies, closes that can't be done, clients that end early."""
+"""Bounds in bytes and in time: slow and hung bookies, closes that fail, clients closed early."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def resident_bytes():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
-def test_a_hung_bookie_beside_an_ack_quorum_does_not_let_the_client_grow(cluster):
-    """BookKeeper's BP-51: what is acknowledged without it went on waiting for it in memory."""
+def test_client_memory_is_bounded_beside_a_hung_bookie(cluster):
+    """BookKeeper's BP-51: acknowledged entries stayed in memory, waiting for the hung bookie."""
     limit = 8 * MIB
     client = cluster.bookkeeper(bookie_stall_seconds=4.0, bytes_in_flight_max=limit, sync_bytes=limit // 2)
     ledger = client.create_ledger()
@@ -43,7 +43,7 @@ def test_a_hung_bookie_beside_an_ack_quorum_does_not_let_the_client_grow(cluster
     assert client.open_ledger(ledger.ledger_id).length == 1 + 400 * len(payload)
 
 
-def test_appends_wait_for_a_bookie_that_is_behind_and_go_on_when_it_is_cut_off(cluster, monkeypatch):
+def test_appends_wait_for_a_slow_bookie_and_continue_once_it_is_cut_off(cluster, monkeypatch):
     client = cluster.bookkeeper(bookie_stall_seconds=1000)
     ledger = client.create_ledger()
     ledger.append(b"0")
@@ -64,7 +64,7 @@ def test_appends_wait_for_a_bookie_that_is_behind_and_go_on_when_it_is_cut_off(c
     ledger.close()
 
 
-def test_a_close_that_fails_tells_which_ids_were_not_confirmed(cluster):
+def test_error_of_a_failed_close_has_the_unconfirmed_ids(cluster):
     client = cluster.bookkeeper(answer_timeout_seconds=600.0, add_timeout_seconds=600.0)
     ledger = client.create_ledger()
     ledger.append(b"0")
@@ -82,7 +82,7 @@ def test_a_close_that_fails_tells_which_ids_were_not_confirmed(cluster):
     assert client.open_ledger(ledger.ledger_id).last_add_confirmed in range(4)
 
 
-def test_a_close_that_does_not_wait_returns_at_once(cluster):
+def test_close_without_waiting_fails_at_once_with_the_unconfirmed_ids(cluster):
     client = cluster.bookkeeper(answer_timeout_seconds=30.0)
     ledger = client.create_ledger()
     for bookie in cluster.bookies[:2]:
@@ -93,8 +93,8 @@ def test_a_close_that_does_not_wait_returns_at_once(cluster):
     assert caught.value.unconfirmed == range(1)
 
 
-def test_nobody_waits_for_ever_on_a_client_that_was_closed(cluster):
-    """Appends that were under way, those that come later, and closes: each ends with an error that says so."""
+def test_appends_and_closes_of_a_closed_client_fail_with_its_reason(cluster):
+    """Running appends, later appends and closes each end with an error that gives the reason."""
     client = cluster.bookkeeper(answer_timeout_seconds=30.0)
     ledger, idle, closed = (client.create_ledger() for _ in range(3))
     closed.close()
@@ -116,8 +116,9 @@ def test_nobody_waits_for_ever_on_a_client_that_was_closed(cluster):
     assert cluster.bookkeeper().open_ledger(ledger.ledger_id).last_add_confirmed in (-1, 0)
 
 
-def test_connections_do_not_take_the_descriptors_that_a_bookies_files_need(new_chroot):
-    """A thousand clients were as good as a failed disk: no log could be begun, and its directory was retired until a restart."""
+def test_connections_leave_descriptors_for_a_bookies_files(new_chroot):
+    """A thousand clients had the effect of a failed disk: no log could be created, and its directory was retired until a
+    restart."""
     with (
         LocalCluster(bookies=1, entry_log_bytes_max=1 << 16, zookeeper=new_chroot()) as cluster,
         ExitStack() as connected,
@@ -139,8 +140,8 @@ def test_connections_do_not_take_the_descriptors_that_a_bookies_files_need(new_c
         assert cluster.bookkeeper().open_ledger(ledger.ledger_id).last_add_confirmed == 4
 
 
-def test_a_bookie_may_open_as_many_files_as_the_system_lets_it(new_chroot):
-    """By default a process begins with a small part of that, and each client takes a descriptor."""
+def test_bookie_raises_its_open_file_limit_to_the_hard_limit(new_chroot):
+    """A process starts with a small part of the hard limit, and each client takes a descriptor."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft // 2, hard))
     try:

@@ -1,4 +1,4 @@
-"""What a bookie answers to probes, and how it answers at all."""
+"""Health and readiness probes of a bookie, and the web server that serves them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def at_once(function, *arguments):
 
 
 class Asked:
-    """Probes of a bookie whose condition a test sets."""
+    """Probes of a bookie whose state a test sets."""
 
     def __init__(self):
         self.phase = "opening storage"
@@ -36,13 +36,13 @@ class Asked:
         self.phase = SERVING
 
 
-def test_a_boot_is_healthy_and_not_ready():
+def test_booting_bookie_is_healthy_and_not_ready():
     asked = Asked()
     assert asked.probes.health() == Page(200, b"healthy: opening storage\n")
     assert asked.probes.ready() == Page(503, b"not serving: opening storage\n")
 
 
-def test_a_bookie_that_serves_is_ready_while_it_is_registered():
+def test_serving_bookie_is_ready_only_while_registered():
     asked = Asked()
     asked.serve()
     assert (asked.probes.health().status, asked.probes.ready()) == (200, Page(200, b"ready\n"))
@@ -51,7 +51,7 @@ def test_a_bookie_that_serves_is_ready_while_it_is_registered():
     assert asked.probes.health().status == 200, "a start would not help"
 
 
-def test_a_metadata_store_that_does_not_answer_makes_it_not_ready_and_not_unhealthy():
+def test_bookie_with_silent_metadata_store_is_healthy_and_not_ready():
     asked = Asked()
 
     def silent():
@@ -63,18 +63,18 @@ def test_a_metadata_store_that_does_not_answer_makes_it_not_ready_and_not_unheal
     assert asked.probes.health().status == 200
 
 
-def test_a_commit_thread_that_has_ended_is_unhealthy():
+def test_bookie_is_unhealthy_when_a_commit_thread_has_ended():
     asked = Asked()
     asked.serve()
     asked.dead = ["/data/a"]
     assert asked.probes.health() == Page(503, b"the commit thread of /data/a has ended\n")
-    # In a stop it is meant to end.
+    # The thread ends as part of a stop.
     asked.phase = STOPPING
     assert asked.probes.health().status == 200
     assert asked.probes.ready() == Page(503, b"not serving: stopping\n")
 
 
-def test_a_loop_that_does_not_answer_is_unhealthy(monkeypatch):
+def test_bookie_is_unhealthy_when_its_request_loop_does_not_answer(monkeypatch):
     monkeypatch.setattr(module, "ANSWER_SECONDS_MAX", 0.01)
     asked = Asked()
     asked.serve(post=lambda *_: None)
@@ -89,7 +89,7 @@ def test_a_loop_that_does_not_answer_is_unhealthy(monkeypatch):
 
 @pytest.fixture
 def served():
-    """A server, and its port."""
+    """The port of a running server."""
     going_on = threading.Event()
 
     def slow():
@@ -115,23 +115,23 @@ def get(port, path):
             return error.code, error.read()
 
 
-def test_neither_a_slow_page_nor_a_silent_peer_keeps_others_waiting(served):
+def test_slow_page_and_silent_peer_do_not_block_other_requests(served):
     with socket.create_connection(("127.0.0.1", served)), socket.create_connection(("127.0.0.1", served)) as asking:
         asking.sendall(b"GET /slow HTTP/1.1\r\n\r\n")
         assert get(served, "/good?a=b") == (200, b"good")
 
 
-def test_pages_that_are_not_there_or_can_not_be_made_say_so(served):
+def test_unknown_page_is_404_and_failing_page_is_503(served):
     assert get(served, "/bad") == (404, b"there is /good, /slow, /broken\n")
     assert get(served, "/broken") == (503, b"ValueError: no figures\n")
 
 
-def test_a_port_that_is_taken_is_an_error_that_names_the_option(served):
+def test_error_for_a_port_in_use_names_the_option(served):
     with pytest.raises(BookieError, match="metrics_port"):
         WebServer("127.0.0.1", served, {})
 
 
-def test_the_next_free_port_is_taken_if_several_may_be_tried(served, caplog):
+def test_server_takes_the_next_free_port_if_allowed_several_tries(served, caplog):
     server = WebServer("127.0.0.1", served, {"/good": lambda: Page(200, b"next")}, tries=64)
     try:
         assert served < server.port < served + 64

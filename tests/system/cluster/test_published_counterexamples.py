@@ -21,7 +21,7 @@ def cluster(faulty_cluster):
 
 @pytest.fixture
 def writer(cluster):
-    """Tells no explicit LAC, so that bookies know of none but what entries told them. Its adds may be parked for long."""
+    """A writer that sends no explicit LAC, so that bookies know only the LAC in its entries. Its adds may be parked for long."""
     options = {"explicit_lac_interval_seconds": 3600.0, "answer_timeout_seconds": 60.0, "add_timeout_seconds": 600.0}
     with cluster.bookkeeper(client_name="writer", **options) as client:
         yield client
@@ -33,12 +33,12 @@ def recoverer(cluster):
         yield client
 
 
-def test_2614_an_add_that_arrives_after_the_recovery_read_is_refused(cluster, writer, recoverer):
+def test_2614_add_that_arrives_after_the_recovery_read_is_refused(cluster, writer, recoverer):
     """https://github.com/apache/bookkeeper/issues/2614: without the fence flag on recovery reads, b3 would take e0 in step 9."""
     wire = cluster.wire
     ledger = writer.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
     b1, b2, b3 = ledger.metadata.last_fragment.ensemble
-    # 1. The writer sends e0 to b1, b2 and b3; what goes to b1 and b3 is slow. 2. b2 has it, its ack is slow.
+    # 1. The writer sends e0 to b1, b2 and b3; the messages to b1 and b3 are slow. 2. b2 stores it, its ack is slow.
     add_to_b1 = wire.park(Kind.ADD, client="writer", bookie=b1)
     add_to_b3 = wire.park(Kind.ADD, client="writer", bookie=b3)
     ack_of_b2 = wire.park(Kind.ADD, client="writer", bookie=b2, response=True)
@@ -47,7 +47,7 @@ def test_2614_an_add_that_arrives_after_the_recovery_read_is_refused(cluster, wr
         park.wait()
     # 3. A recoverer marks the ledger IN_RECOVERY. 4. It fences b1 and b2, a coverage; the message to b3 is slow.
     fence_of_b3 = wire.park(Kind.READ_LAC, client="recoverer", bookie=b3)
-    # 5. It reads e0; b2 is slow to hear of it. 6. b1 denies it. 7. So does b3, where e0 has not arrived.
+    # 5. It reads e0; the request to b2 is slow. 6. b1 denies it. 7. So does b3, where e0 has not arrived.
     read_of_b2 = wire.park(Kind.READ, client="recoverer", bookie=b2)
     # 8. Two of three deny it: no ack quorum can have it. The ledger is closed as empty.
     assert recoverer.open_ledger(ledger.ledger_id).last_add_confirmed == -1
@@ -59,9 +59,9 @@ def test_2614_an_add_that_arrives_after_the_recovery_read_is_refused(cluster, wr
     assert ledger.last_add_confirmed == -1
 
 
-def test_2615_recovery_leaves_the_fragments_before_the_last_alone(cluster, writer, recoverer):
-    """https://github.com/apache/bookkeeper/issues/2615: the new ensemble has heard of no LAC; starting at e0 would write old
-    entries to it, and its failure would change an ensemble that lies in the past."""
+def test_2615_recovery_reads_and_writes_only_the_last_fragment(cluster, writer, recoverer):
+    """https://github.com/apache/bookkeeper/issues/2615: the new ensemble has no LAC. A recovery that starts at e0 would write
+    old entries to it, and its failure would change an ensemble of the past."""
     ledger = writer.create_ledger(ensemble_size=2, write_quorum=2, ack_quorum=2)
     ledger.append_batch([b"%d" % i for i in range(10)])
     # e10 reaches neither bookie, both are replaced, and it does not reach the new ones either.
@@ -82,8 +82,8 @@ def test_2615_recovery_leaves_the_fragments_before_the_last_alone(cluster, write
         cut.mend()
 
 
-def test_2615_ensemble_changes_of_a_recovery_that_died_are_never_seen(cluster, writer, recoverer):
-    """A recoverer replaced b2 and b3 by two bookies that would deny e1, had another one to believe them."""
+def test_2615_ensemble_changes_of_an_aborted_recovery_are_never_stored(cluster, writer, recoverer):
+    """A recoverer replaced b2 and b3 by two bookies that deny e1, and another recoverer believed those."""
     ledger = writer.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
     futures = [ledger.append_async(b"e0"), ledger.append_async(b"e1")]
     assert [future.result(SECONDS_MAX) for future in futures] == [0, 1]
@@ -109,9 +109,8 @@ def test_2615_ensemble_changes_of_a_recovery_that_died_are_never_seen(cluster, w
 
 
 @pytest.mark.parametrize("meanwhile", ["nothing", "a restart of every bookie", "its collection"])
-def test_4462_a_fenced_and_deleted_ledger_is_not_made_again_by_its_old_writer(cluster, writer, recoverer, meanwhile):
-    """https://github.com/apache/bookkeeper/pull/4462: the writer's first add comes after the ledger was opened and deleted, and
-    whatever came in between."""
+def test_4462_late_add_does_not_recreate_a_fenced_and_deleted_ledger(cluster, writer, recoverer, meanwhile):
+    """https://github.com/apache/bookkeeper/pull/4462: the writer's first add arrives after the ledger was opened and deleted."""
     ledger = writer.create_ledger()
     ensemble = ledger.metadata.last_fragment.ensemble
     late = cluster.wire.park(Kind.ADD, client="writer")
@@ -119,7 +118,7 @@ def test_4462_a_fenced_and_deleted_ledger_is_not_made_again_by_its_old_writer(cl
     append = ledger.append_async(b"0")
     late.wait(3)
     assert recoverer.open_ledger(ledger.ledger_id).last_add_confirmed == -1
-    fences.wait(3)  # A recovery goes on when two are fenced; the third would still take the add.
+    fences.wait(3)  # A recovery continues with two fenced bookies; the third would still take the add.
     recoverer.delete_ledger(ledger.ledger_id)
     if meanwhile == "a restart of every bookie":
         for bookie in cluster.bookies:

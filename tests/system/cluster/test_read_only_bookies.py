@@ -1,4 +1,4 @@
-"""A bookie that turns read-only, as its disk is full, while ledgers are written to it."""
+"""A bookie that turns read-only while ledgers are written to it, because its disk is full."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ pytestmark = pytest.mark.cluster(
 )
 
 
-def test_a_bookie_that_turned_read_only_is_replaced(local_cluster):
+def test_bookie_that_turns_read_only_is_replaced(local_cluster):
     client = local_cluster.bookkeeper()
     ledger = client.create_ledger(ack_quorum=3)
     ledger.append(b"before")
-    while True:  # one that fills a bookie of the ledger's
+    while True:  # until the filler's bookie is in the ensemble of the ledger
         filler = client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
         (full,) = filler.metadata.last_fragment.ensemble
         if full in ledger.metadata.last_fragment.ensemble:
@@ -23,7 +23,7 @@ def test_a_bookie_that_turned_read_only_is_replaced(local_cluster):
         filler.close()
     written = []
     while filler.metadata.last_fragment.ensemble == (full,):
-        written += (batch := [os.urandom(16_000) for _ in range(10)])  # of which no compression makes room again
+        written += (batch := [os.urandom(16_000) for _ in range(10)])  # incompressible
         filler.append_batch(batch)
     assert ledger.append(b"after") == 1
     assert full not in ledger.metadata.last_fragment.ensemble

@@ -1,4 +1,4 @@
-"""Reading over real bookies: which replica is asked, what a hung one costs, and handles that outlive their bookies."""
+"""Reads over real bookies: the choice of replicas, hung replicas, and handles that outlive their bookies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("everyone_is_back")
 
 DELAY_MS = 150
 HUNG_SECONDS = 60.0
-"""How long a request to a hung bookie takes to fail: a read that takes less did not wait for it."""
+"""Seconds until a request to a hung bookie fails: a faster read did not wait for it."""
 
 
 @pytest.fixture(scope="module")
@@ -33,13 +33,13 @@ def cluster(new_chroot):
 
 @pytest.fixture(scope="module")
 def patient(cluster):
-    """A client that a hung bookie would hold up for long, but for speculation."""
+    """A client that a hung bookie would block for long without speculation."""
     return cluster.bookkeeper(answer_timeout_seconds=HUNG_SECONDS, speculative_read_delay_ms=DELAY_MS)
 
 
 @contextmanager
 def without_speculation(client):
-    """On a machine that is busy, any replica may take longer than the delay: then one more would be asked."""
+    """On a busy machine any replica may take longer than the delay, and another replica would be asked too."""
     context, before = client.context, client.context.config
     context.config = msgspec.structs.replace(before, speculative_read_delay_ms=0)
     try:
@@ -84,10 +84,10 @@ class Asked:
         monkeypatch.setattr(connections, "send", noting)
 
 
-# -- who is asked
+# -- choice of replicas
 
 
-def test_a_hung_replica_costs_a_read_the_speculative_delay_and_the_next_reads_nothing(patient, cluster, monkeypatch):
+def test_hung_replica_delays_the_first_read_only_by_the_speculative_delay(patient, cluster, monkeypatch):
     ledger = ledger_of(patient)
     asked = Asked(patient, monkeypatch)
     reader = patient.open_ledger(ledger.ledger_id)
@@ -105,7 +105,7 @@ def test_a_hung_replica_costs_a_read_the_speculative_delay_and_the_next_reads_no
     assert first not in asked.bookies, "the handle goes on with the replica that delivered"
 
 
-def test_without_speculation_the_next_replica_is_asked_when_the_first_has_failed(cluster, monkeypatch):
+def test_read_without_speculation_asks_the_next_replica_after_a_failure(cluster, monkeypatch):
     client = cluster.bookkeeper(answer_timeout_seconds=3.0, speculative_read_delay_ms=0)
     ledger = ledger_of(client)
     asked = Asked(client, monkeypatch)
@@ -119,7 +119,7 @@ def test_without_speculation_the_next_replica_is_asked_when_the_first_has_failed
     assert len(asked.bookies) == 1, "a handle that knows nothing of it does not ask one in quarantine first"
 
 
-def test_a_striped_read_passes_a_hung_replica_too(patient, cluster):
+def test_striped_read_does_not_wait_for_a_hung_replica(patient, cluster):
     ledger = ledger_of(patient, 30, ensemble_size=4, write_quorum=2, ack_quorum=2)
     reader = patient.open_ledger(ledger.ledger_id)
     ensemble_of(cluster, ledger)[1].suspend()
@@ -143,7 +143,7 @@ def test_a_striped_ledger_is_read_in_a_few_round_trips(cluster, monkeypatch, e, 
 def test_a_striped_ledger_of_several_fragments_and_answers_is_read_whole(cluster):
     client = cluster.bookkeeper()
     ledger = client.create_ledger(ensemble_size=4, write_quorum=2, ack_quorum=2)
-    payloads = [b"%d" % i + bytes(40_000) for i in range(300)]  # one answer holds some 50
+    payloads = [b"%d" % i + bytes(40_000) for i in range(300)]  # a response holds some 50
     ledger.append_batch(payloads[:150])
     ensemble_of(cluster, ledger)[2].kill()
     ledger.append_batch(payloads[150:])
@@ -152,11 +152,11 @@ def test_a_striped_ledger_of_several_fragments_and_answers_is_read_whole(cluster
     assert [entry.payload for entry in client.open_ledger(ledger.ledger_id).read()] == payloads
 
 
-def test_reads_stick_to_one_replica_unless_told_not_to(cluster, monkeypatch):
+def test_reads_stick_to_one_replica_unless_sticky_reads_is_off(cluster, monkeypatch):
     for sticky, bookies in ((True, 1), (False, 3)):
         client = cluster.bookkeeper(sticky_reads=sticky, speculative_read_delay_ms=0)
         ledger = client.create_ledger(ack_quorum=3)
-        ledger.append_batch([bytes(1_400_000)] * 6)  # one answer holds one or two
+        ledger.append_batch([bytes(1_400_000)] * 6)  # a response holds one or two
         ledger.close()
         asked = Asked(client, monkeypatch)
         assert ids(client.open_ledger(ledger.ledger_id).read()) == list(range(6))
@@ -164,7 +164,7 @@ def test_reads_stick_to_one_replica_unless_told_not_to(cluster, monkeypatch):
         assert len(set(asked.bookies)) == bookies
 
 
-def test_a_replica_on_this_host_is_asked_first_if_configured(cluster, monkeypatch):
+def test_replica_on_this_host_is_read_first_if_configured(cluster, monkeypatch):
     client = cluster.bookkeeper(read_own_host_first=True, speculative_read_delay_ms=0)
     ledger = ledger_of(client)
     near = ledger.metadata.last_fragment.ensemble[1]
@@ -187,7 +187,7 @@ def test_a_read_survives_the_loss_of_all_replicas_but_one(patient, cluster):
     assert ids(reader.read_unconfirmed(40, 60)) == list(range(40, 61))
 
 
-def test_unconfirmed_reads_and_the_lac_pass_a_hung_replica(patient, cluster):
+def test_unconfirmed_reads_and_lac_do_not_wait_for_a_hung_replica(patient, cluster):
     ledger = patient.create_ledger()
     ledger.append_batch([b"%d" % i for i in range(10)])
     reader = patient.open_ledger_no_recovery(ledger.ledger_id)
@@ -199,8 +199,8 @@ def test_unconfirmed_reads_and_the_lac_pass_a_hung_replica(patient, cluster):
     assert time.monotonic() - began < HUNG_SECONDS
 
 
-def test_at_ack_quorum_1_a_hung_bookie_costs_a_read_of_the_lac_the_speculative_delay(patient, cluster):
-    """A coverage would take the answers of all three."""
+def test_hung_bookie_delays_lac_read_at_ack_quorum_1_by_speculative_delay_only(patient, cluster):
+    """A coverage would need the responses of all three bookies."""
     ledger = patient.create_ledger(ack_quorum=1)
     reader = patient.open_ledger_no_recovery(ledger.ledger_id)
     ledger.append(b"0")
@@ -211,7 +211,7 @@ def test_at_ack_quorum_1_a_hung_bookie_costs_a_read_of_the_lac_the_speculative_d
     assert DELAY_MS / 1000 <= time.monotonic() - began < HUNG_SECONDS
 
 
-def test_a_long_poll_brings_the_entry_in_one_round_trip(patient, monkeypatch):
+def test_long_poll_returns_a_short_entry_without_a_separate_read(patient, monkeypatch):
     ledger = patient.create_ledger(ack_quorum=3)
     reader = patient.open_ledger_no_recovery(ledger.ledger_id)
     asked = Asked(patient, monkeypatch)
@@ -225,7 +225,7 @@ def test_a_long_poll_brings_the_entry_in_one_round_trip(patient, monkeypatch):
     ledger.close()
 
 
-def test_nobody_answers(cluster):
+def test_read_error_names_every_bookie_that_did_not_answer(cluster):
     client = cluster.bookkeeper(answer_timeout_seconds=3.0, speculative_read_delay_ms=50)
     ledger = ledger_of(client)
     reader = client.open_ledger(ledger.ledger_id)
@@ -236,7 +236,7 @@ def test_nobody_answers(cluster):
     assert all(each.bookie_id in str(caught.value) for each in ensemble_of(cluster, ledger))
 
 
-def test_a_read_that_is_given_up_half_way_leaves_nothing_behind(patient):
+def test_abandoned_reads_do_not_disturb_a_later_read(patient):
     ledger = patient.create_ledger()
     ledger.append_batch([bytes(700_000)] * 10)
     ledger.close()
@@ -252,7 +252,8 @@ def test_a_read_that_is_given_up_half_way_leaves_nothing_behind(patient):
 
 
 def copy_to(client, ledger_id, swap):
-    """What re-replication does: copy a closed ledger's entries from each key of ``swap`` to its value, then change the record."""
+    """Do as re-replication does: copy a closed ledger's entries from each key of ``swap`` to its value, then change the
+    metadata."""
     found = client.metadata.read_ledger(ledger_id)
     metadata = found.value
     requests = client.context.requests(metadata, b"")
@@ -270,7 +271,7 @@ def copy_to(client, ledger_id, swap):
     client.metadata.write_ledger(metadata.re_replicated(0, swap), found.version)
 
 
-def test_a_handle_of_a_closed_ledger_outlives_all_bookies_that_it_was_opened_with(cluster):
+def test_handle_of_a_closed_ledger_outlives_all_its_original_bookies(cluster):
     client = cluster.bookkeeper()
     ledger = ledger_of(client)
     reader = client.open_ledger(ledger.ledger_id)
@@ -285,7 +286,7 @@ def test_a_handle_of_a_closed_ledger_outlives_all_bookies_that_it_was_opened_wit
 
 
 def test_a_tailing_handle_follows_the_writer_over_three_ensemble_changes(cluster):
-    """Every original bookie is replaced; the handle hears of it by its watch, and goes on."""
+    """Every original bookie is replaced; the handle learns it through its watch and continues."""
     client = cluster.bookkeeper()
     ledger = client.create_ledger(ack_quorum=2)
     ledger.append(b"0")
@@ -309,7 +310,7 @@ def test_a_tailing_handle_follows_the_writer_over_three_ensemble_changes(cluster
     ledger.close()
 
 
-def test_a_long_poll_under_way_goes_over_to_the_new_ensemble(cluster):
+def test_running_long_poll_moves_to_the_new_ensemble(cluster):
     client = cluster.bookkeeper()
     ledger = client.create_ledger(ack_quorum=3)
     ledger.append(b"0")
@@ -327,7 +328,7 @@ def test_a_long_poll_under_way_goes_over_to_the_new_ensemble(cluster):
     assert [(lac, entry.payload) for lac, entry in answer] == [(4, b"4")]
 
 
-def test_an_idle_handle_learns_of_the_close_by_its_watch(patient):
+def test_idle_handle_notices_the_close_through_its_watch(patient):
     ledger = patient.create_ledger()
     ledger.append(b"0")
     reader = patient.open_ledger_no_recovery(ledger.ledger_id)
@@ -346,7 +347,7 @@ def test_an_idle_handle_learns_of_the_close_by_its_watch(patient):
     )
 
 
-def test_many_polls_of_many_handles_are_one_watch(patient, monkeypatch):
+def test_polls_of_several_handles_share_one_watch(patient, monkeypatch):
     watches = []
     watch = patient.metadata.watch_ledger
     monkeypatch.setattr(patient.metadata, "watch_ledger", lambda *a: (watches.append(a[0]), watch(*a)))
@@ -358,7 +359,7 @@ def test_many_polls_of_many_handles_are_one_watch(patient, monkeypatch):
     ledger.close()
 
 
-def test_a_ledger_that_is_deleted_ends_a_long_poll(patient):
+def test_deletion_of_the_ledger_ends_a_long_poll(patient):
     ledger = patient.create_ledger()
     reader = patient.open_ledger_no_recovery(ledger.ledger_id)
     threading.Timer(0.2, patient.delete_ledger, [ledger.ledger_id]).start()
@@ -366,7 +367,7 @@ def test_a_ledger_that_is_deleted_ends_a_long_poll(patient):
         reader.read_last_add_confirmed_and_entry(0, timeout=SECONDS_MAX)
 
 
-def test_an_entry_of_an_open_ledger_is_absent_only_after_the_metadata_was_read_again(patient, monkeypatch):
+def test_entry_of_open_ledger_is_reported_absent_only_after_reloading_metadata(patient, monkeypatch):
     ledger = patient.create_ledger()
     ledger.append(b"0")
     reader = patient.open_ledger_no_recovery(ledger.ledger_id)
@@ -383,15 +384,15 @@ def test_an_entry_of_an_open_ledger_is_absent_only_after_the_metadata_was_read_a
     ledger.close()
 
 
-def test_a_handle_tails_in_a_forked_process_by_a_watch_of_its_own(patient):
+def test_inherited_handle_tails_in_a_forked_process_with_its_own_watch(patient):
     ledger = patient.create_ledger()
     ledger.append(b"0")
     reader = patient.open_ledger_no_recovery(ledger.ledger_id)
     read_end, write_end = os.pipe()
-    reader._learning.acquire()  # as another thread may have it at the moment of a fork
+    reader._learning.acquire()  # as another thread may hold it at the moment of a fork
     child = os.fork()
     if child == 0:
-        signal.alarm(int(SECONDS_MAX))  # a child that hangs ends, and the test with it
+        signal.alarm(int(SECONDS_MAX))  # ends a child that hangs, and the test with it
         try:
             lac, entry = reader.read_last_add_confirmed_and_entry(0, timeout=SECONDS_MAX)
             os.write(write_end, b"%d %s;" % (lac, entry.payload))

@@ -1,4 +1,4 @@
-"""Fencing and recovery on real bookies while others hang, die or refuse, and messages are held on the wire."""
+"""Fencing and recovery on real bookies while others hang, die or refuse, and messages are parked on the wire."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def cluster(faulty_cluster):
 
 @pytest.fixture
 def writer(cluster):
-    """A client that tells no explicit LAC, so that a recovery has to look for the end itself. Nobody is replaced because what it
-    sent was lost."""
+    """A client that sends no explicit LAC, so that a recovery must look for the end itself. Its timeouts are long, so that no
+    bookie is replaced because of a dropped message."""
     options = {"explicit_lac_interval_seconds": 3600.0, "answer_timeout_seconds": 60.0, "add_timeout_seconds": 600.0}
     with cluster.bookkeeper(client_name="writer", **options) as client:
         yield client
@@ -57,7 +57,7 @@ def append_until_it_fails(ledger, futures):
 
 
 class TestFence:
-    def test_with_one_bookie_hung_the_old_writer_is_fenced(self, cluster, writer, recoverer):
+    def test_recovery_with_a_hung_bookie_fences_the_old_writer(self, cluster, writer, recoverer):
         ledger = writer.create_ledger()
         ledger.append(b"0")
         hung = ensemble_of(cluster, ledger)[0]
@@ -68,7 +68,7 @@ class TestFence:
         hung.resume()
         assert read_all(recoverer, ledger.ledger_id) == [b"0"]
 
-    def test_after_all_bookies_restarted_the_old_writer_is_fenced(self, cluster, writer, recoverer):
+    def test_fence_survives_a_power_cut_of_all_bookies(self, cluster, writer, recoverer):
         ledger = writer.create_ledger()
         ledger.append(b"0")
         assert read_all(recoverer, ledger.ledger_id) == [b"0"]
@@ -81,7 +81,7 @@ class TestFence:
         with pytest.raises(errors.LedgerFencedError):
             ledger.append(b"1")
 
-    def test_neither_a_wrong_password_nor_an_open_without_recovery_fences(self, writer, recoverer):
+    def test_wrong_password_and_open_without_recovery_do_not_fence(self, writer, recoverer):
         ledger = writer.create_ledger(password=b"secret")
         ledger.append(b"0")
         with pytest.raises(errors.UnauthorizedAccessError):
@@ -94,7 +94,7 @@ class TestFence:
 
 class TestRecovery:
     @pytest.mark.parametrize("count", [0, 1, 100])
-    def test_of_so_many_entries(self, writer, recoverer, count):
+    def test_recovery_restores_every_acknowledged_entry(self, writer, recoverer, count):
         ledger = writer.create_ledger()
         for payload in payloads(count):
             ledger.append_async(payload)
@@ -106,13 +106,13 @@ class TestRecovery:
         assert (metadata.last_entry_id, metadata.length) == (len(expected) - 1, sum(map(len, expected)))
 
     @pytest.mark.parametrize("position", [0, 1, 2])
-    def test_with_a_bookie_down_at_its_start(self, cluster, writer, recoverer, position):
+    def test_recovery_succeeds_with_a_bookie_down_at_its_start(self, cluster, writer, recoverer, position):
         ledger = writer.create_ledger()
         ledger.append_batch(payloads(100))
         ensemble_of(cluster, ledger)[position].kill()
         assert read_all(recoverer, ledger.ledger_id) == payloads(100)
 
-    def test_with_a_bookie_that_dies_during_it(self, cluster, writer, recoverer):
+    def test_recovery_replaces_a_bookie_that_dies_during_write_back(self, cluster, writer, recoverer):
         ledger = writer.create_ledger(ack_quorum=3)
         ledger.append_batch(payloads(100))
         victim = ensemble_of(cluster, ledger)[1]
@@ -125,8 +125,8 @@ class TestRecovery:
             assert recovery.result(SECONDS_MAX) == payloads(100)
         assert victim.bookie_id not in recoverer.get_ledger_metadata(ledger.ledger_id).last_fragment.ensemble
 
-    def test_with_two_bookies_that_say_that_they_have_no_such_entry(self, cluster, writer, recoverer):
-        """At AQ 1 the third one's copy may have been acknowledged alone, and was."""
+    def test_recovery_keeps_an_entry_that_two_of_three_bookies_deny_at_aq_1(self, cluster, writer, recoverer):
+        """At AQ 1 the third bookie may have acknowledged the entry alone, and here it did."""
         ledger = writer.create_ledger(ack_quorum=1)
         ledger.append_batch(payloads(10))
         without = {bookie.bookie_id for bookie in ensemble_of(cluster, ledger)[:2]}
@@ -137,8 +137,9 @@ class TestRecovery:
         denied = {m.bookie for m in read.seen if (m.header.status, m.header.last_entry_id) == (Status.NO_SUCH_ENTRY, 9)}
         assert without <= denied
 
-    def test_with_two_bookies_that_reject_the_same_entry(self, cluster, writer, recoverer):
-        """They hold rotten copies of it, and refuse another content. Both are replaced, in the one write that closes it."""
+    def test_recovery_replaces_two_bookies_that_reject_an_entry_in_the_closing_write(self, cluster, writer, recoverer):
+        """The two bookies hold rotten copies of the entry, and refuse other content. Both are replaced in the one write that
+        closes the ledger."""
         ledger = writer.create_ledger()
         ledger.append_batch(payloads(10))
         victims = [bookie.bookie_id for bookie in ensemble_of(cluster, ledger)[:2]]
@@ -160,8 +161,8 @@ class TestRecovery:
         assert not set(victims) & set(found.value.last_fragment.ensemble)
         assert found.version == before + 2, "IN_RECOVERY, then CLOSED"
 
-    def test_with_two_bookies_that_die_over_the_same_entry(self, cluster, writer, recoverer):
-        """Both are replaced, in the one write that closes the ledger (trap 2 of docs/decisions/traps.md)."""
+    def test_recovery_replaces_two_bookies_that_die_at_an_entry_in_the_closing_write(self, cluster, writer, recoverer):
+        """Both are replaced in the one write that closes the ledger (trap 2 of docs/decisions/traps.md)."""
         ledger = writer.create_ledger(ack_quorum=3)
         ledger.append_batch(payloads(10))
         before = recoverer.metadata.read_ledger(ledger.ledger_id).version
@@ -181,7 +182,7 @@ class TestRecovery:
         assert not {victim.bookie_id for victim in victims} & set(found.value.last_fragment.ensemble)
         assert found.version == before + 2, "IN_RECOVERY, then CLOSED"
 
-    def test_that_fails_half_way_and_succeeds_later(self, cluster, writer, recoverer):
+    def test_recovery_that_fails_during_write_back_succeeds_later(self, cluster, writer, recoverer):
         ledger = writer.create_ledger(ensemble_size=6, write_quorum=6, ack_quorum=6)  # no spare is left
         ledger.append_batch(payloads(50))
         hasty = cluster.bookkeeper(client_name="hasty", answer_timeout_seconds=3.0, recovery_timeout_seconds=20.0)
@@ -195,7 +196,7 @@ class TestRecovery:
         lost.remove()
         assert read_all(recoverer, ledger.ledger_id) == payloads(50)
 
-    def test_by_ten_clients_while_one_writes(self, cluster, writer):
+    def test_ten_recoveries_during_appends_close_the_ledger_at_the_same_entry(self, cluster, writer):
         ledger = writer.create_ledger()
         futures = [ledger.append_async(b"%d" % i) for i in range(100)]
         clients = [cluster.bookkeeper() for _ in range(10)]
@@ -212,8 +213,8 @@ class TestRecovery:
         for client in clients:
             client.close()
 
-    def test_one_hung_bookie_delays_nothing(self, cluster, writer):
-        """BookKeeper #1067. The recoverer would wait ten minutes for an answer; a silent bookie is waited for by nobody."""
+    def test_silent_bookie_does_not_delay_recovery(self, cluster, writer):
+        """BookKeeper #1067. The recoverer would wait ten minutes for a response; recovery must not wait for a silent bookie."""
         recoverer = cluster.bookkeeper(client_name="patient", answer_timeout_seconds=2 * SECONDS_MAX)
         ledger = writer.create_ledger()
         ledger.append_batch(payloads(10))

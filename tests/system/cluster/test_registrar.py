@@ -14,7 +14,7 @@ from tests.awaiting import SECONDS_MAX
 
 
 class Disks:
-    """What a registrar knows of a storage."""
+    """A stand-in for the storage, as a registrar sees it."""
 
     def __init__(self) -> None:
         self.read_only = False
@@ -30,7 +30,7 @@ class Disks:
 
 
 class Store(MemoryStore):
-    """``refusals``: how many registrations fail first."""
+    """A store whose first ``refusals`` registrations fail."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ def registrar(store, disks):
     assert store.bookies() == {}
 
 
-def test_it_follows_to_read_only_and_back(registrar, store, disks):
+def test_registration_follows_storage_to_read_only_and_back(registrar, store, disks):
     registrar.register()
     assert store.wait_registered() is False
     disks.turn(True)
@@ -76,13 +76,13 @@ def test_it_follows_to_read_only_and_back(registrar, store, disks):
     assert store.wait_registered() is False
 
 
-def test_a_bookie_that_starts_full_is_registered_so(registrar, store, disks):
+def test_bookie_that_starts_full_is_registered_as_read_only(registrar, store, disks):
     disks.read_only = True
     registrar.register()
     assert store.wait_registered() is True
 
 
-def test_a_change_that_the_store_did_not_hear_of_is_told_again(registrar, store, disks, monkeypatch):
+def test_registration_is_retried_when_the_metadata_store_fails(registrar, store, disks, monkeypatch):
     monkeypatch.setattr("bookspark.servers.daemon.bookie_process._RETRY_SECONDS", 0.01)
     registrar.register()
     store.wait_registered()

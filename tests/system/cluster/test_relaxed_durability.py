@@ -1,4 +1,4 @@
-"""BP-14, "Relax Durability", over real bookies that sync when a test lets them: a SYNC request is parked, and nothing else syncs.
+"""BP-14, "Relax Durability", over real bookies that sync only when a test lets a SYNC request pass.
 
 The rules one by one, over the bare machines, are in ``tests/scenarios``.
 """
@@ -40,7 +40,7 @@ def client(cluster):
 
 @pytest.fixture(scope="module")
 def other(cluster):
-    """Another client, that no rule is about, and that gives bookies as much time as a loaded machine may take."""
+    """Another client, which no rule affects, and which gives bookies as much time as a loaded machine may take."""
     return cluster.bookkeeper(client_name="other", answer_timeout_seconds=SECONDS, connect_timeout_seconds=SECONDS)
 
 
@@ -66,7 +66,7 @@ def numbers(stop, start=0):
 
 class TestLac:
     @pytest.mark.parametrize(("ack_quorum", "lac"), [(1, 3), (2, 2), (3, 1)])
-    def test_the_example_a_b_c_have_synced_up_to_1_2_3(self, client, cluster, ack_quorum, lac):
+    def test_lac_of_bookies_synced_up_to_1_2_3_by_ack_quorum(self, client, cluster, ack_quorum, lac):
         ledger = volatile(client, ack_quorum=ack_quorum)
         a, b, c = ledger.metadata.last_fragment.ensemble
         parks = {name: cluster.wire.park(Kind.SYNC, client="writer", bookie=name) for name in (a, b, c)}
@@ -80,12 +80,12 @@ class TestLac:
             if entry < 3:
                 ledger.append(b"%d" % (entry + 1))
         synced.result(SECONDS)
-        # The answers are on their way; an explicit round trip to each bookie comes after them.
+        # The responses are on their way; a round trip to each bookie ends after them.
         for name in (a, b, c):
             client.bookie_status(name)
         assert (ledger.last_add_pushed, ledger.last_add_synced, ledger.last_add_confirmed) == (3, lac, lac)
 
-    def test_a_sync_that_began_before_an_add_never_covers_it(self, client, cluster):
+    def test_sync_that_began_before_an_add_never_covers_it(self, client, cluster):
         ledger = volatile(client)
         ledger.append(b"0")
         with cluster.wire.park(Kind.SYNC, client="writer", response=True) as done:
@@ -98,7 +98,7 @@ class TestLac:
         assert ledger.last_add_confirmed == 0
         assert ledger.sync() == 1
 
-    def test_acknowledged_is_not_confirmed(self, client, cluster, other):
+    def test_acknowledged_entry_is_not_confirmed_before_its_sync(self, client, cluster, other):
         ledger = volatile(client)
         with cluster.wire.park(Kind.SYNC, client="writer") as parked:
             ledger.append_batch(numbers(10))
@@ -120,25 +120,25 @@ class TestLac:
 
 
 class TestSync:
-    def test_it_covers_what_is_still_under_way(self, client):
+    def test_sync_covers_appends_still_in_flight(self, client):
         ledger = volatile(client)
         futures = [ledger.append_async(payload) for payload in numbers(5000)]
         assert ledger.sync() == 4999
         assert all(future.done() for future in futures)
 
-    def test_with_nothing_to_sync_it_returns_at_once(self, client):
+    def test_sync_without_unsynced_entries_returns_the_last_synced_id(self, client):
         ledger = volatile(client)
         assert ledger.sync() == -1
         ledger.append(b"0")
         assert [ledger.sync(), ledger.sync()] == [0, 0]
 
-    def test_on_a_pd_ledger_it_waits_for_the_acknowledgements(self, client):
+    def test_sync_of_a_pd_ledger_waits_for_the_acknowledgements(self, client):
         ledger = client.create_ledger()
         futures = [ledger.append_async(payload) for payload in numbers(100)]
         assert ledger.sync() == 99
         assert futures[-1].done()
 
-    def test_the_writer_syncs_by_itself_after_so_many_bytes_and_memory_is_bounded(self, cluster):
+    def test_writer_syncs_by_itself_after_sync_bytes(self, cluster):
         with cluster.bookkeeper(sync_bytes=1 << 18, bytes_in_flight_max=1 << 19) as client:
             ledger = volatile(client)
             for _ in range(40):
@@ -146,7 +146,7 @@ class TestSync:
             assert ledger.last_add_confirmed > 70
             ledger.close()
 
-    def test_and_after_so_much_time(self, cluster):
+    def test_writer_syncs_by_itself_after_sync_interval_seconds(self, cluster):
         with cluster.bookkeeper(sync_interval_seconds=0.05) as client:
             ledger = volatile(client)
             ledger.append_batch(numbers(10))
@@ -154,7 +154,7 @@ class TestSync:
             confirmed, entry = reader.read_last_add_confirmed_and_entry(9, timeout=SECONDS)
             assert (confirmed, entry.payload) == (9, b"9"), "nobody asked for a sync"
 
-    def test_after_a_fence_nothing_is_confirmed_any_more(self, client, other):
+    def test_fenced_writer_confirms_no_further_entries(self, client, other):
         ledger = volatile(client)
         ledger.append_batch(numbers(10))
         reader = other.open_ledger(ledger.ledger_id)
@@ -165,7 +165,7 @@ class TestSync:
 
 
 class TestClose:
-    def test_it_confirms_only_what_is_synced_so_it_syncs(self, client, cluster, other):
+    def test_close_syncs_so_all_entries_survive_a_power_cut(self, client, cluster, other):
         ledger = volatile(client)
         ledger.append_batch(numbers(10))
         ledger.close()
@@ -173,7 +173,7 @@ class TestClose:
         cut_power(*ensemble_of(cluster, ledger))
         assert payloads(other.open_ledger(ledger.ledger_id)) == numbers(10)
 
-    def test_a_close_that_can_not_sync_in_time_leaves_the_ledger_open_and_says_so(self, client, cluster, other):
+    def test_close_that_cannot_sync_in_time_leaves_the_ledger_open(self, client, cluster, other):
         ledger = volatile(client)
         ledger.append_batch(numbers(10))
         cluster.wire.park(Kind.SYNC, client="writer")
@@ -185,7 +185,7 @@ class TestClose:
 
 
 class TestPowerCuts:
-    def test_of_every_bookie_loses_nothing_that_was_synced(self, client, cluster, other):
+    def test_synced_entries_survive_a_power_cut_of_every_bookie(self, client, cluster, other):
         ledger = volatile(client)
         ledger.append_batch(numbers(10))
         ledger.sync()
@@ -197,8 +197,8 @@ class TestPowerCuts:
         assert len(found) >= 10
         assert found == numbers(len(found)), "and of what was not, perhaps a part"
 
-    def test_while_the_writer_lives_it_sends_again_what_was_lost(self, client, cluster, other):
-        """Every bookie loses it, one after the other: their acks are taken back, for their incarnation has changed."""
+    def test_running_writer_resends_entries_lost_in_power_cuts(self, client, cluster, other):
+        """Every bookie loses the entries in turn. Its acks become void, because its incarnation has changed."""
         ledger = volatile(client)
         ledger.append_batch(numbers(10))
         for bookie in ensemble_of(cluster, ledger):
@@ -209,10 +209,8 @@ class TestPowerCuts:
         assert payloads(other.open_ledger(ledger.ledger_id)) == numbers(10)
 
     @pytest.mark.parametrize("write_quorum", [3, 2])
-    def test_an_ensemble_change_takes_along_what_was_acknowledged_and_not_synced(
-        self, client, cluster, other, write_quorum
-    ):
-        """The future work of the paper, striped and not."""
+    def test_ensemble_change_copies_acknowledged_unsynced_entries(self, client, cluster, other, write_quorum):
+        """Future work in the paper, here striped and not."""
         ledger = volatile(client, write_quorum=write_quorum, ack_quorum=write_quorum)
         for payload in numbers(10):
             ledger.append(payload)
@@ -231,8 +229,9 @@ class TestPowerCuts:
         ledger.close()
         assert payloads(other.open_ledger(ledger.ledger_id)) == numbers(21)
 
-    def test_a_writer_without_bookies_leaves_the_ledger_open_for_what_was_acknowledged(self, cluster, other):
-        """Found by a soak: the writer itself closed the ledger at its last synced entry, and cut off what bookies held."""
+    def test_writer_without_bookies_leaves_the_ledger_open_for_recovery(self, cluster, other):
+        """A soak test detected it: the writer itself closed the ledger at its last synced entry, and cut off entries that
+        bookies held."""
         client = cluster.bookkeeper(client_name="deserted", answer_timeout_seconds=SECONDS)
         ledger = volatile(client)
         ledger.append_batch(numbers(10))
@@ -244,7 +243,7 @@ class TestPowerCuts:
         client.close()
         assert payloads(other.open_ledger(ledger.ledger_id))[:10] == numbers(10)
 
-    def test_an_entry_counts_on_a_new_bookie_only_once_that_has_synced_it(self, client, cluster):
+    def test_entry_on_a_new_bookie_counts_only_after_its_sync(self, client, cluster):
         ledger = volatile(client, ack_quorum=3)
         ledger.append_batch(numbers(10))
         ensemble = ensemble_of(cluster, ledger)
@@ -264,7 +263,7 @@ class TestPowerCuts:
 @pytest.mark.parametrize("digest_type", [kind for kind in DigestType if not kind.bookkeepers])
 @pytest.mark.parametrize("replication", ["best_effort", "guaranteed"])
 @pytest.mark.parametrize("quorums", [(3, 3, 2), (4, 3, 2), (4, 2, 1)])
-def test_every_digest_and_striping_with_both_kinds_of_replication(
+def test_vd_ledger_works_with_every_digest_striping_and_replication(
     client, cluster, other, quorums, replication, digest_type
 ):
     e, wq, aq = quorums
@@ -296,14 +295,14 @@ class TestRefusals:
             ({"ensemble_size": 2000, "ledger_type": "VD_JOURNAL"}, "choose a smaller ensemble_size, or PD_JOURNAL"),
         ],
     )
-    def test_what_makes_no_sense_is_refused_at_create_with_the_reason(self, client, options, why):
+    def test_create_refuses_inconsistent_options_with_the_reason(self, client, options, why):
         before = client.list_ledgers()
         with pytest.raises(errors.ConfigurationError, match=why):
             client.create_ledger(**options)
         assert client.list_ledgers() == before
 
 
-def test_a_ledger_that_may_keep_less_than_its_sync_bytes_is_synced_before_appends_wait(cluster):
+def test_ledger_syncs_early_if_bytes_in_flight_max_is_below_sync_bytes(cluster):
     with cluster.bookkeeper(sync_bytes=1 << 30, bytes_in_flight_max=1 << 18) as client, volatile(client) as ledger:
         for _ in range(100):
             ledger.append_async(bytes(1 << 14))

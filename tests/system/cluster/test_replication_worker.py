@@ -1,4 +1,4 @@
-"""Replication workers over real bookies: what was lost is copied by others, and the metadata names them."""
+"""Replication workers over real bookies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.system.cluster.copies import await_copies, held_by, start_all
 pytestmark = pytest.mark.acceptance
 
 SLOW = 400_000
-"""Bytes a second: the ledger of ``large`` takes some seconds then."""
+"""Bytes a second: the ledger of ``large`` then takes some seconds."""
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def cluster(new_chroot):
 
 @pytest.fixture(autouse=True)
 def steady(monkeypatch):
-    """A task that failed is put off by the wall clock."""
+    """A failed task is postponed by the wall clock."""
     keep_steady(monkeypatch)
 
 
@@ -47,7 +47,7 @@ def bookkeeper(cluster):
 
 @pytest.fixture
 def worker(cluster):
-    """Starts a worker, with a client of its own."""
+    """Starts a worker with its own client."""
     with contextlib.ExitStack() as stack:
 
         def started(**options):
@@ -73,7 +73,7 @@ def written(bookkeeper, quorums=(3, 3, 2), entries=50, payload=b"x" * 100):
 
 
 def closed(bookkeeper, quorums=(3, 3, 2), entries=50, payload=b"x" * 100):
-    """A closed ledger, of which no copy is under way any more."""
+    """A closed ledger with all copies written."""
     ledger = written(bookkeeper, quorums, entries, payload)
     ledger.close()
     await_copies(bookkeeper, ledger.ledger_id)
@@ -95,15 +95,15 @@ def mark(bookkeeper, bookies, *ledger_ids, reason=Reason.LOST):
 
 
 def assert_whole(bookkeeper, ledger_id, lost):
-    """Every entry has all its copies, none of them on ``lost``."""
+    """Every entry has all its copies, and no fragment names ``lost``."""
     metadata = bookkeeper.get_ledger_metadata(ledger_id)
     assert metadata.closed
     assert not any(lost.bookie_id in fragment.ensemble for fragment in metadata.fragments)
     await_copies(bookkeeper, ledger_id)
 
 
-def test_a_bookie_is_lost_for_good(cluster, bookkeeper, worker):
-    """All fragments are re-replicated, and a writer that is at work notices nothing."""
+def test_ledgers_of_a_lost_bookie_are_replicated_while_a_writer_continues(cluster, bookkeeper, worker):
+    """Including closed ledgers of several quorums, and the ledger of the running writer once it is closed."""
     writer = written(bookkeeper)
     lost = member(cluster, bookkeeper, writer.ledger_id)
     ledgers = [closed(bookkeeper, quorums) for quorums in ((3, 3, 2), (4, 2, 2), (4, 3, 2), (3, 2, 1))]
@@ -115,9 +115,9 @@ def test_a_bookie_is_lost_for_good(cluster, bookkeeper, worker):
     await_that(lambda: running.progress().ledgers >= len(ledgers))
     assert bookkeeper.get_ledger_metadata(writer.ledger_id).state is LedgerState.OPEN
     for _ in range(50):
-        writer.append(b"more")  # replaces the bookie itself
+        writer.append(b"more")  # the writer replaces the bookie itself
     writer.close()
-    await_repaired(bookkeeper)  # of the writer's ledger too, without waiting for the grace time any longer
+    await_repaired(bookkeeper)  # including the writer's ledger, without waiting for the rest of the grace time
     assert writer.metadata.last_entry_id == 99
     for ledger_id in (*ledgers, writer.ledger_id):
         assert_whole(bookkeeper, ledger_id, lost)
@@ -125,7 +125,7 @@ def test_a_bookie_is_lost_for_good(cluster, bookkeeper, worker):
         assert [entry.payload for entry in bookkeeper.open_ledger(ledger_id).read()] == payloads
 
 
-def test_one_copy_that_is_lost_keeps_no_other_ledger_waiting_and_its_reason_is_kept(cluster, bookkeeper, worker):
+def test_ledger_without_a_readable_copy_keeps_its_reason_and_blocks_no_other(cluster, bookkeeper, worker):
     single = closed(bookkeeper, (1, 1, 1))
     lost = member(cluster, bookkeeper, single)
     other = closed(bookkeeper, (5, 3, 2))
@@ -141,20 +141,20 @@ def test_one_copy_that_is_lost_keeps_no_other_ledger_waiting_and_its_reason_is_k
         mark(bookkeeper, [lost], other)
         await_that(lambda: tasks.task(other) is None)
         assert_whole(bookkeeper, other, lost)
-        # A worker that listed the bookies before this one was back may read from it and copy all the same: no harm, but
-        # another case.
+        # A worker that listed the bookies before the lost bookie was back may read from it and copy all the same: harmless,
+        # but another case.
         running.stop()
         lost.start()
         worker(ledgers_at_once=1, retry_seconds_max=0.5)
         await_that(lambda: tasks.task(single) is None)
-        # It was not lost: nothing is missing on it, and it stays where it is named.
+        # The copy was not lost: nothing is missing, and the metadata keeps its bookie.
         assert bookkeeper.get_ledger_metadata(single).last_fragment.ensemble == (lost.bookie_id,)
     finally:
         spare.stop()
         cluster.bookies.remove(spare)
 
 
-def test_a_ledger_that_is_gone_or_names_the_bookie_no_more_drops_its_task(cluster, bookkeeper, worker):
+def test_task_ends_if_its_ledger_is_deleted_or_no_longer_names_the_bookie(cluster, bookkeeper, worker):
     ledger_id = closed(bookkeeper)
     lost = member(cluster, bookkeeper, ledger_id)
     mark(bookkeeper, [lost], ledger_id)
@@ -167,7 +167,7 @@ def test_a_ledger_that_is_gone_or_names_the_bookie_no_more_drops_its_task(cluste
     assert running.progress().entries == 0
 
 
-def test_what_a_bookie_lacks_is_copied_to_that_very_bookie(cluster, bookkeeper, worker):
+def test_entries_that_a_bookie_lacks_are_copied_to_that_bookie(cluster, bookkeeper, worker):
     ledgers = [closed(bookkeeper, quorums) for quorums in ((3, 3, 2), (5, 2, 2))]
     for bookie in cluster.bookies[:3]:
         before = {ledger_id: held_by(bookkeeper, bookie.bookie_id, ledger_id) for ledger_id in ledgers}
@@ -185,9 +185,7 @@ def test_what_a_bookie_lacks_is_copied_to_that_very_bookie(cluster, bookkeeper, 
     assert [bookkeeper.get_ledger_metadata(ledger_id) for ledger_id in ledgers] == metadata
 
 
-def test_a_ledger_without_a_writer_is_closed_after_the_grace_time_and_keeps_no_other_waiting(
-    cluster, bookkeeper, worker
-):
+def test_abandoned_ledger_is_closed_after_the_grace_time_and_blocks_no_other(cluster, bookkeeper, worker):
     with cluster.bookkeeper() as gone:
         left = written(gone).ledger_id
     lost = member(cluster, bookkeeper, left)
@@ -208,7 +206,7 @@ def test_a_ledger_without_a_writer_is_closed_after_the_grace_time_and_keeps_no_o
     assert bookkeeper.get_ledger_metadata(left).last_entry_id == 49
 
 
-def test_a_bookie_reported_damaged_during_the_repair_is_repaired_too(cluster, bookkeeper, worker):
+def test_bookie_marked_during_a_repair_is_repaired_too(cluster, bookkeeper, worker):
     ledger_id = large(bookkeeper)
     lost, damaged = (member(cluster, bookkeeper, ledger_id, position) for position in (0, 1))
     before = held_by(bookkeeper, damaged.bookie_id, ledger_id)
@@ -226,7 +224,7 @@ def test_a_bookie_reported_damaged_during_the_repair_is_repaired_too(cluster, bo
     assert held_by(bookkeeper, damaged.bookie_id, ledger_id) == before
 
 
-def test_a_worker_that_is_killed_while_it_copies_leaves_the_task_to_another(cluster, bookkeeper):
+def test_task_of_a_killed_worker_is_taken_by_another(cluster, bookkeeper):
     ledger_id = large(bookkeeper)
     lost = member(cluster, bookkeeper, ledger_id)
     lost.stop()
@@ -239,12 +237,12 @@ def test_a_worker_that_is_killed_while_it_copies_leaves_the_task_to_another(clus
     first.kill()
     assert lost.bookie_id in bookkeeper.get_ledger_metadata(ledger_id).last_fragment.ensemble
     second = cluster.add_autorecovery(**options)
-    await_repaired(bookkeeper)  # once the session of the first one has ended, and its lock with it
+    await_repaired(bookkeeper)  # once the session of the first worker has ended, and its lock with it
     assert_whole(bookkeeper, ledger_id, lost)
     second.stop()
 
 
-def test_nothing_is_begun_while_autorecovery_is_disabled(cluster, bookkeeper, worker):
+def test_worker_begins_no_repair_while_autorecovery_is_disabled(cluster, bookkeeper, worker):
     ledger_id = closed(bookkeeper)
     lost = member(cluster, bookkeeper, ledger_id)
     lost.stop()
@@ -259,7 +257,7 @@ def test_nothing_is_begun_while_autorecovery_is_disabled(cluster, bookkeeper, wo
     assert_whole(bookkeeper, ledger_id, lost)
 
 
-def test_a_bookie_is_decommissioned(cluster, bookkeeper, worker):
+def test_decommission_moves_all_copies_and_removes_the_cookie(cluster, bookkeeper, worker):
     leaving = cluster.add_bookie()
     try:
         ledgers = [closed(bookkeeper, (6, 3, 2)), closed(bookkeeper, (6, 6, 2), entries=0)]
@@ -282,7 +280,7 @@ def test_a_bookie_is_decommissioned(cluster, bookkeeper, worker):
         cluster.bookies.remove(leaving)
 
 
-def test_a_bookie_that_alone_has_entries_is_not_decommissioned(cluster, bookkeeper):
+def test_decommission_is_refused_for_only_copies_and_without_a_worker(cluster, bookkeeper):
     single = closed(bookkeeper, (1, 1, 1))
     bookie = member(cluster, bookkeeper, single)
     bookie.stop()
@@ -303,7 +301,7 @@ def test_a_bookie_that_alone_has_entries_is_not_decommissioned(cluster, bookkeep
     bookkeeper.metadata.underreplication.done(bookkeeper.metadata.underreplication.take(other, "a test"))
 
 
-def test_the_bandwidth_is_a_limit(cluster, bookkeeper, worker):
+def test_worker_keeps_its_bandwidth_limit(cluster, bookkeeper, worker):
     ledger_id = large(bookkeeper)
     lost = member(cluster, bookkeeper, ledger_id)
     lost.stop()

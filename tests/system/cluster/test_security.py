@@ -1,4 +1,4 @@
-"""TLS and the shared secret over real bookies: who knows is served, and everybody else is told what is missing."""
+"""TLS and the shared secret over real bookies."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def cluster(files, authority, new_chroot):
 
 @pytest.fixture(scope="module")
 def known(files, authority):
-    """The options of a client that is served."""
+    """Options of a client that is served."""
     return {
         "tls_ca": str(authority.file),
         "tls_certificate": authority.certificate("client"),
@@ -64,7 +64,7 @@ def known(files, authority):
 
 
 def why_not_served(cluster, **options):
-    """What a client with these options is told when it appends."""
+    """The error that a client with these options gets when it appends."""
     client = cluster.bookkeeper(**options)
     ledger = client.create_ledger(1, 1, 1)
     with pytest.raises(errors.NotEnoughBookiesError) as caught:
@@ -74,7 +74,7 @@ def why_not_served(cluster, **options):
     return str(caught.value)
 
 
-def test_who_has_it_all_is_served(cluster, known):
+def test_client_with_certificate_and_secret_is_served(cluster, known):
     client = cluster.bookkeeper(**known)
     ledger = client.create_ledger(1, 1, 1)
     payloads = [b"%d" % i * 1000 for i in range(2000)]
@@ -92,30 +92,30 @@ def test_who_has_it_all_is_served(cluster, known):
         (["shared_secret_file"], "set shared_secret_file"),
     ],
 )
-def test_what_is_missing_is_named(cluster, known, missing, told):
+def test_error_names_the_missing_option(cluster, known, missing, told):
     options = {name: value for name, value in known.items() if name not in missing}
     assert re.search(told, why_not_served(cluster, **options))
 
 
-def test_another_secret_is_refused(cluster, known, files):
+def test_client_with_another_secret_is_refused(cluster, known, files):
     other = secret_file(files, "another secret", "guessed")
     assert "give both sides the same shared_secret_file" in why_not_served(
         cluster, **known | {"shared_secret_file": other}
     )
 
 
-def test_a_client_that_a_stranger_vouches_for_is_refused(cluster, known, stranger):
+def test_client_certificate_of_an_unknown_authority_is_refused(cluster, known, stranger):
     assert "set tls_certificate to one that its tls_client_ca signed" in why_not_served(
         cluster, **known | {"tls_certificate": stranger.certificate("client")}
     )
 
 
-def test_a_bookie_that_a_stranger_vouches_for_is_not_trusted(cluster, known, stranger):
+def test_bookie_certificate_of_an_unknown_authority_is_refused(cluster, known, stranger):
     message = why_not_served(cluster, **known | {"tls_ca": str(stranger.file)})
     assert "certificate verify failed" in message
 
 
-def test_a_certificate_for_another_host_is_not_trusted(cluster, known, authority):
+def test_bookie_certificate_for_another_host_is_refused(cluster, known, authority):
     bookie = cluster.add_bookie(tls_certificate=authority.certificate("elsewhere", "192.0.2.1"))
     try:
         with pytest.raises(errors.ReadError, match="certificate verify failed: IP address mismatch"):
@@ -125,12 +125,12 @@ def test_a_certificate_for_another_host_is_not_trusted(cluster, known, authority
         cluster.bookies.remove(bookie)
 
 
-def test_a_client_that_wants_tls_does_not_go_on_without(known, files, new_chroot):
+def test_client_with_tls_refuses_a_bookie_without_tls(known, files, new_chroot):
     with LocalCluster(bookies=1, zookeeper=new_chroot()) as plain:
         assert "if it speaks no TLS, leave tls_ca out" in why_not_served(plain, tls_ca=known["tls_ca"])
 
 
-def test_files_that_cannot_be_used_are_named(cluster, known, files, chroot):
+def test_error_names_the_unusable_file(cluster, known, files, chroot):
     def started(**options):
         with LocalCluster(bookies=1, zookeeper=chroot, **options):
             pass
@@ -152,8 +152,8 @@ def test_files_that_cannot_be_used_are_named(cluster, known, files, chroot):
             cluster.bookkeeper(**options).list_ledgers()
 
 
-def test_a_bookie_with_tls_and_a_secret_heals_itself(files, authority, known, new_chroot):
-    """It asks its peers, and itself, as any client does; without a CA and the secret it stayed in limbo."""
+def test_bookie_with_tls_and_a_secret_heals_after_a_power_cut(files, authority, known, new_chroot):
+    """The bookie asks its peers, and itself, as any client does. Without a CA and the secret it stayed in limbo."""
     options = {
         "tls_certificate": authority.certificate("healing bookie"),
         "tls_client_ca": str(authority.file),
@@ -161,7 +161,7 @@ def test_a_bookie_with_tls_and_a_secret_heals_itself(files, authority, known, ne
     }
     later = {"background_sync_interval_ms": 3_600_000, "background_sync_bytes": 1 << 40}
     with LocalCluster(bookies=3, journal_write_data=False, **options, **later, zookeeper=new_chroot()) as cluster:
-        # An idle writer tells its LAC, and with that record a bookie syncs what the cut is to take.
+        # An idle writer sends its LAC, and with that record a bookie syncs the data that the power cut should take.
         client = cluster.bookkeeper(**known, explicit_lac_interval_seconds=3600.0)
         ledger = client.create_ledger(3, 3, 3)
         ledger.append_batch([b"entry"] * 10)
@@ -172,7 +172,7 @@ def test_a_bookie_with_tls_and_a_secret_heals_itself(files, authority, known, ne
 
 
 def test_secrets_are_replaced_without_a_restart(files, new_chroot):
-    """All clients and bookies had to be stopped, and started with the new secret at once."""
+    """Once all clients and bookies had to be stopped, and started with the new secret at once."""
     bookies, client = files / "secret of bookies", files / "secret of one client"
     bookies.write_text("the old one\n")
     client.write_text("the old one\n")
@@ -233,19 +233,19 @@ def test_certificates_are_replaced_without_a_restart(files, new_chroot):
         ({"host": "192.0.2.1", "shared_secret_file": "/s"}, False),
     ],
 )
-def test_a_bookie_off_loopback_that_asks_nobody_who_he_is_warns(options, warned):
+def test_unauthenticated_bookie_off_loopback_warns(options, warned):
     told = open_to_strangers(bookie_config(directories=["/d"], zookeeper="-", **options))
     assert bool(told) is warned and (not warned or "set shared_secret_file" in told)
 
 
-def test_the_warning_is_in_the_log_of_its_start(new_chroot):
-    """Written so, it is a name that the bookie does not know for this machine's."""
+def test_bookie_log_has_the_warning_at_startup(new_chroot):
+    """The bookie does not recognise the address 127.1 as loopback."""
     with LocalCluster(bookies=1, host="127.1", zookeeper=new_chroot()) as cluster:
         log = Path(cluster.bookies[0].directories[0], "bookie.log").read_text()
         assert "listens on 127.1, and asks nobody" in log
 
 
-def test_what_a_cluster_keeps_is_its_owners_alone(files):
+def test_files_of_a_local_cluster_are_accessible_to_their_owner_only(files):
     before = os.umask(0o022)
     kept = files / "kept"
     try:
@@ -268,8 +268,8 @@ def test_what_a_cluster_keeps_is_its_owners_alone(files):
     assert not {path: oct(mode) for path, mode in modes.items() if mode & 0o077}
 
 
-def test_a_secret_may_be_named_from_where_the_cluster_is_started(files, monkeypatch, new_chroot):
-    """The bookie has another working directory, and did not find it."""
+def test_relative_secret_path_starts_at_the_callers_working_directory(files, monkeypatch, new_chroot):
+    """The bookie has another working directory, and did not find the file."""
     secret_file(files, "here", "the secret")
     monkeypatch.chdir(files)
     with (
@@ -279,9 +279,9 @@ def test_a_secret_may_be_named_from_where_the_cluster_is_started(files, monkeypa
         assert client.create_ledger(1, 1, 1).append(b"entry") == 0
 
 
-def test_a_cluster_that_has_bookies_is_closed(files, authority, known, new_chroot, tmp_path):
-    """The guide's two ways: a secret comes without a stop, because a bookie without one serves clients that have one; TLS comes
-    with all bookies stopped, and what was acknowledged is there afterwards."""
+def test_secret_and_tls_are_added_to_an_existing_cluster(files, authority, known, new_chroot, tmp_path):
+    """The guide's two ways. A secret is added without a stop, because a bookie without a secret serves clients that have one.
+    TLS is added with all bookies stopped, and acknowledged entries are there afterwards."""
     secret = {"shared_secret_file": known["shared_secret_file"]}
     with LocalCluster(bookies=2, directory=tmp_path, zookeeper=new_chroot()) as plain:
         plain.add_bookie(**secret)

@@ -1,4 +1,4 @@
-"""Disk space in real bookies: what is deleted comes back, what is full says so."""
+"""Disk space of real bookies: reclaimed space and the read-only state."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.awaiting import await_that
 def log_bytes(bookie) -> int:
     total = 0
     for path in Path(bookie.directories[0], "logs").glob("*.arrow*"):
-        with contextlib.suppress(FileNotFoundError):  # it may go at any moment
+        with contextlib.suppress(FileNotFoundError):  # it may vanish at any moment
             total += path.stat().st_size
     return total
 
 
 @pytest.fixture(scope="module")
 def small(new_chroot):
-    """One bookie with room for 4 MB."""
+    """A bookie with room for 4 MB."""
     with LocalCluster(
         bookies=1,
         entry_log_bytes_max=256 << 10,
@@ -42,10 +42,10 @@ def create(bookkeeper):
 
 def append_until_refused(ledger) -> None:
     while True:
-        ledger.append_batch([os.urandom(16_000) for _ in range(10)])  # what compression can't make smaller
+        ledger.append_batch([os.urandom(16_000) for _ in range(10)])  # incompressible
 
 
-def test_the_space_of_a_deleted_ledger_comes_back_and_full_is_not_for_ever(small):
+def test_full_bookie_is_writable_again_after_a_ledger_is_deleted(small):
     [bookie] = small.bookies
     bookkeeper = small.bookkeeper(answer_timeout_seconds=60.0)
     store = bookkeeper.metadata
@@ -54,7 +54,7 @@ def test_the_space_of_a_deleted_ledger_comes_back_and_full_is_not_for_ever(small
     kept.close()
 
     filling = create(bookkeeper)
-    with pytest.raises(errors.NotEnoughBookiesError):  # perhaps before ZooKeeper has heard that it is read-only
+    with pytest.raises(errors.NotEnoughBookiesError):  # perhaps before ZooKeeper knows that the bookie is read-only
         append_until_refused(filling)
     await_that(lambda: store.bookies()[bookie.bookie_id].read_only)
     with pytest.raises(errors.NotEnoughBookiesError, match="read-only"):
@@ -76,7 +76,7 @@ def test_the_space_of_a_deleted_ledger_comes_back_and_full_is_not_for_ever(small
     assert [entry.payload for entry in bookkeeper.open_ledger(again.ledger_id).read()] == [b"there is room again"]
 
 
-def test_a_killed_bookie_leaves_no_rewriting_process(small):
+def test_killed_bookie_leaves_no_rewriting_process(small):
     [bookie] = small.bookies
     children = Path(f"/proc/{bookie.pid}/task/{bookie.pid}/children").read_text().split()
     assert len(children) == 1

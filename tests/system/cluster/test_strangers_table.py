@@ -1,7 +1,7 @@
-"""The table of docs/security.md, tried cell by cell: what a stranger who reaches bookies and ZooKeeper may do, by what is set.
+"""The table of docs/security.md, cell by cell: the actions open to a stranger who reaches bookies and ZooKeeper.
 
-The stranger knows the protocol, an id, and nothing else. A setting is the only one that is set; a ledger has the default
-password, b"", but where the password is the setting.
+The stranger knows the protocol and a ledger id, and nothing else. Each setting is tried alone; a ledger has the default
+password, b"", except where the password is the setting.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Stranger(Client):
 
 
 class Case:
-    """A cluster with one setting, and what a stranger tries there."""
+    """A cluster with a single setting, and the attempts of a stranger there."""
 
     def __init__(self, cluster, client, options, password, zookeeper, tls):
         self.cluster, self.client, self.options = cluster, client, options
@@ -107,7 +107,7 @@ def switch_a_bookie_read_only(case):
 
     done = case.may(Header(Kind.SWITCH_READ_ONLY, 0, value=1))
     if done:
-        # ZooKeeper hears of each switch later: of the first one before the second is made.
+        # ZooKeeper gets each switch later: wait for the first before making the second.
         await_that(lambda: registered(True))
         case.may(Header(Kind.SWITCH_READ_ONLY, 0, value=0))
         await_that(lambda: registered(False))
@@ -115,7 +115,7 @@ def switch_a_bookie_read_only(case):
 
 
 def take_all_connections(case):
-    """300 that are silent, while the bookie may open 100 files; then a client comes."""
+    """Open 300 silent connections to a bookie that may open 100 files; then a client connects."""
     [bookie] = case.cluster.bookies
     limits = resource.prlimit(bookie.pid, resource.RLIMIT_NOFILE)
     resource.prlimit(bookie.pid, resource.RLIMIT_NOFILE, (100, limits[1]))
@@ -168,7 +168,7 @@ ACTIONS = {
 
 
 def told():
-    """The cells of the page's table, by action and setting."""
+    """Cells of the page's table, by action and setting."""
     rows = [line.strip("| ").split(" | ") for line in PAGE.read_text().splitlines() if line.startswith("| ")]
     head = rows.index(["a stranger can …", *SETTINGS])
     return {
@@ -201,7 +201,7 @@ def case(request, tmp_path_factory, new_chroot):
         yield setting, Case(cluster, known, client, password, zookeeper, tls)
 
 
-def test_each_cell_is_as_the_page_says(case):
+def test_each_cell_of_the_stranger_table_matches_the_cluster(case):
     setting, tried = case
     found = {}
     for action, attempt in ACTIONS.items():

@@ -21,9 +21,8 @@ def cluster(faulty_cluster):
     return faulty_cluster
 
 
-def test_a_ledger_is_tailed_by_long_poll_while_it_is_written(cluster):
-    """Prints how long after its acknowledgement the reader had an entry. None is missed, and the last one needs no other append
-    behind it."""
+def test_long_polls_return_every_entry_while_the_ledger_is_written(cluster):
+    """Prints the time from an entry's acknowledgement until the reader has it. The last entry needs no append after it."""
     count = 200
     writer, reader = cluster.bookkeeper(), cluster.bookkeeper()
     ledger = writer.create_ledger()
@@ -53,7 +52,7 @@ def test_a_ledger_is_tailed_by_long_poll_while_it_is_written(cluster):
 
 
 @pytest.mark.parametrize("lost", list(combinations(range(3), 2)))
-def test_the_loss_of_any_two_of_three_replicas_is_survived(cluster, lost):
+def test_ledger_stays_readable_after_the_loss_of_any_two_of_three_replicas(cluster, lost):
     client = cluster.bookkeeper()
     ledger = client.create_ledger(ack_quorum=3)
     payloads = [b"%d" % i for i in range(200)]
@@ -68,8 +67,8 @@ def test_the_loss_of_any_two_of_three_replicas_is_survived(cluster, lost):
     client.close()
 
 
-def test_tails_beyond_what_a_connection_may_have_wait_their_turn(new_chroot):
-    """10 of 60 ended with an error. And adds of the same client go on meanwhile."""
+def test_long_polls_beyond_the_connection_limit_wait_for_their_turn(new_chroot):
+    """10 of 60 long polls ended with an error. Adds of the same client must succeed meanwhile."""
     with LocalCluster(bookies=3, zookeeper=new_chroot(), requests_in_flight_max=10) as cluster:
         writer, client = cluster.bookkeeper(), cluster.bookkeeper()
         ledgers = [writer.create_ledger() for _ in range(30)]

@@ -1,4 +1,4 @@
-"""What a test can do to the wire of a ``FaultyCluster``, and that it is only that."""
+"""Faults that a test can inject into the wire of a ``FaultyCluster``."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def writer(cluster):
 
 
 def held(client, bookie, ledger):
-    """The entries of a ledger that a bookie has."""
+    """Entries of a ledger that a bookie holds."""
     rows = client.list_ranges(bookie.bookie_id, ledger.ledger_id).to_pylist()
     return {i for row in rows for i in range(row["first_entry_id"], row["last_entry_id"] + 1)}
 
 
-def test_a_wire_without_rules_is_just_a_wire(writer, cluster):
+def test_wire_without_rules_delivers_every_message(writer, cluster):
     ledger = writer.create_ledger()
     payloads = [b"%d" % i * 1000 for i in range(5000)]
     ledger.append_batch(payloads)
@@ -37,7 +37,7 @@ def test_a_wire_without_rules_is_just_a_wire(writer, cluster):
     assert [entry.payload for entry in writer.open_ledger(ledger.ledger_id).read(0, 4999)] == payloads
 
 
-def test_a_parked_request_waits_until_it_is_released(writer, cluster):
+def test_parked_request_waits_until_it_is_released(writer, cluster):
     ledger = writer.create_ledger(ack_quorum=3)
     third = cluster.bookies[2]
     park = cluster.wire.park(Kind.ADD, bookie=third.bookie_id, client="writer")
@@ -51,7 +51,7 @@ def test_a_parked_request_waits_until_it_is_released(writer, cluster):
     assert ledger.append(b"1") == 1
 
 
-def test_a_parked_answer_is_matched_by_its_request(writer, cluster):
+def test_parked_response_is_matched_by_its_request(writer, cluster):
     ledger = writer.create_ledger(ack_quorum=3)
     third = cluster.bookies[2]
     with cluster.wire.park(
@@ -64,7 +64,7 @@ def test_a_parked_answer_is_matched_by_its_request(writer, cluster):
     assert future.result(SECONDS_MAX) == 0, "the end of the with statement lets it go"
 
 
-def test_a_lost_request_is_never_answered(cluster):
+def test_dropped_request_is_never_answered(cluster):
     with cluster.bookkeeper(
         client_name="impatient", answer_timeout_seconds=1.0, connect_timeout_seconds=30.0
     ) as client:
@@ -75,15 +75,15 @@ def test_a_lost_request_is_never_answered(cluster):
         assert lost.seen
 
 
-def test_a_count_limits_a_rule(writer, cluster):
+def test_rule_with_a_count_applies_to_that_many_messages(writer, cluster):
     ledger = writer.create_ledger(ack_quorum=3)
     slow = cluster.wire.delay(0.2, Kind.ADD, ledger_id=ledger.ledger_id, count=3)
     assert [ledger.append(b"%d" % i) for i in range(3)] == [0, 1, 2]
     assert len(slow.seen) == 3
 
 
-def test_the_first_appends_go_out_once_over_the_connections_that_are_made_for_them(cluster):
-    """They went out twice: when the connection was there, and again as the bookie was "back"."""
+def test_first_appends_over_new_connections_are_sent_once(cluster):
+    """They were sent twice: when the connection was made, and again because the bookie was "back"."""
     adds = cluster.wire.delay(0.0, Kind.ADD, client="newcomer")
     client = cluster.bookkeeper(
         client_name="newcomer", answer_timeout_seconds=SECONDS_MAX, connect_timeout_seconds=SECONDS_MAX
@@ -97,7 +97,7 @@ def test_the_first_appends_go_out_once_over_the_connections_that_are_made_for_th
     client.close()
 
 
-def test_an_add_that_comes_twice_is_one_entry(writer, cluster):
+def test_duplicated_add_stores_a_single_entry(writer, cluster):
     ledger = writer.create_ledger(ack_quorum=3)
     twice = cluster.wire.duplicate(Kind.ADD, ledger_id=ledger.ledger_id)
     payloads = [b"%d" % i for i in range(100)]
@@ -108,7 +108,7 @@ def test_an_add_that_comes_twice_is_one_entry(writer, cluster):
     assert [entry.payload for entry in writer.open_ledger(ledger.ledger_id).read()] == payloads
 
 
-def test_a_cut_link_is_one_client_s(writer, cluster):
+def test_cut_link_affects_only_its_client(writer, cluster):
     other = cluster.bookkeeper(client_name="other")
     bookie = cluster.bookies[1].bookie_id
     assert other.bookie_status(bookie).bookie_id == bookie
@@ -119,7 +119,7 @@ def test_a_cut_link_is_one_client_s(writer, cluster):
     assert other.bookie_status(bookie).bookie_id == bookie
 
 
-def test_what_a_dead_client_had_under_way_arrives_late(cluster):
+def test_adds_of_a_closed_client_can_arrive_late(cluster):
     """As after a crash of a writer whose last packets are still in the network."""
     client = cluster.bookkeeper(client_name="dying")
     ledger = client.create_ledger()
@@ -135,7 +135,7 @@ def test_what_a_dead_client_had_under_way_arrives_late(cluster):
             pass
 
 
-def test_a_restarted_bookie_is_found_behind_its_proxy(writer, cluster):
+def test_restarted_bookie_is_reachable_behind_its_proxy(writer, cluster):
     bookie = cluster.bookies[0]
     before = bookie.address
     assert writer.bookie_status(bookie.bookie_id).pid == bookie.pid
@@ -145,7 +145,7 @@ def test_a_restarted_bookie_is_found_behind_its_proxy(writer, cluster):
     assert writer.bookie_status(bookie.bookie_id).pid == bookie.pid
 
 
-def test_a_rule_that_no_message_can_match_is_refused(cluster):
+def test_rule_that_no_message_can_match_is_refused(cluster):
     bookie = cluster.bookies[0]
     for rule in (
         lambda: cluster.wire.drop("ADDS"),

@@ -1,4 +1,4 @@
-"""A writer's handle has one LAC: all of its methods tell the same, on real bookies that have heard of an older one."""
+"""The LAC (last add confirmed) of a writer's handle, on real bookies that know an older one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SECONDS_MAX = 60.0
 
 @pytest.fixture(scope="module")
 def quiet(cluster):
-    """A client that tells no explicit LAC by itself."""
+    """A client that sends no explicit LAC by itself."""
     with cluster.bookkeeper(explicit_lac_interval_seconds=3600) as client:
         yield client
 
@@ -27,8 +27,9 @@ def ledger(quiet):
         yield handle
 
 
-def test_it_is_the_same_wherever_it_is_asked_for(quiet, ledger):
-    """last_add_confirmed said 5, and read_last_add_confirmed() 4: what the bookies had heard with the last entry."""
+def test_every_method_of_a_writer_returns_the_same_lac(quiet, ledger):
+    """last_add_confirmed returned 5, and read_last_add_confirmed() 4, the value that the bookies had received with the last
+    entry."""
     for i in range(6):
         ledger.append(b"%d" % i)
     assert ledger.read_last_add_confirmed() == ledger.last_add_confirmed == ledger.last_add_synced == 5
@@ -40,8 +41,8 @@ def test_it_is_the_same_wherever_it_is_asked_for(quiet, ledger):
     assert reader.read_last_add_confirmed() == 4, "what bookies know is another thing"
 
 
-def test_in_a_forked_process_too(ledger):
-    """There the bookies are asked; what was confirmed before the fork counts."""
+def test_writers_lac_is_the_same_in_a_forked_process(ledger):
+    """In a fork the bookies are asked, and the entries confirmed before the fork count."""
     for i in range(6):
         ledger.append(b"%d" % i)
     ledger._pid, own = 0, ledger._pid
@@ -50,7 +51,7 @@ def test_in_a_forked_process_too(ledger):
     ledger._pid = own
 
 
-def test_of_a_vd_ledger_it_covers_what_is_synced(quiet):
+def test_lac_of_a_vd_ledger_covers_synced_entries_only(quiet):
     with quiet.create_ledger(ledger_type=LedgerType.VD_JOURNAL) as ledger:
         ledger.append(b"0")
         ledger.append(b"1")
@@ -59,14 +60,14 @@ def test_of_a_vd_ledger_it_covers_what_is_synced(quiet):
         assert ledger.read_last_add_confirmed() == ledger.last_add_confirmed == 1
 
 
-def test_whoever_waits_for_the_next_entry_has_it_with_its_acknowledgement(ledger):
-    """Bookies would have heard of it an hour later."""
+def test_long_poll_at_the_writer_returns_the_entry_when_acknowledged(ledger):
+    """The bookies would have received the LAC an hour later."""
     threading.Timer(0.2, ledger.append, [b"0"]).start()
     lac, entry = ledger.read_last_add_confirmed_and_entry(0, timeout=SECONDS_MAX)
     assert (lac, entry.payload) == (0, b"0")
 
 
-def test_the_close_ends_the_wait_for_an_entry_behind_the_end(ledger):
+def test_close_ends_a_long_poll_beyond_the_last_entry(ledger):
     ledger.append(b"0")
     threading.Timer(0.2, ledger.close).start()
     began = time.monotonic()
@@ -75,7 +76,7 @@ def test_the_close_ends_the_wait_for_an_entry_behind_the_end(ledger):
     assert (ledger.read_last_add_confirmed(), ledger.length) == (0, 1)
 
 
-def test_a_callback_of_an_append_may_wait_for_the_next_one(ledger):
+def test_callback_of_an_append_can_wait_for_the_next_entry(ledger):
     answers = queue.SimpleQueue()
 
     def callback(future):
@@ -91,7 +92,7 @@ def test_a_callback_of_an_append_may_wait_for_the_next_one(ledger):
 
 @pytest.fixture
 def failed(quiet):
-    """A writer that was ended after entry 1 was sent, and before it was acknowledged."""
+    """A writer that ended after entry 1 was sent and before it was acknowledged."""
     ledger = quiet.create_ledger()
     ledger.append(b"zero")
 
@@ -99,7 +100,7 @@ def failed(quiet):
         ledger._driver.pump()
         ledger._driver.abandon(LedgerFencedError("fenced, as the test says"))
 
-    with ledger._context.runtime.room.lock:  # as ``append_async`` does, but for who runs the pump
+    with ledger._context.runtime.room.lock:  # as ``append_async`` does, except that the test runs the pump
         ledger._driver.next_entry_id += 1
         ledger._driver.appended += 3
         ledger._driver.outgoing.put([b"one"])
@@ -108,7 +109,7 @@ def failed(quiet):
     return ledger
 
 
-def test_after_a_recovery_by_another_client_it_is_what_that_found(quiet, failed):
+def test_failed_writer_takes_the_lac_of_a_recovery_by_another_client(quiet, failed):
     assert failed.last_add_confirmed == 0
     recovered = quiet.open_ledger(failed.ledger_id)
     assert recovered.last_add_confirmed == 1
@@ -121,8 +122,8 @@ def test_after_a_recovery_by_another_client_it_is_what_that_found(quiet, failed)
 
 
 @pytest.mark.parametrize("kept", [0, 1])
-def test_a_long_poll_at_a_writer_ends_when_another_client_closes_the_ledger(quiet, bookkeeper, kept):
-    """A writer that has nothing to append does not hear that it was fenced: the poll waited out its time."""
+def test_long_poll_at_a_writer_ends_when_another_client_closes_the_ledger(quiet, bookkeeper, kept):
+    """An idle writer does not notice that it was fenced: the poll waited until its timeout."""
     ledger = quiet.create_ledger()
     for _ in range(kept):
         ledger.append(b"0")
@@ -133,13 +134,13 @@ def test_a_long_poll_at_a_writer_ends_when_another_client_closes_the_ledger(quie
     assert ledger.metadata.closed
 
 
-def test_whoever_waits_at_a_failed_writer_hears_of_the_recovery(quiet, failed):
+def test_long_poll_at_a_failed_writer_returns_the_recovered_entry(quiet, failed):
     threading.Timer(0.2, quiet.open_ledger, [failed.ledger_id]).start()
     lac, entry = failed.read_last_add_confirmed_and_entry(1, timeout=SECONDS_MAX)
     assert (lac, entry.payload) == (1, b"one")
 
 
-def test_it_is_told_no_more_once_the_ledger_is_closed_or_failed(quiet, ledger, failed):
+def test_flush_of_the_lac_reads_metadata_when_closed_and_raises_when_failed(quiet, ledger, failed):
     ledger.append(b"0")
     ledger.close()
     assert ledger.flush_last_add_confirmed() == 0, "the metadata tells it"

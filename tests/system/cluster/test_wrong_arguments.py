@@ -1,4 +1,4 @@
-"""Wrong arguments on real processes: nothing is written, and what is right by its name is read again."""
+"""Wrong arguments on real processes."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from bookspark import BookKeeper, DigestType, errors
 
 @pytest.fixture
 def bookkeeper(cluster):
-    """A client with a ledger id counter that a test may look at."""
+    """A client whose ledger id counter a test may read."""
     return cluster.bookkeeper()
 
 
 @pytest.mark.parametrize("digest_type", ["CRC32C", "hmac", "Hmac_sha1", "DUMMY"])
-def test_a_digest_type_as_text_is_that_digest_type(bookkeeper, digest_type):
-    """As text it was taken as it was: the appends were acknowledged, and no read accepted what they had written."""
+def test_digest_type_can_be_given_as_text(bookkeeper, digest_type):
+    """Text was taken unchecked: the appends were acknowledged, and no read accepted their entries."""
     with bookkeeper.create_ledger(digest_type=digest_type, password=b"pw") as ledger:
         ledger.append(b"precious")
     assert ledger.metadata.digest_type is DigestType[digest_type.upper()]
     assert [one.payload for one in bookkeeper.open_ledger(ledger.ledger_id, b"pw").read()] == [b"precious"]
 
 
-def test_nothing_is_written_of_a_ledger_that_can_not_be(bookkeeper):
+def test_wrong_ledger_arguments_are_refused_and_write_nothing(bookkeeper):
     ledgers, last = bookkeeper.list_ledgers(), bookkeeper.metadata.last_ledger_id()
     wrong: list[tuple[str, Callable[[], object]]] = [
         ("digest_type", lambda: bookkeeper.create_ledger(digest_type="md5")),
@@ -50,7 +50,7 @@ def test_nothing_is_written_of_a_ledger_that_can_not_be(bookkeeper):
     assert bookkeeper.list_ledgers() == ledgers and bookkeeper.metadata.last_ledger_id() == last
 
 
-def test_nothing_is_appended_that_is_no_payload(bookkeeper):
+def test_wrong_payloads_and_positions_are_refused_and_append_nothing(bookkeeper):
     ledger = bookkeeper.create_ledger()
     for payload in ("text", None, 5, [b"x"]):
         for append in (ledger.append, ledger.append_async):
@@ -75,6 +75,6 @@ def test_nothing_is_appended_that_is_no_payload(bookkeeper):
 @pytest.mark.parametrize(
     "zookeeper", ["", "http://h:1", "h:0", "h:99999", "h:1/zookeeper", "h:1,,h:2", "h\0:1", 5, None]
 )
-def test_an_address_that_names_no_cluster_is_refused_at_once(zookeeper):
+def test_malformed_zookeeper_address_is_refused_at_once(zookeeper):
     with pytest.raises(errors.InvalidArgumentError, match="zookeeper"):
         BookKeeper(zookeeper)

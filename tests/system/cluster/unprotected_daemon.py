@@ -1,6 +1,6 @@
-"""A bookie's process without one protection of lossy boots: what the tests of that protection are tested with.
+"""A bookie process without one of the protections of lossy boots: the tests of that protection must fail with it.
 
-There is no such switch in the bookie. ``LocalCluster`` starts this module when a test puts its name in ``launch.DAEMON``.
+The bookie has no such switch. ``LocalCluster`` starts this module when a test sets ``launch.DAEMON`` to its name.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def leave_out(protection: str) -> None:
 
     LossyBoots.note_lossy_boot = noted  # type: ignore[method-assign]
     if record is LimboNoted:
-        # That of the whole bookie too, which lasts until it is healed.
+        # Disable the limbo of the whole bookie too, which lasts until the bookie is healed.
         ControlState.unsure_of = lambda state, ledger_id: False  # type: ignore[method-assign]
 
 

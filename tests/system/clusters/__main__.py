@@ -10,7 +10,7 @@ NAMES = sorted(path.parent.name for path in Path(__file__).parent.glob("*/__main
 
 
 def main(arguments: list[str]) -> int:
-    """Returns the exit status: that of the cluster's run, or 2 if there is no such cluster."""
+    """Returns the exit status: that of the cluster's run, or 2 for an unknown cluster."""
     if not arguments or arguments[0] not in NAMES:
         print(f"usage: scripts/clusters NAME [ARGUMENTS], NAME one of: {' '.join(NAMES)}", file=sys.stderr)
         return 2

@@ -1,7 +1,7 @@
-"""A Spark cluster of several hosts on this machine, with ZooKeeper, the job of bookies, and a query and a reader beside it.
+"""A Spark cluster of several hosts on this machine, with ZooKeeper and the job of bookies; a query and a reader run beside it.
 
-``standalone`` and ``yarn`` add the daemons of a cluster manager. Everything that a user would type is typed here as well: the
-job is submitted by ``spark-submit``, and stopped by ``bookspark stop-bookies``.
+``standalone`` and ``yarn`` add the daemons of a cluster manager. Commands are those of a user: ``spark-submit`` submits the
+job, and ``bookspark stop-bookies`` stops it.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ EXECUTOR = "CoarseGrainedExecutorBackend"
 
 
 class Cluster(ABC):
-    """``folder`` is emptied by nobody; ``spare`` hosts are started by the test that needs them."""
+    """``folder`` is never emptied; the third host is started by the step that needs it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        # A name is this cluster's only: what runs on a host is found by it.
+        # Host names are unique to this cluster: the processes of a host are found by its name.
         token = secrets.token_hex(2)
         self.hosts = tuple(f"host{number}-{token}" for number in (1, 2, 3))
         self.machine = Machine(folder, self.hosts)
@@ -54,7 +54,7 @@ class Cluster(ABC):
         self.environment: dict[str, str] = {}
         """For the daemons and for spark-submit."""
         self.driver_has_last_words = True
-        """Whether a driver that is ended has time to say so."""
+        """True if a driver that is ended has time to log it."""
         self.private: tuple[Path, ...] = ()
         """Folders beside the disk that each host has for itself."""
 
@@ -76,7 +76,7 @@ class Cluster(ABC):
     ) -> None:
         self._stack.close()
 
-    # -- what a cluster manager is
+    # -- the parts of a cluster manager
     @abstractmethod
     def start_manager(self) -> None:
         """Start the master."""
@@ -87,17 +87,17 @@ class Cluster(ABC):
 
     @abstractmethod
     def master(self, executors: int) -> list[str]:
-        """The options of spark-submit that tell where to run."""
+        """The options of spark-submit that name the master."""
 
-    # -- what happens
+    # -- actions
     def start_host(self, host: str) -> None:
-        """Start the daemon of a host, which may have been without power."""
+        """Start the daemon of a host, also after a power cut."""
         self._daemons[host] = self.machine.run_on(
             host, self.daemon(host), self.folder / f"{host}.log", self.environment, self.private
         )
 
     def kill_daemon(self, host: str) -> None:
-        """Kill the worker or NodeManager, and all executors that it started: only bookies are left on the host."""
+        """Kill the worker or NodeManager, and all executors that it started: only bookies remain on the host."""
         while others := [
             pid for pid, command in self.machine.processes_of(host).items() if "bookspark.servers.daemon" not in command
         ]:
@@ -120,13 +120,13 @@ class Cluster(ABC):
         self.driver = self.machine.run_on_gateway(command, self.driver_log, environment)
 
     def kill_driver(self) -> None:
-        """SIGKILL of the job's JVM and Python, at once. The bookies are told nothing."""
+        """Send SIGKILL to the job's JVM and Python at once. The bookies get no message."""
         assert self.driver is not None
         os.killpg(self.driver.pid, signal.SIGKILL)
         self.driver.wait(30)
 
     def end_driver(self) -> None:
-        """SIGTERM of the job's Python, as a supervisor or a user does."""
+        """Send SIGTERM to the job's Python, as a supervisor or a user does."""
         assert self.driver is not None
         jobs = self.machine.processes_with("jobs/bookies.py", str(self.machine.disk))
         drivers = [pid for pid, command in jobs.items() if "java" not in command.split()[0]]
@@ -134,11 +134,11 @@ class Cluster(ABC):
         self.driver.wait(90)
 
     def stop_bookies(self) -> None:
-        """The command that stops all bookies cleanly."""
+        """Run the command that stops all bookies cleanly."""
         command = [sys.executable, "-m", "bookspark", "stop-bookies", "--zookeeper", self.zookeeper]
         subprocess.run(command, cwd=ROOT, check=True, timeout=120)
 
-    # -- what is seen
+    # -- observations
     def executors(self, host: str) -> list[int]:
         return [
             pid
@@ -147,11 +147,11 @@ class Cluster(ABC):
         ]
 
     def driver_host(self) -> str:
-        """The host that the job's driver is on; empty: it is on the gateway."""
+        """The host of the job's driver, or "" on the gateway."""
         return ""
 
     def tasks(self) -> list[TaskReport]:
-        """The reports of the newest attempt of the run that owns the service."""
+        """Reports of the newest attempt of the run that owns the service."""
         for service in self.store.list_records(SERVICES):
             record = read_service(self.store, service)
             reports = [] if record is None else read_tasks(self.store, service, record.run)
@@ -160,7 +160,7 @@ class Cluster(ABC):
         return []
 
     def bookies(self) -> dict[str, tuple[TaskReport, BookieReport]]:
-        """The bookies that serve and are looked after, by id."""
+        """Serving bookies under a task, by id."""
         return {
             bookie.bookie_id: (task, bookie)
             for task in self.tasks()
@@ -178,8 +178,8 @@ class Cluster(ABC):
     def await_looked_after(
         self, ids: set[str], seconds: float = 180.0, run: str = "", since: int = -1
     ) -> dict[str, tuple[TaskReport, BookieReport]]:
-        """Wait until all these bookies, and no others, are looked after, by a run that is not ``run`` and an attempt after
-        ``since``. Returns them: a moment later there may be another attempt."""
+        """Wait until tasks hold exactly the bookies ``ids``, in a run other than ``run`` and an attempt after ``since``.
+        Returns them, because a moment later there may be another attempt."""
 
         def there() -> dict[str, tuple[TaskReport, BookieReport]]:
             if run and self.run() == run:
@@ -198,13 +198,13 @@ class Cluster(ABC):
         return {home.bookie_id for home in read_wanted(self.store, self.roots).known}
 
     def alive(self) -> dict[int, str]:
-        """The processes of bookies, by pid."""
+        """Bookie processes, by pid."""
         found = self.machine.processes_with("bookspark.servers.daemon", str(self.machine.disk))
-        # Each is the first process of its session, except the one that starts it.
+        # Each leads its session, unlike the process that starts it.
         return {pid: command for pid, command in found.items() if _session(pid) == pid}
 
     def told(self) -> list[str]:
-        """The lines of the present job that are for people."""
+        """The lines of the present job's log that are meant for users."""
         lines = self.driver_log.read_text(errors="replace").splitlines()
         return [line.removeprefix("bookies: ") for line in lines if line.startswith(("bookies:", "bookspark"))]
 

@@ -1,7 +1,7 @@
-"""Hosts of their own on one machine: each has its own name, its own disk at a shared path, and its own loopback address.
+"""Simulated hosts on one machine: each has its own name, its own disk at a shared path, and its own loopback address.
 
-``unshare --uts --mount`` gives a process tree its own host name and mounts. What a host runs is found by its UTS namespace, so
-all of it can be killed at once, as a power cut does. Root is needed. Source: unshare(1), namespaces(7).
+``unshare --uts --mount`` gives a process tree its own host name and mounts. The processes of a host are found by their UTS
+namespace, so all of them can be killed at once, as a power cut does. Root is needed. Source: unshare(1), namespaces(7).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pathlib import Path
 
 
 class Machine:
-    """The hosts of one cluster. ``folder``: where their disks are; ``names``: the hosts, at 127.0.0.2 and so on. The machine
-    itself is the gateway, at 127.0.0.1, which knows all names."""
+    """The hosts of a cluster. ``folder`` holds their disks; ``names`` are the hosts, at 127.0.0.2 and up. The machine itself
+    is the gateway, at 127.0.0.1, which knows all names."""
 
     def __init__(self, folder: Path, names: tuple[str, ...]) -> None:
         self.folder = folder
         self.names = names
         self.disk = folder / "disk"
-        """The path of each host's own disk."""
+        """Path of each host's own disk."""
         self.disk.mkdir(parents=True, exist_ok=True)
         own = os.uname().nodename
         lines = [f"127.0.0.1 localhost gateway {own}", *(f"127.0.0.{n} {name}" for n, name in enumerate(names, 2))]
@@ -46,7 +46,7 @@ class Machine:
         return self._start(["unshare", "--uts", "--mount", "--propagation", "private"], script, log, environment)
 
     def run_on_gateway(self, command: list[str], log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-        """Start a process that knows the hosts' names."""
+        """Start a process on the gateway, with the hosts' names."""
         script = f"set -e; mount --bind {self._hosts_file} /etc/hosts; exec {shlex.join(command)}"
         return self._start(["unshare", "--mount", "--propagation", "private"], script, log, environment)
 
@@ -67,31 +67,31 @@ class Machine:
         return process
 
     def processes_of(self, name: str) -> dict[int, str]:
-        """The command lines of all processes on a host, by pid."""
-        # A namespace's number is used again when it is gone, so nothing is remembered from one look to the next.
+        """Command lines of all processes on a host, by pid."""
+        # A namespace's number is reused later, so no name is cached between calls.
         names: dict[str, str] = {}
         return {pid: command for pid, command in _processes() if _hostname(pid, names) == name}
 
     def processes_with(self, *words: str) -> dict[int, str]:
-        """The command lines of this machine's processes that have all these words in them. Other clusters may run beside this
-        one, so one of the words is a path of it."""
+        """Command lines of this machine's processes that contain all these words. Other clusters may run beside this one, so
+        one of the words must be a path of it."""
         return {pid: command for pid, command in _processes() if all(word in command for word in words)}
 
     def end(self, pids: Iterator[int] | list[int], number: signal.Signals = signal.SIGKILL) -> None:
-        """Send a signal to each."""
+        """Send a signal to each process."""
         for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
     def cut_power(self, name: str) -> None:
-        """Kill all that a host runs."""
+        """Kill all processes of a host."""
         while processes := self.processes_of(name):
             self.end(list(processes))
             for process in self._started:
                 process.poll()
 
     def close(self) -> None:
-        """Kill what was started here and what is left on the hosts."""
+        """Kill all started processes and any others on the hosts."""
         for name in self.names:
             self.cut_power(name)
         for process in self._started:
@@ -110,7 +110,7 @@ def _processes() -> Iterator[tuple[int, str]]:
 
 
 def _hostname(pid: int, names: dict[str, str]) -> str:
-    """The host name that a process sees, told by its UTS namespace. ``names``: those that were asked for already."""
+    """The host name that a process sees, by its UTS namespace. ``names``: cache of names by namespace."""
     with suppress(OSError):
         namespace = os.readlink(f"/proc/{pid}/ns/uts")
         if namespace == os.readlink("/proc/self/ns/uts"):

@@ -1,9 +1,8 @@
-"""A query that writes a log and another application that reads it, while bookies are killed: ``python load.py write|read
-FOLDER``.
+"""A query that writes a log, and another application that reads it: ``python load.py write|read FOLDER``.
 
-Both run until SIGTERM. A query that fails is started again from its Spark checkpoint, which is told with the time that it was
-down. The rows of the source are 0, 1, 2, … without an end, so a row that is lost or doubled is seen. After each batch
-``write: rows N`` tells how many rows Spark takes for written, and ``read: rows N`` the number of the batch.
+Both run until SIGTERM. A query that fails is started again from its Spark checkpoint, and its downtime is printed. The rows of
+the source are 0, 1, 2, … without an end, so a lost or doubled row is detected. After each batch ``write: rows N`` prints the
+number of rows that Spark reports as written, and ``read: rows N`` the number of the batch.
 """
 
 from __future__ import annotations

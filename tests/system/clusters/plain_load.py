@@ -1,8 +1,7 @@
-"""The same load without Spark, for tests that have no minutes: a client that appends 0, 1, 2, … to ledgers, and another one that
-reads them as they come: ``python plain_load.py write|read|stored FOLDER ZOOKEEPER``.
+"""The same load without Spark, for tests with less time: ``python plain_load.py write|read|stored FOLDER ZOOKEEPER``.
 
-A ledger whose appends fail is recovered, and the next one goes on where it ends. So each number is stored once, or something is
-wrong. ``stored`` prints all of them.
+One client appends 0, 1, 2, … to ledgers, and another reads them as they arrive. A ledger whose appends fail is recovered, and
+the next one continues at its end, so each number must be stored once. ``stored`` prints all numbers.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ ENTRIES_PER_STEP = 10
 
 
 class Teller:
-    """Prints how it goes on, as ``load`` does."""
+    """Prints the progress, as ``load`` does."""
 
     def __init__(self, what: str) -> None:
         self._what, self._down_since = what, 0.0
@@ -60,12 +59,12 @@ def write(bookkeeper: BookKeeper, folder: Path, ended: threading.Event) -> None:
                         teller.rows(number)
         except BookKeeperError as error:
             teller.failed(error)
-            # A number that was acknowledged is not written again: if recovery lost it, it is missing for good.
+            # An acknowledged number is not written again: if recovery lost it, it stays missing.
             number = max(number, first + _recovered(bookkeeper, ledger.ledger_id, teller))
 
 
 def _recovered(bookkeeper: BookKeeper, ledger_id: int, teller: Teller) -> int:
-    """How many entries the ledger has."""
+    """The number of entries of the ledger, after its recovery."""
     while True:
         try:
             with bookkeeper.open_ledger(ledger_id) as ledger:

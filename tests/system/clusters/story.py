@@ -1,8 +1,7 @@
-"""What is done to a cluster of three bookies on two hosts, and what has to be the same after each step.
+"""Faults of a cluster of three bookies on two hosts, and the state that must follow each step.
 
-Law: after each step the same bookies are looked after, those that were not killed have the same process, and at the end the log
-and what the reader got have each row exactly once. Each step prints what it did and how long it took until all was looked
-after.
+Law: after each step tasks hold the same bookies, bookies that were not killed have the same process, and at the end the log and
+the reader have each row exactly once. Each step prints its action and the time until tasks held all bookies again.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from tests.system.clusters.load import LOG
 
 @contextmanager
 def kept_if_it_fails(prefix: str) -> Iterator[Path]:
-    """A folder with a new name that begins so. It is deleted if what is done in it succeeds."""
+    """A new folder whose name begins with ``prefix``. It is deleted on success."""
     folder = Path(tempfile.mkdtemp(prefix=prefix))
     try:
         yield folder
@@ -53,16 +52,16 @@ class Load:
         for what in ("write", "read"):
             command = [sys.executable, "-m", self.module, what, str(self.folder), cluster.zookeeper]
             self._processes.append(cluster.machine.run_on_gateway(command, self.folder / f"{what}.log", environment))
-            # The reader finds a log only after the query has made it.
+            # The log exists only after the query has created it.
             await_that(lambda what=what: self.steps(what) > 0, 600, lambda: f"the first rows; {self.tail()}")
 
     def steps(self, what: str) -> int:
-        """How often it got on."""
+        """The number of batches that it has reported."""
         log = self.folder / f"{what}.log"
         return log.read_text(errors="replace").count(f"{what}: rows") if log.exists() else 0
 
     def await_progress(self, seconds: float = 600.0) -> float:
-        """Wait until both get on, counted from now."""
+        """Wait until the query and the reader make progress, counted from now."""
         began = time.monotonic()
         before = {what: self.steps(what) for what in ("write", "read")}
         await_that(
@@ -73,14 +72,14 @@ class Load:
         return time.monotonic() - began
 
     def trouble(self) -> list[str]:
-        """Lines of failures and resumptions; of failures in a row the first one, with their number."""
+        """Lines of failures and resumptions; for consecutive failures the first line, with their number."""
         text = "".join((self.folder / f"{what}.log").read_text(errors="replace") for what in ("write", "read"))
         lines = [line for line in text.splitlines() if ": failed:" in line or ": resumed" in line]
         outages = [list(group) for _, group in groupby(lines, lambda line: line.partition(": failed:")[0])]
         return [f"{first} (and {len(more)} more)" if more else first for first, *more in outages]
 
     def stop(self) -> None:
-        """End both, the query first, and let the reader read what is there."""
+        """End both, the query first, and let the reader read the rest."""
         writer, reader = self._processes
         _terminate(writer)
         self._await_reader_at_end()
@@ -95,21 +94,21 @@ class Load:
         await_that(lambda: len(self.got()) >= wanted, 120, lambda: f"the reader: {len(self.got())} of {wanted}")
 
     def got(self) -> list[int]:
-        """What the reader got."""
+        """Rows that the reader got."""
         batches = [path for path in (self.folder / "rows").glob("[0-9]*") if path.suffix == ""]
         return [int(line) for path in batches for line in path.read_text().split()]
 
     def stored_command(self) -> list[str]:
-        """What prints all rows that are stored."""
+        """The command that prints all stored rows."""
         return ["bookspark", "log", "read", "--zookeeper", self._cluster.zookeeper, LOG]
 
     def written(self) -> int:
-        """How many rows Spark takes for written."""
+        """The number of rows that Spark reports as written."""
         lines = (self.folder / "write.log").read_text(errors="replace").splitlines()
         return int(next(line for line in reversed(lines) if line.startswith("write: rows")).split()[-1])
 
     def check(self) -> str:
-        """Each row exactly once, in the log and at the reader."""
+        """Check each row exactly once, in the log and at the reader."""
         written = self.written()
         for what, rows in (("log", self.stored), ("reader", self.got())):
             doubled = [row for row, times in Counter(rows).items() if times > 1]
@@ -142,11 +141,11 @@ def _terminate(process: subprocess.Popen[bytes]) -> None:
 
 @dataclass(frozen=True)
 class Plot:
-    """What a command line asks a story for."""
+    """A story as chosen by a command line."""
 
     load: type[Load]
     gone_seconds: float
-    """How long a host is gone."""
+    """Time for which a host is lost."""
     steps: tuple[str, ...]
 
 
@@ -165,8 +164,8 @@ GONE_SECONDS = 180.0
 
 
 def plot(arguments: Sequence[str], usage: str, *modes: str) -> Plot:
-    """``[MODE] [plain] [SECONDS] [STEP…]``, in any order; no STEP stands for all of them. Raises SystemExit with ``usage`` if
-    there is another word: a step that is not told is not missed."""
+    """``[MODE] [plain] [SECONDS] [STEP…]``, in any order; without STEP all of them. Raises SystemExit with ``usage`` for any
+    other word: a mistyped step would go unnoticed."""
     if unknown := [word for word in arguments if word not in ("plain", *modes, *STEPS) and not word.isdecimal()]:
         print(f"{usage}\nSTEP: {' '.join(STEPS)}\nnot expected: {' '.join(unknown)}", file=sys.stderr)
         raise SystemExit(2)
@@ -187,7 +186,7 @@ class Story:
         self.lines: list[str] = []
 
     def tell(self) -> None:
-        """Submit the job, do all steps, and end."""
+        """Submit the job, run all steps, and end."""
         self.begin()
         for step in self._plot.steps:
             getattr(self, step)()
@@ -210,18 +209,19 @@ class Story:
         return ", ".join(f"{name} on {host}" for name, host in sorted(self.home_hosts().items()))
 
     def home_hosts(self) -> dict[str, str]:
-        """Where each bookie lives."""
+        """The host of each bookie."""
         return {home.bookie_id: home.host for home in read_wanted(self.cluster.store, self.cluster.roots).known}
 
     def host(self, place: int) -> str:
-        """A host with bookies that is not the driver's, which would end the job. 0 and 1 are two hosts, if there are so many."""
+        """A host with bookies that is not the driver's, whose loss would end the job. Places 0 and 1 are two hosts, if there
+        are two."""
         lived = set(self.home_hosts().values()) - {self.cluster.driver_host()}
         hosts = [host for host in self.cluster.hosts if host in lived]
         return hosts[place % len(hosts)]
 
     @contextmanager
     def step(self, what: str, killed: set[str] | None = None, seconds: float = 600.0) -> Iterator[None]:
-        """Do something to the cluster, and check it. ``killed``: the bookies that are killed by it."""
+        """Run a fault in the block, and check the cluster. ``killed``: the bookies that the fault kills."""
         there = self.cluster.await_looked_after(self.ids, seconds)
         before = {name: (bookie.pid, bookie.home) for name, (_, bookie) in there.items()}
         state = self.cluster.run(), min(task.attempt for task in self.cluster.tasks())
@@ -239,7 +239,7 @@ class Story:
         self.say(f"{what}: all looked after {took:.1f} s after its begin, the load got on {progress:.1f} s later")
 
     def await_told(self, words: str, seconds: float = 90.0) -> None:
-        """Wait until the job says so in this step."""
+        """Wait until the job logs ``words`` in this step."""
 
         def told() -> list[str]:
             driver, count = self._told_before
@@ -293,7 +293,7 @@ class Story:
             self.cluster.start_host(host)
 
     def restart_with_one_host(self) -> None:
-        """A job is submitted while the other host has no daemon; its bookies are named, and serve on meanwhile."""
+        """A job is submitted while the other host has no daemon; its bookies are named, and serve meanwhile."""
         host = self.host(1)
         there = {name for name, place in self.home_hosts().items() if place != host}
         missing = sorted(self.ids - there)
@@ -333,7 +333,7 @@ class Story:
         self.cluster.stop_bookies()
         assert self.cluster.driver is not None
         assert self.cluster.driver.wait(120) == 0, self.cluster.tail()
-        # An application master goes on when spark-submit has ended.
+        # An application master keeps running after spark-submit has ended.
         await_that(lambda: not self.cluster.alive(), 60, lambda: f"bookies are left: {self.cluster.alive()}")
         await_that(lambda: not self.cluster.store.list_records(SERVICES), 60, "the end of the service's record")
         self.say(f"bookspark stop-bookies: all ended in {time.monotonic() - began:.1f} s")

@@ -1,4 +1,4 @@
-"""What a story takes for rows lost or doubled."""
+"""The check of a story for lost and doubled rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.system.clusters.story import STEPS, Load, PlainLoad, Plot, Story, plo
 
 
 def load(folder: Path, written: int, stored: list[int], *batches: list[int]) -> Load:
-    """One that has ended: Spark takes so many rows for written, and the log and the reader's batches have these."""
+    """A finished load: Spark reported ``written`` rows, the log has ``stored``, and the reader got ``batches``."""
     ended = object.__new__(Load)
     ended.folder, ended.stored = folder, stored
     folder.joinpath("write.log").write_text(f"write: rows 1\nwrite: rows {written}\nwrite: failed: x\n")
@@ -28,8 +28,8 @@ def load(folder: Path, written: int, stored: list[int], *batches: list[int]) -> 
     return ended
 
 
-def test_each_row_once(tmp_path: Path) -> None:
-    """A batch may be in the log before Spark takes it for written."""
+def test_check_accepts_each_row_once_and_more_rows_than_spark_reported(tmp_path: Path) -> None:
+    """A batch may be in the log before Spark reports it as written."""
     assert load(tmp_path, 3, [0, 1, 2, 3], [0, 1], [], [2, 3]).check().startswith("4 rows, each once")
 
 
@@ -44,12 +44,12 @@ def test_each_row_once(tmp_path: Path) -> None:
         ([0, 1, 2, 3], [], "reader: 4 rows lost"),
     ],
 )
-def test_rows_that_are_lost_or_doubled(stored: list[int], got: list[int], what: str, tmp_path: Path) -> None:
+def test_check_names_lost_and_doubled_rows(stored: list[int], got: list[int], what: str, tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match=what):
         load(tmp_path, 4, stored, got).check()
 
 
-def test_failures_in_a_row_are_one_line(tmp_path: Path) -> None:
+def test_consecutive_failures_are_summed_up_in_one_line(tmp_path: Path) -> None:
     ended = load(tmp_path, 2, [0, 1])
     again = "write: failed: y\n" * 40
     tmp_path.joinpath("write.log").write_text(
@@ -64,7 +64,7 @@ def test_failures_in_a_row_are_one_line(tmp_path: Path) -> None:
     ]
 
 
-def test_a_command_line_chooses_steps() -> None:
+def test_command_line_chooses_the_steps_of_a_story() -> None:
     chosen = plot(["plain", "5", "lose_a_host", "kill_the_driver", "cluster"], "usage", "client", "cluster")
     assert chosen == Plot(PlainLoad, 5.0, ("kill_the_driver", "lose_a_host"))
     assert plot([], "usage") == Plot(Load, 180.0, STEPS)
@@ -72,16 +72,16 @@ def test_a_command_line_chooses_steps() -> None:
 
 
 @pytest.mark.parametrize("word", ["kill_a_driver", "--help", "cluster"])
-def test_a_word_that_is_not_known_is_no_step_that_passed(word: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """And no step that failed: that status is 1."""
+def test_unknown_word_on_the_command_line_exits_with_status_2(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Status 2 differs from that of a failed step, which is 1."""
     with pytest.raises(SystemExit) as ended:
         plot(["plain", word], "usage")
     told = capsys.readouterr().err
     assert (ended.value.code, told.startswith("usage"), told.endswith(f"not expected: {word}\n")) == (2, True, True)
 
 
-def test_the_host_that_is_lost_is_not_the_drivers() -> None:
-    """And it has bookies, or nothing would be missed."""
+def test_lost_host_has_bookies_and_is_not_the_drivers() -> None:
+    """Without bookies on the host, nothing would be missed."""
 
     def chosen(driver: str, *lived: str) -> tuple[str, str]:
         story = object.__new__(Story)
@@ -96,7 +96,7 @@ def test_the_host_that_is_lost_is_not_the_drivers() -> None:
 
 
 class ForgetfulLedger:
-    """Acknowledges ``room`` appends, then fails; and has three entries when it is recovered."""
+    """Acknowledges ``room`` appends, then fails; has three entries after recovery."""
 
     ledger_id, last_add_confirmed = 1, 2
 
@@ -118,8 +118,8 @@ class ForgetfulLedger:
         pass
 
 
-def test_the_plain_writer_does_not_write_again_what_recovery_lost(tmp_path: Path) -> None:
-    """Then it is missing at the end."""
+def test_plain_writer_does_not_rewrite_entries_lost_in_recovery(tmp_path: Path) -> None:
+    """Otherwise the check at the end would not notice the loss."""
     ended = threading.Event()
     lossy, next_one = ForgetfulLedger(5, threading.Event()), ForgetfulLedger(1, ended)
     made = iter((lossy, next_one))

@@ -1,10 +1,10 @@
-"""A bookie or a client of whichever version ``PYTHONPATH`` names, for somebody of another version. It is run by its path.
+"""A bookie or a client of the version that ``PYTHONPATH`` names, for a test in another version. It is run by its path.
 
-    python either_version.py bookie DIRECTORY ZOOKEEPER     one bookie; it tells its id and the id of its process once it serves
+    python either_version.py bookie DIRECTORY ZOOKEEPER     a bookie, which prints its id and process id once it serves
     python either_version.py client ZOOKEEPER               a client; each line of its input is a call
 
-Law: it uses only what both versions have. Each line that it prints is JSON, ``{"told": …}`` or ``{"error": class, "why": text}``.
-A bookie is stopped by the end of the input, and killed with its process's id.
+Law: it uses only features of both versions. It prints lines of JSON: ``{"told": …}`` or ``{"error": class, "why": text}``.
+A bookie stops at the end of its input, and can be killed by its process id.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SECONDS_MAX = 60.0
 
 
 def tell(call: Callable[[], Any]) -> bool:
-    """Print what it returns, or how it failed. Returns whether it succeeded."""
+    """Print the result or the error of a call. Returns True on success."""
     try:
         told = {"told": call()}
     except Exception as error:
@@ -49,7 +49,7 @@ def bookie(directory: str, zookeeper: str) -> None:
 
 
 def _why(future: Any) -> str:
-    """Why it failed; empty if it did not."""
+    """The error of an append, or ""."""
     try:
         future.result(_SECONDS_MAX)
     except Exception as error:
@@ -58,14 +58,14 @@ def _why(future: Any) -> str:
 
 
 class Calls:
-    """What a client may be asked for. Ledgers are named by their ids."""
+    """The calls that a client accepts. Ledgers are named by their ids."""
 
     def __init__(self, bookkeeper: BookKeeper) -> None:
         self._bookkeeper = bookkeeper
         self._written: dict[int, Any] = {}
 
     def answer(self, name: str, *arguments: Any) -> Any:
-        """What the call ``name`` returns."""
+        """The result of the call ``name``."""
         return getattr(self, name)(*arguments)
 
     def create(self, ensemble_size: int, write_quorum: int, ack_quorum: int) -> int:
@@ -75,7 +75,7 @@ class Calls:
         return int(handle.ledger_id)
 
     def append(self, ledger_id: int, payloads: Sequence[str], batch: bool) -> list[str]:
-        """Returns for each payload why it failed, empty if it was acknowledged."""
+        """Returns the error of each payload, "" if it was acknowledged."""
         handle = self._written[ledger_id]
         content = [payload.encode() for payload in payloads]
         appends = [partial(handle.append_batch_async, content)]
@@ -87,7 +87,7 @@ class Calls:
                 futures.append(append())
             except Exception as error:
                 failed.append(f"{type(error).__name__}: {error}")
-        # What was refused at once came after what was not: the ledger takes no more.
+        # Refused appends come after accepted ones: the ledger takes no more.
         failed = [*map(_why, futures), *failed]
         return failed * len(content) if batch else failed
 

@@ -1,9 +1,9 @@
-"""Bookies and clients of two versions in one cluster: what one acknowledges, the other reads, recovers and does not contradict.
+"""Bookies and clients of two versions in one cluster: each version reads and recovers entries that the other acknowledged.
 
-Law: both versions are real, each process with the code of its commit; ``bookspark.testing.history`` judges what all of them saw.
-The older one is the code before anything was promised between versions. Bookies are killed or stopped amid the appends and start
-again in either version. A newer one always starts. An older one that does not start on what a newer one has left says so (nothing
-else is promised, docs/formats.md), and the newer one goes on there: nothing is lost by the try.
+Law: both versions are real, each process with the code of its commit; ``bookspark.testing.history`` checks all their
+observations. The older version precedes any guarantee between versions. Bookies are killed or stopped amid appends and restart
+in either version. A newer one always starts. An older one that does not start on data of a newer one reports it (no more is
+guaranteed, docs/formats.md), and the newer one continues there: the attempt loses nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bookspark.testing.history import Event, EventKind, History
 
 ROOT = Path(__file__).resolve().parents[3]
 OLDER = "c52dc84"
-"""The commit that landed before formats and the wire were promised to last."""
+"""The last commit before formats and the wire were guaranteed."""
 NOW = "now"
 _SCRIPT = Path(__file__).with_name("either_version.py")
 _BOOKIES = 5
@@ -36,7 +36,7 @@ _SECONDS_MAX = 120.0
 
 
 def has_older() -> bool:
-    """Is the older commit in this checkout's history?"""
+    """True if the older commit is in this checkout's history."""
     command = ["git", "-C", str(ROOT), "cat-file", "-e", f"{OLDER}^{{commit}}"]
     return subprocess.run(command, check=False, capture_output=True).returncode == 0
 
@@ -52,7 +52,7 @@ def trees(folder: Path) -> Iterator[Mapping[str, Path]]:
 
 
 class Refused(Exception):
-    """A call failed over there: the class of the error, and its text."""
+    """A call failed in the peer: the class of the error, and its text."""
 
 
 class Peer:
@@ -69,11 +69,11 @@ class Peer:
             cwd=folder,
             start_new_session=True,
         )
-        # A peer that hangs is ended, which is the failure of whoever reads its line.
+        # A hung peer is killed, which fails the reader of its line.
         self._late = threading.Event()
 
     def line(self) -> Any:
-        """What it tells next. Raises Refused if that is an error, and AssertionError if nothing came in time."""
+        """The peer's next result. Raises Refused if it is an error, and AssertionError if none came in time."""
         timer = threading.Timer(_SECONDS_MAX, self._end_late)
         timer.start()
         assert self._process.stdout is not None
@@ -86,14 +86,14 @@ class Peer:
         return told["told"]
 
     def call(self, *call: object) -> Any:
-        """Have it do something. Raises as ``line``."""
+        """Send a call, and return its result. Raises Refused and AssertionError, as ``line`` does."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(call) + "\n")
         self._process.stdin.flush()
         return self.line()
 
     def end(self) -> None:
-        """Close its input, and wait for its end."""
+        """Close the input, and wait for the end of the process."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -111,14 +111,14 @@ class Peer:
 
 
 class MixedCluster:
-    """Bookies that all begin in the older version, and a client of each."""
+    """Bookies that all begin in the older version, and a client of each version."""
 
     def __init__(self, trees: Mapping[str, Path], folder: Path, zookeeper: str, random: Random) -> None:
         self._trees, self._folder, self._zookeeper, self._random = trees, folder, zookeeper, random
         self.history = History()
         self.counts: Counter[str] = Counter()
         self.faults: list[str] = []
-        """What was done to bookies, and what failed, in order."""
+        """Faults of bookies, and failures, in order."""
         self._versions = [OLDER] * _BOOKIES
         self._newer: set[int] = set()
         """Bookies that ran in the newer version at some time."""
@@ -143,7 +143,8 @@ class MixedCluster:
         self._stack.close()
 
     def tell(self) -> None:
-        """One history: a ledger, a bookie that goes amid the appends and comes back, an end, and what both versions read."""
+        """One history: a ledger, a bookie that goes down amid the appends and returns, an end, and the reads of both
+        versions."""
         random = self._random
         writer, ender = random.choice([OLDER, NOW]), random.choice([OLDER, NOW])
         ledger_id = self._clients[writer].call("create", *random.choice(_SHAPES))
@@ -185,7 +186,7 @@ class MixedCluster:
         return first + count
 
     def _ends(self, writer: str, ender: str, ledger_id: int, tries: int) -> bool:
-        """Its writer closes it, or another client recovers it under the writer. False if no try of that succeeded."""
+        """Its writer closes the ledger, or another client recovers it during the write. False if no attempt succeeded."""
         if self._random.random() < 0.5:
             try:
                 last, length = self._clients[writer].call("close", ledger_id)
@@ -228,7 +229,7 @@ class MixedCluster:
     def _bring_back(self, place: int) -> None:
         """In either version. If the older one does not start, in the newer one."""
         before = self._versions[place]
-        # Many stay what they are for a while, so that versions stay mixed.
+        # Often keep the version, so that versions stay mixed.
         version = self._random.choice([before, before, OLDER, NOW])
         if not self._starts(place, version):
             version = NOW
@@ -238,8 +239,8 @@ class MixedCluster:
         self._tell(EventKind.FAULT, "", note=f"bookie {place} is back as {version}")
 
     def _starts(self, place: int, version: str) -> bool:
-        """False if it is an older version over what a newer one has left, and says that it does not start. Raises Refused in any
-        other case in which it does not start."""
+        """False if it is an older version on data of a newer one, and reports that it does not start. Raises Refused for any
+        other failed start."""
         self._bookies[place] = peer = self._peer(version, "bookie", self._directory(place))
         try:
             self._pids[place] = peer.line()[1]

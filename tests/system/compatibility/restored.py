@@ -1,7 +1,7 @@
-"""A cluster that an earlier version left behind, brought back: ZooKeeper's records and the bookies' directories.
+"""A cluster of an earlier version, restored: ZooKeeper's records and the bookies' directories.
 
-A cookie names its bookie's directories, which lie elsewhere now. So the copies of it are written anew, without a checksum, as by
-hand; everything else is as it was left, byte for byte.
+A cookie names its bookie's directories, which have moved. So the cookies are written again, without a checksum; everything else
+is unchanged, byte for byte.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ BEFORE_LANES = Path(__file__).parent / "written_before_lanes"
 
 
 def manifest(written: Path = WRITTEN) -> dict[str, Any]:
-    """The answers that the cluster has to give."""
+    """Expected answers of the cluster."""
     return json.loads((written / "manifest.json").read_text())
 
 
 def records(written: Path = WRITTEN) -> dict[str, tuple[bytes, int]]:
-    """Each node of ZooKeeper that was not ephemeral, by path: its value and its version."""
+    """Each persistent node of ZooKeeper, by path: its value and its version."""
     nodes = json.loads((written / "zookeeper.json").read_text())
     return {path: (base64.b64decode(node["value"]), node["version"]) for path, node in nodes.items()}
 
 
 def unpack(folder: Path, written: Path = WRITTEN) -> list[Path]:
-    """The bookies' directories, in their order; all as they were left."""
+    """The bookies' directories, in order and unchanged."""
     with tarfile.open(written / "bookies.tar.xz") as archive:
         archive.extractall(folder, filter="data")
     return sorted(folder.glob("bookie-*"))
@@ -54,7 +54,7 @@ def restore(folder: Path, chroot: str, written: Path = WRITTEN) -> LocalCluster:
             if node.startswith("/ledgers/cookies/"):
                 value = _moved(value, homes[bookie_id])
             client.create(f"/{path}{node}".rstrip("/"), value, makepath=True)
-            # Its version counts the ids that were given out.
+            # The node's version counts the assigned ids.
             if node == "/ledgers/idgen":
                 for _ in range(version):
                     client.set(f"/{path}{node}", value)
@@ -66,7 +66,7 @@ def restore(folder: Path, chroot: str, written: Path = WRITTEN) -> LocalCluster:
 
 
 def payload(ledger_id: int, entry_id: int, size: int) -> bytes:
-    """What the writer put into an entry."""
+    """The payload of an entry, as the writer made it."""
     return (f"ledger {ledger_id} entry {entry_id} ".encode() * 20)[:size]
 
 

@@ -1,8 +1,8 @@
-"""A log of the version before lanes: its query goes on, its reader's Spark checkpoint goes on, and nothing of it is written anew.
+"""A log from before lanes: its query and its reader continue from their Spark checkpoints, and its old records stay unchanged.
 
-The files were written by commit 63581cd, the last one before lanes: three bookies, stopped; a log ``before``, which one query
-wrote from the source ``rate-micro-batch`` (its checkpoint names no file of that machine); and a log ``copied``, into which a
-second query read the first one. That query is a micro-batch behind.
+Commit 63581cd, the last one before lanes, wrote the files: three bookies, stopped; a log ``before``, which a query wrote from
+the source ``rate-micro-batch`` (its Spark checkpoint names no file of that machine); and a log ``copied``, into which a second
+query read the first log. That query is a micro-batch behind.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def rows(count: int) -> list[bytes]:
 
 
 def records_now(cluster: LocalCluster) -> tuple[dict[int, bytes], dict[str, bytes]]:
-    """What the cluster has of the ledgers and logs of then: their bytes."""
+    """The bytes of the older ledgers and logs in the cluster now."""
     from bookspark.store.metadata.records.codec import encode_ledger
 
     with cluster.bookkeeper() as bookkeeper:
@@ -68,7 +68,7 @@ def records_now(cluster: LocalCluster) -> tuple[dict[int, bytes], dict[str, byte
         return ledgers, logs
 
 
-def test_reading_it_writes_nothing_anew(cluster: LocalCluster) -> None:
+def test_reading_an_older_log_changes_no_record(cluster: LocalCluster) -> None:
     logs = {log: records(BEFORE_LANES)[f"/bookspark/logs/{log}"][0] for log in ROWS}
     assert records_now(cluster) == (LEDGERS, logs)
     for log, count in ROWS.items():
@@ -79,7 +79,7 @@ def test_reading_it_writes_nothing_anew(cluster: LocalCluster) -> None:
 @pytest.mark.spark
 @pytest.mark.acceptance
 @pytest.mark.timeout(1800)
-def test_its_query_and_its_reader_go_on_from_their_checkpoints(
+def test_older_query_and_reader_continue_from_their_spark_checkpoints(
     spark: SparkSession, cluster: LocalCluster, checkpoints: Path
 ) -> None:
     register(spark, cluster.zookeeper)
@@ -90,7 +90,7 @@ def test_its_query_and_its_reader_go_on_from_their_checkpoints(
         assert query.awaitTermination(900)
         return str(query.id)
 
-    # The reader first: it has rows of then to read.
+    # The reader first: it still has older rows to read.
     source = spark.readStream.format("bookspark").option("log", "before").load().select("value")
     reader = go_on(source, "copied", "reader")
     assert values(cluster, "copied") == rows(ROWS["before"])

@@ -1,8 +1,8 @@
-"""What the version before the shelves wrote is read, and what is written has the same bytes still.
+"""Data written before the shelves is read, and the same data is still written with the same bytes.
 
-The files were written by it: three bookies that had sealed and rewritten logs, of which two were killed (one of them without the
-journal, so it boots lossy), with ledgers of every digest, durability and replication, closed, recovered, open and deleted; a
-task of autorecovery; and four logs, written by Spark.
+The files come from that version: three bookies with sealed and rewritten logs, of which two were killed (one of them without
+the journal, so it boots lossy), with ledgers of every digest, durability and replication, closed, recovered, open and deleted;
+an autorecovery task; and four logs, written by Spark.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ def bookkeeper(cluster: LocalCluster) -> BookKeeper:
     return cluster.bookkeeper()
 
 
-def test_it_is_the_same_cluster(cluster: LocalCluster, bookkeeper: BookKeeper) -> None:
+def test_restored_cluster_keeps_bookie_ids_instance_id_and_ledger_ids(
+    cluster: LocalCluster, bookkeeper: BookKeeper
+) -> None:
     assert [bookie.bookie_id for bookie in cluster.bookies] == manifest()["bookies"]
     assert bookkeeper.metadata.instance_id == manifest()["instance_id"]
     given_out = bookkeeper.metadata.last_ledger_id()
@@ -57,14 +59,15 @@ def test_it_is_the_same_cluster(cluster: LocalCluster, bookkeeper: BookKeeper) -
 
 
 @pytest.mark.parametrize("ledger_id", LEDGERS)
-def test_every_entry_is_read(bookkeeper: BookKeeper, ledger_id: int) -> None:
+def test_every_entry_of_an_older_ledger_is_read(bookkeeper: BookKeeper, ledger_id: int) -> None:
     facts = LEDGERS[ledger_id]
     before = decode_ledger(ledger_id, NODES[f"/ledgers/00/0000/L{ledger_id:04}"])
     assert (before.state.name, before.digest_type.name) == (facts["state"], facts["digest"])
     assert before.ledger_type.name == facts.get("ledger_type", "PD_JOURNAL")
     password = facts["password"].encode()
     if before.ack_quorum == 1:
-        # One of its bookies booted lossy. With an ack quorum of 1 it alone may have had an entry, so nobody can close it.
+        # One of its bookies booted lossy. With an ack quorum of 1 it may have acknowledged an entry alone, so the ledger
+        # can't be closed.
         with pytest.raises(errors.LedgerRecoveryError, match="limbo"):
             bookkeeper.open_ledger(ledger_id, password=password)
         reader = bookkeeper.open_ledger_no_recovery(ledger_id, password=password)
@@ -78,19 +81,19 @@ def test_every_entry_is_read(bookkeeper: BookKeeper, ledger_id: int) -> None:
     ]
 
 
-def test_what_was_deleted_stays_so(bookkeeper: BookKeeper) -> None:
+def test_deleted_ledger_stays_deleted(bookkeeper: BookKeeper) -> None:
     with pytest.raises(errors.NoSuchLedgerError):
         bookkeeper.open_ledger(manifest()["deleted"])
 
 
-def test_autorecovery_is_as_it_was_left(bookkeeper: BookKeeper) -> None:
+def test_autorecovery_keeps_its_task_switch_and_delay(bookkeeper: BookKeeper) -> None:
     tasks = bookkeeper.metadata.underreplication
     assert tasks.list_tasks() == manifest()["tasks"] and not tasks.enabled()
     assert bookkeeper.metadata.auditors.delay_seconds() == 77
 
 
 @pytest.mark.parametrize("name", manifest()["logs"])
-def test_the_rows_of_a_log_are_read(cluster: LocalCluster, name: str) -> None:
+def test_rows_of_an_older_log_are_read(cluster: LocalCluster, name: str) -> None:
     password = ["--password", "log"] if name == "small" else []
     command = [
         sys.executable,
@@ -110,7 +113,7 @@ def test_the_rows_of_a_log_are_read(cluster: LocalCluster, name: str) -> None:
         assert lines == [b"streamed %d" % i for i in range(50)]
 
 
-def test_each_record_is_written_as_it_was() -> None:
+def test_each_metadata_record_is_encoded_as_before() -> None:
     for path, value in NODES.items():
         name = path.rpartition("/")[2]
         if name.startswith("L0") and path.startswith("/ledgers/0"):
@@ -124,7 +127,7 @@ def test_each_record_is_written_as_it_was() -> None:
             assert codec.encode_record(codec.decode_record(value, name)) == value
 
 
-def test_each_cookie_on_disk_is_written_as_it_was(tmp_path) -> None:
+def test_each_cookie_on_disk_is_encoded_as_before(tmp_path) -> None:
     for home in unpack(tmp_path):
         value = (home / "COOKIE").read_bytes()
         assert encode_cookie(decode_cookie(value, str(home))) == value
@@ -133,21 +136,21 @@ def test_each_cookie_on_disk_is_written_as_it_was(tmp_path) -> None:
 LATER = {"kind COLLECT", "kind SWITCH_READ_ONLY", "kind FETCH"} | {
     f"{shape} {one.name}" for shape in ("batch", "one entry") for one in DigestType if one.bookkeepers
 }
-"""Requests that came later, which an older bookie answers BAD_REQUEST, and entries of later digest types."""
+"""Later requests, which an older bookie answers with BAD_REQUEST, and entries of later digest types."""
 
 
 @pytest.mark.parametrize("name", sorted(samples().keys() - LATER - {"status"}))
-def test_the_wire_has_the_same_bytes(name: str) -> None:
+def test_each_wire_message_is_encoded_as_before(name: str) -> None:
     written = json.loads((WRITTEN / "wire.json").read_text())
     if name == "status":
-        # A status may tell more than it did. What it told is still there.
+        # A later status may have more fields. The older fields must still be there.
         before, now = json.loads(bytes.fromhex(written[name])), json.loads(samples()[name])
         assert before.items() <= now.items()
         return
     assert samples()[name].hex() == written[name]
 
 
-def test_a_status_of_then_is_read_and_lacks_only_what_came_later() -> None:
+def test_older_status_is_decoded_and_lacks_only_later_fields() -> None:
     written = bytes.fromhex(json.loads((WRITTEN / "wire.json").read_text())["status"])
     now = samples()["status"]
     before, after = json.loads(written), json.loads(now)
@@ -157,5 +160,5 @@ def test_a_status_of_then_is_read_and_lacks_only_what_came_later() -> None:
     assert msgspec.json.decode(written, type=BookieStatus) == msgspec.json.decode(now, type=BookieStatus)
 
 
-def test_no_sample_of_the_wire_is_left_out() -> None:
+def test_every_wire_sample_is_compared_or_listed_as_later() -> None:
     assert samples().keys() - LATER == json.loads((WRITTEN / "wire.json").read_text()).keys()

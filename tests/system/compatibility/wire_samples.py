@@ -1,4 +1,4 @@
-"""Samples of everything that travels between a client and a bookie, made with fixed values: by name, the bytes."""
+"""Samples of all messages between a client and a bookie, made with fixed values: by name, the bytes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What the log has to be at the end of a run, by the journals of all who wrote and read.
+"""The final check of a log by the journals of all its writers and readers.
 
-Law: each row of the log is one that somebody appended, and each that was acknowledged is there once, where it was said to be. A
-lane has one writer, and its rows are in the order in which that one appended them. What a reader saw at any time is what the log
-is at the end. Nothing here knows how the log is made.
+Law: each row of the log was appended by a writer, and each acknowledged row is there once, at its acknowledged position. A lane
+has one writer, and its rows are in the order of that writer's appends. All observations of readers match the log at the end.
+The check knows nothing of the log's implementation.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PORCUPINE_SECONDS = 120.0
 def check_all(
     bookkeeper: BookKeeper, folder: Path, log: str, producers: Sequence[str], fed: Mapping[str, int]
 ) -> Counter[str]:
-    """Judge the log; returns counts. ``fed``: how many rows each query was given. Raises AssertionError."""
+    """Check the log; returns counts. ``fed``: the number of rows given to each query. Raises AssertionError."""
     lanes = read_whole(bookkeeper, log)
     counts = Counter({"rows": sum(map(len, lanes.values())), "lanes": len(lanes)})
     lane_by_writer = owners(lanes)
@@ -97,12 +97,12 @@ def owners(lanes: Lanes) -> dict[str, int]:
 
 
 def batches(folder: Path) -> set[int]:
-    """The batches that were appended. The last life finished, so there is none of which this is not known."""
+    """The appended batches. The last life finished, so the outcome of each batch is known."""
     return {int(line.words[0]) for path in lives(folder, "batches") for line in lines(path) if line.what == "ok"}
 
 
 def begun_each_minute(folder: Path) -> list[int]:
-    """How many batches were begun in each minute in which some were."""
+    """The number of batches that began in each minute with any."""
     times: dict[str, int] = {}
     for path in lives(folder, "batches"):
         for line in lines(path):
@@ -113,8 +113,8 @@ def begun_each_minute(folder: Path) -> list[int]:
 
 
 def rows_of_batches(folder: Path, lanes: Lanes, lane_by_writer: Mapping[str, int]) -> list[int]:
-    """The rows of batches in the order in which they have to be in the lane: each batch as a whole, those of a writer one after
-    the other; batches of several writers come as they were committed."""
+    """The rows of batches in their required order in the lane: each batch whole, the batches of a writer in its order;
+    batches of several writers in the order of their commits."""
     lane = lane_by_writer.get("batches")
     found = [int(row.value.split()[1]) // BATCH_ROWS for row in (lanes[lane] if lane is not None else ())]
     order = list(dict.fromkeys(found))
@@ -126,13 +126,13 @@ def rows_of_batches(folder: Path, lanes: Lanes, lane_by_writer: Mapping[str, int
 
 
 def began(folder: Path, name: str) -> dict[str, int]:
-    """When each life of a producer began."""
+    """The start of each life of a producer."""
     return {path.name: next(lines(path)).time for path in lives(folder, name) if next(lines(path), None) is not None}
 
 
 def appends(folder: Path, name: str) -> list[Append]:
-    """The appends of a producer, as its lives have them in their journals. One that is made again under its sequence number is
-    one append: it was called when it was called first, and has the answer with a position, if there is one."""
+    """The appends of a producer, from the journals of its lives. An append repeated under its sequence number is one append:
+    it begins with its first call, and takes the response with a position, if there is one."""
     found: dict[bytes, Append] = {}
     for path in lives(folder, name):
         for line in lines(path):
@@ -142,7 +142,7 @@ def appends(folder: Path, name: str) -> list[Append]:
                 given = None if expect == "-" else int(expect)
                 one = found.setdefault(value, Append(value, line.time, expect=given, writer=path.name))
                 if line.time < one.called:
-                    # A life that was taken over, and does not know it yet, calls after the one that took over.
+                    # A life that was taken over, and has not noticed it yet, calls after its successor.
                     found[value] = one._replace(called=line.time, writer=path.name)
             elif line.what in _ANSWERS:
                 value = f"{name} {line.words[0]}".encode()
@@ -154,7 +154,7 @@ def appends(folder: Path, name: str) -> list[Append]:
                 value = f"{name} {line.words[0]}".encode()
                 one = found[value]
                 if one.outcome is Outcome.UNKNOWN:
-                    # It is in the log by now, and its number is its place.
+                    # The row is in the log by now, and its number is its position.
                     found[value] = one._replace(
                         outcome=Outcome.APPENDED, answered=line.time, position=int(line.words[0])
                     )
@@ -162,7 +162,7 @@ def appends(folder: Path, name: str) -> list[Append]:
 
 
 def tailed(folder: Path, name: str, lanes: Lanes) -> int:
-    """Judge what a tail read; returns how many rows."""
+    """Check the rows that a tail read; returns their number."""
     behind = Counter[int]()
     for path in lives(folder, name):
         place = Counter[int]()
@@ -188,8 +188,8 @@ def tail_rows(path: Path) -> Iterator[tuple[int, int, int, bytes]]:
 
 
 def observed(folder: Path, lanes: Lanes, lane_by_writer: Mapping[str, int], producers: Sequence[str]) -> dict[str, int]:
-    """Give what producers and the tail saw to the checker of histories, in the order of time: each lane as a ledger, each row as
-    an entry. Nothing is read before it was appended, and what was acknowledged or read has one value for ever."""
+    """Pass the observations of producers and the tail to the checker of histories, in the order of time: each lane as a
+    ledger, each row as an entry. No row is read before its append, and an acknowledged or read row has one value forever."""
     events: list[tuple[int, int, Event]] = []
     writers = {lane: writer for writer, lane in lane_by_writer.items()}
     for lane, rows in lanes.items():
@@ -220,7 +220,7 @@ def observed(folder: Path, lanes: Lanes, lane_by_writer: Mapping[str, int], prod
 
 
 def different(found: Sequence[bytes]) -> str:
-    """Where rows that should be numbered from 0 are not."""
+    """The first place where rows that should be numbered from 0 are not."""
     times = Counter(found)
     twice = [value for value, count in times.items() if count > 1]
     numbers = [int(value.split()[1]) for value in found]

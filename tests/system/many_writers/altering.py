@@ -1,10 +1,10 @@
-"""One log that is altered again and again beside a query, a producer and two readers, all of which are killed meanwhile, and
-beside a producer whose appends are timed.
+"""A log that is altered repeatedly beside a query, a producer and two readers, which are killed, and beside a timed producer.
 
-Law: each row is in the log once, each lane in order, and each reader reads all. Of bookies none is killed: there may be one copy.
+Law: each row is in the log once, each lane in order, and each reader reads all. No bookie is killed: there may be only one
+copy.
 
 The timed producer (``timing``) appends one row after another, each awaited. The *pause* at an alteration is its longest append
-from the beginning of the alteration to the end of the append that found the next ledger opened; all others are the usual ones.
+between the start of the alteration and the end of the append that first used the next ledger; all other appends are usual ones.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from tests.system.many_writers.processes import Program, Programs
 TAILS = ("tail-0", "tail-1")
 TIMED = "timed"
 _KILLS_MIN, _KILLS_PER_SECOND = 0.02, 0.1
-"""How often an alteration is followed by a kill: the longer the pauses between alterations, the more often."""
+"""Probability that a kill follows an alteration: it grows with the pause between alterations."""
 _WAIT_SECONDS = 600.0
 
 
 class Append(NamedTuple):
-    """One append of the timed producer; times are in ns of ``time.monotonic_ns``."""
+    """An append of the timed producer; times are in ns of ``time.monotonic_ns``."""
 
     begun: int
     ended: int
     opened: bool
-    """Did it find the next ledger opened?"""
+    """True if the append was the first in the next ledger."""
 
     @property
     def ms(self) -> float:
@@ -51,14 +51,14 @@ class Append(NamedTuple):
 
 
 class Altering:
-    """One run in ``folder``, which is empty. ``pace_seconds``: what the timed producer waits between two appends."""
+    """A run in ``folder``, which is empty. ``pace_seconds``: pause of the timed producer between two appends."""
 
     def __init__(
         self, cluster: LocalCluster, bookkeeper: BookKeeper, folder: Path, seed: int = 7, pace_seconds: float = 0.0
     ) -> None:
         self._cluster, self._bookkeeper, self._folder, self._random = cluster, bookkeeper, folder, Random(seed)
         self.alterations: list[int] = []
-        """When each began."""
+        """Start of each alteration."""
         self._ended = threading.Event()
         create_log(bookkeeper, LOG)
         (folder / "query").mkdir()
@@ -97,12 +97,12 @@ class Altering:
     # -- inside
 
     def _appends(self) -> list[Append]:
-        """Those of the timed producer."""
+        """Appends of the timed producer."""
         (journal,) = lives(self._folder, TIMED)
         return [Append(*map(int, line.words[:2]), line.words[2] == "1") for line in lines(journal)]
 
     def _times(self, timed: Sequence[Append]) -> dict[str, float]:
-        """What they took, in ms."""
+        """Durations of the appends, in ms."""
         usual, pauses = usual_and_pauses(timed, self.alterations)
         found: dict[str, float] = {"pauses": len(pauses), "usual appends": len(usual)}
         for name, took in (("usual", usual), ("pause", pauses)):
@@ -143,13 +143,13 @@ class Altering:
             assert tailed(self._folder, name, lanes) == len(query) + len(service) + len(timed)
         ledgers = self._bookkeeper.metadata.read_ledgers(self._bookkeeper.list_ledgers(), {})
         data = [one for one, _ in ledgers if one.custom_metadata.get(ROLE_LABEL) == DATA_ROLE.encode()]
-        # Each lane's: that of lane 2 is LOG@2.
+        # Ledgers of each lane: the log name of lane 2 is LOG@2.
         made = [one for one in data if one.custom_metadata[LOG_LABEL].partition(b"@")[0] == LOG.encode()]
         assert len({(one.write_quorum, one.ack_quorum, one.digest_type) for one in made}) > 3
 
 
 def usual_and_pauses(appends: Sequence[Append], alterations: Sequence[int]) -> tuple[list[float], list[float]]:
-    """What usual appends took, and the pause of each alteration that an append found, in ms."""
+    """Durations of usual appends, and the pause of each alteration that an append met, in ms."""
     windows: list[tuple[int, int]] = []
     for one in appends[1:]:
         at = bisect_right(alterations, one.ended)

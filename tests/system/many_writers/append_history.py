@@ -1,19 +1,19 @@
-"""Was a lane that many appended to at once one sequence? A check of linearizability for appends, conditional or not.
+"""A check of linearizability for concurrent appends to a lane, conditional or not.
 
-Law: each append takes effect at one moment between its call and its answer, or never. One that was answered with a position
-put its row there when the lane had exactly that many rows; ``expect`` was that number. One that was refused put nothing, and at
-some moment of its call the lane had another number of rows than it expected. Of one that nobody heard of (its process was killed,
-or it got an error) either may be true, and its moment may come after the error. All of that has to hold for one order of moments:
-that of the rows in the lane at the end, which nothing changes any more.
+Law: each append takes effect at one moment between its call and its response, or never. An append with a position in its
+response put its row there when the lane had exactly that many rows, and ``expect`` was that number. A refused append put
+nothing, and at some moment of its call the lane had another number of rows than expected. An append without a response (its
+process was killed, or it got an error) may have taken effect or not, and its moment may come after the error. All this must
+hold for one order of moments: the order of the rows in the lane at the end, which never changes again.
 
-*A refusal for nothing* is allowed where the writer could not know better, because it changes nothing: a row that this writer had
+*An unfounded refusal* is allowed where the writer could not know better, because it changes nothing: a row that this writer had
 numbered before was never in the lane, or a later writer of the lane had begun, so that this one no longer knew its end. Both are
 counted.
 
-The order of the rows is known, so there is no search: each moment is as late as the answers allow. A row has its moment when it
-is answered, or when one behind it is, and a refusal has its moment at its call, or when the next row comes. Whatever another
-choice allows, this one allows too, because a row that was called can always have its moment later. Source: Wing and Gong,
-"Testing and Verifying Concurrent Objects"; Lowe, "Testing for Linearizability" (just-in-time linearization).
+The order of the rows is known, so there is no search: each moment is as late as the responses allow. A row has its moment at
+its response, or at the response of a later row, and a refusal has its moment at its call, or when the next row comes. Any
+history that another choice allows, this one allows too, because the moment of a called row can always be later. Source: Wing
+and Gong, "Testing and Verifying Concurrent Objects"; Lowe, "Testing for Linearizability" (just-in-time linearization).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 
 class Outcome(Enum):
-    """What became of an append, as its caller heard."""
+    """The outcome of an append, as its caller knows it."""
 
     APPENDED = "appended"
     REFUSED = "refused"
@@ -33,31 +33,31 @@ class Outcome(Enum):
 
 
 class Append(NamedTuple):
-    """An append and its answer. Times are of one clock that never goes back."""
+    """An append and its response. Times are of one clock that never goes back."""
 
     value: bytes
-    """No other append of the history has it."""
+    """Unique in the history."""
     called: int
     outcome: Outcome = Outcome.UNKNOWN
     answered: int | None = None
     """None: never."""
     position: int = -1
-    """Where the row is, if it was appended."""
+    """Position of the row, if it was appended."""
     expect: int | None = None
     writer: str = ""
-    """The life of a producer that it belongs to."""
+    """The life of a producer that made the append."""
 
 
 class Verdict(NamedTuple):
-    """What was found."""
+    """Result of a check."""
 
     violations: list[str]
     counts: Counter[str]
 
 
 def check(lane: Sequence[bytes], history: Iterable[Append], began: Mapping[str, int] | None = None) -> Verdict:
-    """Judge the appends to one lane, which has the rows ``lane`` at the end. ``began``: when each writer began to take the lane
-    over."""
+    """Judge the appends to one lane, which has the rows ``lane`` at the end. ``began``: the time at which each writer began
+    to take the lane over."""
     appends = sorted(history, key=lambda one: one.called)
     counts = Counter(one.outcome.value for one in appends)
     counts["rows of unknown appends"] = 0
@@ -74,7 +74,7 @@ def check(lane: Sequence[bytes], history: Iterable[Append], began: Mapping[str, 
 
 
 def _contradictions(lane: Sequence[bytes], appends: list[Append], by_value: Mapping[bytes, Append]) -> Iterator[str]:
-    """What is wrong whatever the times are."""
+    """Contradictions that do not depend on times."""
     if len(by_value) < len(appends):
         yield "two appends of the history have one value"
     for value, times in Counter(lane).items():
@@ -99,7 +99,7 @@ def _contradictions(lane: Sequence[bytes], appends: list[Append], by_value: Mapp
 
 
 def refused_for_nothing(lane: Sequence[bytes], appends: list[Append], began: Mapping[str, int]) -> set[bytes]:
-    """The values of refusals that tell nothing of the lane."""
+    """Values of unfounded refusals, which say nothing about the lane."""
     there, vanished = set(lane), dict[str, int]()
     for one in appends:
         if one.outcome is Outcome.UNKNOWN and one.value not in there:
@@ -115,7 +115,7 @@ def refused_for_nothing(lane: Sequence[bytes], appends: list[Append], began: Map
 
 
 def _without_an_order(rows: Sequence[Append], appends: list[Append], excused: set[bytes]) -> Iterator[str]:
-    """The first answer that no order of moments allows."""
+    """The first response that no order of moments allows."""
     places = {one.value: place for place, one in enumerate(rows)}
     judged = [
         one for one in appends if one.value in places or (one.outcome is Outcome.REFUSED and one.value not in excused)
@@ -126,7 +126,7 @@ def _without_an_order(rows: Sequence[Append], appends: list[Append], excused: se
     )
     called, length = set[int](), 0
     waiting = set[int]()
-    """The refusals under way whose moment is still to come: they expected the number of rows that there is now."""
+    """Running refusals without a moment yet: they expected the present number of rows."""
     for _, is_answer, number in events:
         one = judged[number]
         place = places.get(one.value)
@@ -147,5 +147,5 @@ def _without_an_order(rows: Sequence[Append], appends: list[Append], excused: se
 
 
 def _binds(one: Append) -> bool:
-    """Does the answer say when the append had its moment at the latest?"""
+    """True if the response bounds the moment of the append."""
     return one.outcome is not Outcome.UNKNOWN

@@ -1,8 +1,8 @@
-"""What a process did and heard, a line each, in a file that outlives it.
+"""The calls and responses of a process, a line each, in a file that outlives it.
 
-Law: a line of a call is written before the call, and one of an answer after it, each with one ``write``; so the times in it
-enclose what happened, and a SIGKILL loses no line that was written. Times are those of ``time.monotonic_ns``, which all
-processes of a host share. A process has a file of its own, so a line that it broke off in is the last one of its file.
+Law: the line of a call is written before the call, and the line of a response after it, each with one ``write``; so their times
+enclose the event, and a SIGKILL loses no written line. Times are those of ``time.monotonic_ns``, which all processes of a host
+share. Each process has a file of its own, so an incomplete line is the last one of its file.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Journal:
         os.write(self._file, f"{what} {time.monotonic_ns()} {' '.join(map(str, words))}\n".encode())
 
     def write_all(self, what: str, lines: list[str]) -> None:
-        """Write lines of one moment."""
+        """Write lines with the same time."""
         now = time.monotonic_ns()
         os.write(self._file, "".join(f"{what} {now} {line}\n" for line in lines).encode())
 
 
 def lines(path: Path) -> Iterator[Line]:
-    """The lines of a journal that are whole."""
+    """Complete lines of a journal."""
     for line in path.read_text().splitlines(keepends=True):
         if line.endswith("\n"):
             what, moment, *words = line.split()
@@ -47,5 +47,5 @@ def lines(path: Path) -> Iterator[Line]:
 
 
 def lives(folder: Path, name: str) -> list[Path]:
-    """The journals of the lives of ``name``, in their order."""
+    """Journals of the lives of ``name``, in order."""
     return sorted(folder.glob(f"{name}.*.journal"), key=lambda path: int(path.name.split(".")[-2]))

@@ -1,4 +1,4 @@
-"""The processes of a run: each is started again when it has ended, until it says that it has finished.
+"""The processes of a run: each is restarted when it ends, until it reports that it has finished.
 
 Law: a process may be killed, or end by an error of the cluster (``ENDED``). Any other end is a defect and ends the run.
 """
@@ -21,12 +21,12 @@ from tests.system.many_writers.producing import ENDED
 
 ROOT = Path(__file__).resolve().parents[3]
 FOLDER = "BOOKSPARK_TEST_FOLDER"
-"""In the environment of all processes of a run, so that they can be found."""
+"""In the environment of all processes of a run, to identify them."""
 _END_SECONDS = 60.0
 
 
 class Program:
-    """One program over all of its lives. Each life is a process group of its own."""
+    """A program over all of its lives. Each life is a process group of its own."""
 
     def __init__(self, folder: Path, name: str, module: str, before: Sequence[str], after: Sequence[str] = ()) -> None:
         self.name, self.lives, self.finished = name, 0, False
@@ -39,16 +39,16 @@ class Program:
 
     @property
     def output(self) -> str:
-        """What the newest life has printed."""
+        """Output of the newest life."""
         return self._printed(self.lives - 1).read_text(errors="replace")
 
     @property
     def is_ready(self) -> bool:
-        """Has the newest life begun its work? Of a Spark driver: has each query done a micro-batch?"""
+        """True if the newest life has begun its work; for a Spark driver, if each query has done a micro-batch."""
         return self.lives - 1 in self._alive and (self._module != "querying" or "\nready" in self.output)
 
     def start(self) -> None:
-        """Begin another life. Those before it may still be alive."""
+        """Begin another life. Earlier lives may still be alive."""
         command = [
             sys.executable,
             "-m",
@@ -72,7 +72,7 @@ class Program:
         self.lives += 1
 
     def kill(self) -> None:
-        """SIGKILL for the newest life; of a Spark driver for its JVM first. Its executors live on for a while."""
+        """Send SIGKILL to the newest life; for a Spark driver to its JVM first. Its executors live on for a while."""
         life = self.lives - 1
         if life in self._alive:
             self._killed.add(life)
@@ -82,7 +82,7 @@ class Program:
                     os.kill(pid, signal.SIGKILL)
 
     def look(self) -> None:
-        """Start it again if it has ended. Raises AssertionError if it should not have."""
+        """Restart the program if it has ended. Raises AssertionError if it should not have."""
         for life, process in list(self._alive.items()):
             status = process.poll()
             if status is None:
@@ -99,12 +99,12 @@ class Program:
                     self.start()
 
     def told(self, word: str) -> list[str]:
-        """What lines of all lives that begin with ``word`` say."""
+        """The rest of each line, in the output of all lives, that begins with ``word``."""
         texts = [self._printed(life).read_text(errors="replace") for life in range(self.lives)]
         return [line[len(word) + 1 :] for text in texts for line in text.splitlines() if line.startswith(f"{word} ")]
 
     def end(self) -> None:
-        """Kill whatever is left of all lives."""
+        """Kill all remaining processes of all lives."""
         for group in self._groups:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(group, signal.SIGKILL)
@@ -122,7 +122,7 @@ class Programs:
         self.all = programs
 
     def pass_time(self, seconds: float, meanwhile: Callable[[], None]) -> None:
-        """Look after them for so long. ``meanwhile`` is called again and again."""
+        """Watch the programs for ``seconds``. ``meanwhile`` is called repeatedly."""
         until = time.monotonic() + seconds
         while True:
             for program in self.all:
@@ -134,7 +134,7 @@ class Programs:
             time_passes(min(left, 0.1))
 
     def await_all(self, condition: Callable[[Program], bool], seconds: float, meanwhile: Callable[[], None]) -> None:
-        """Until ``condition`` holds of each."""
+        """Wait until ``condition`` holds for each program."""
         until = time.monotonic() + seconds
         while late := [program for program in self.all if not condition(program)]:
             self.pass_time(0.1, meanwhile)

@@ -1,10 +1,11 @@
 """A service that appends until there is a file ``FOLDER/finish``; its arguments are FOLDER, ZOOKEEPER, LOG, NAME and LIFE.
 
-A name that begins with ``numbers`` gives each row a sequence number, and appends the rows again of which it does not know whether
-they are in the log; the rows of its lane have to be 0, 1, 2 … then. One that begins with ``places`` appends from several threads,
-each at the position that it expects (``expect``).
+A name that begins with ``numbers`` gives each row a sequence number, and repeats rows of unknown outcome; the rows of its lane
+must then be 0, 1, 2 … A name that begins with ``places`` appends from several threads, each at its expected position
+(``expect``).
 
-Exit status: 0 finished, ENDED after an error of the cluster or because another one of its name began. Its journal says the rest.
+Exit status: 0 finished, ENDED after an error of the cluster or because another process of its name began. Its journal has the
+rest.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ ENDED = 3
 CLIENT = {"add_timeout_seconds": 20.0, "answer_timeout_seconds": 3.0, "connect_timeout_seconds": 3.0}
 _BURST_MAX, _PAUSE_SECONDS_MAX, _THREADS = 20, 0.2, 3
 _AGAIN = 30
-"""How many rows are appended again that are known to be in the log."""
+"""Number of rows appended again that are known to be in the log."""
 
 
 class Service:
@@ -68,7 +69,7 @@ class Service:
         self.journal.write("ended", type(error).__name__)
 
     def _number(self, producer: Producer) -> None:
-        # Half of the lives believe what they heard, and half what the log says.
+        # Half of the lives trust the responses they received, and half the log.
         known = producer.last_sequence if self.random.random() < 0.5 else self.told
         number = max(0, known + 1 - _AGAIN)
         newest: Any = None

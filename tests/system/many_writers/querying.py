@@ -2,14 +2,14 @@
 
 ====================  ===========================================================================================
 ``q-…``               a query from ``FOLDER/input/<job>`` into the log
-``batches``           a batch append begins each second, whether or not those before it are done: ``BATCH_WRITERS`` take turns,
-                      each with a ``txnAppId`` of its own; tried again until it succeeds
+``batches``           a batch append begins each second, even if earlier ones still run: ``BATCH_WRITERS`` take turns, each with
+                      a ``txnAppId`` of its own; repeated until it succeeds
 ``copy``              a query from the log into the log ``copy``
 ====================  ===========================================================================================
 
-It prints ``jvm <pid>``, then ``ready`` when each of its queries into the log did a micro-batch. Once there is a file
-``FOLDER/finish`` its writers take in what is left, and it makes a file ``FOLDER/<name>.written``; ``copy`` goes on until there is
-a file ``FOLDER/all-is-written``. Then it ends. A query that ends by an error is started again, which is told.
+It prints ``jvm <pid>``, then ``ready`` once each of its queries into the log has done a micro-batch. Once there is a file
+``FOLDER/finish`` its writers take in the rest, and it creates a file ``FOLDER/<name>.written``; ``copy`` continues until there
+is a file ``FOLDER/all-is-written``. Then it ends. A query that ends by an error is started again, which is printed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from tests.system.many_writers.journal import Journal, lines, lives
 ROOT = Path(__file__).resolve().parents[3]
 BATCH_ROWS = 20
 BATCH_WRITERS = 6
-"""Batch *n* is the one of writer *n* modulo this. A writer whose batch is not done when its next one is due leaves that out."""
+"""Batch *n* belongs to writer *n* modulo this. A writer whose batch is still running when its next one is due skips that
+turn."""
 TRIGGER = "1 second"
 _LOOK_SECONDS, _BATCH_SECONDS, _AGAIN_SECONDS = 0.1, 1.0, 0.5
 
@@ -57,7 +58,7 @@ def spark_of(master: str, zookeeper: str) -> SparkSession:
 
 
 class Driver:
-    """What one life of a driver does."""
+    """One life of a driver."""
 
     def __init__(self, folder: Path, spark: SparkSession, log: str, life: str, jobs: list[str]) -> None:
         self._folder, self._spark, self._log, self._life = folder, spark, log, life
@@ -82,7 +83,8 @@ class Driver:
             for job, query in self._queries.items():
                 if not query.isActive:
                     self._start_again(job)
-            # A stream of a log waits for a Python process, for which Spark waits ten seconds: a busy machine needs several tries.
+            # A stream of a log waits for a Python process, for which Spark waits ten seconds: a busy machine needs several
+            # tries.
             writers = [query for job, query in self._queries.items() if job != "copy"] or list(self._queries.values())
             if not self._told and all(query.lastProgress is not None for query in writers):
                 self._told = True
@@ -137,7 +139,7 @@ class Driver:
         return [thread(writer) for writer in range(BATCH_WRITERS)]
 
     def _append_batches(self, journal: Journal, writer: int, version: int, due: float) -> None:
-        # One that a killed life has begun may be in the log, so it is finished in any case.
+        # A batch that a killed life has begun may be in the log, so it is finished in any case.
         failed = True
         while failed or not (self._folder / "finish").exists():
             number = version * BATCH_WRITERS + writer

@@ -1,8 +1,8 @@
-"""One log with all kinds of writers and readers at once, while each of them, and the cluster, is broken again and again.
+"""A log with all kinds of writers and readers at once, while they and the cluster suffer one fault after another.
 
-Law: whatever is killed when, at the end every row that was acknowledged is in the log once, each lane is in the order in which
-its writer appended, no row is there that nobody wrote, and each reader's account is the log (``accounts``). At most one bookie is
-broken at a time.
+Law: after any kills, at the end every acknowledged row is in the log once, each lane is in the order of its writer's appends,
+every row was written by a writer, and each reader's account matches the log (``accounts``). At most one bookie is faulty at a
+time.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ LOG, TAIL = "many", "tail"
 ROWS_PER_FILE = 100
 FILES_AHEAD = 4
 FINISH_SECONDS = 1500.0
-"""For a machine that is busy: a Spark driver may take minutes to start."""
+"""For a busy machine: a Spark driver may take minutes to start."""
 _EXECUTOR = "CoarseGrainedExecutorBackend"
 
 
 class Size(NamedTuple):
-    """How much of each there is."""
+    """The numbers of processes and faults."""
 
     producers: tuple[str, ...]
     drivers: Mapping[str, tuple[str, ...]]
     """For each driver its master and its jobs."""
     kills: tuple[str, ...]
-    """Each kind falls once in any order, then again."""
+    """Each kind of kill happens once in random order, then again."""
     pause_seconds: float
-    """The longest one between two kills."""
+    """Maximum pause between two kills."""
 
 
 FULL = Size(
@@ -69,7 +69,7 @@ def _nothing() -> None:
 
 
 class ManyWriters:
-    """One run in ``folder``, which is empty."""
+    """A run in ``folder``, which is empty."""
 
     def __init__(self, folder: Path, size: Size, seed: int = 0) -> None:
         self._folder, self._size, self._random = folder, size, random.Random(seed)
@@ -87,7 +87,7 @@ class ManyWriters:
         } | {name: lambda name=name: self._kill_driver(name) for name in size.drivers}
 
     def run(self, seconds: float) -> Mapping[str, int]:
-        """Break for ``seconds`` and check; returns counts. Raises AssertionError."""
+        """Inject faults for ``seconds`` and check; returns counts. Raises AssertionError."""
         self._began = time.monotonic()
         for job in self._queries():
             (self._folder / "input" / job).mkdir(parents=True)
@@ -151,7 +151,7 @@ class ManyWriters:
         self._tell("all are at work")
 
     def _break(self, seconds: float) -> None:
-        """For so long, and until each kind has fallen, which takes longer on a busy machine."""
+        """Inject faults for ``seconds``, and until each kind has happened, which takes longer on a busy machine."""
         until, kinds = time.monotonic() + seconds, list[str]()
         while True:
             if not kinds:

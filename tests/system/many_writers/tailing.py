@@ -1,8 +1,8 @@
-"""A reader that tails a log until all is read; its arguments are FOLDER, ZOOKEEPER, LOG, NAME and LIFE.
+"""A reader that tails a log to its end; its arguments are FOLDER, ZOOKEEPER, LOG, NAME and LIFE.
 
-It goes on where its group was saved, and saves after each few reads; so a row may come again in its next life, and none is left
-out. Its journal has the place where it began, and each row. Once there is a file ``FOLDER/all-is-written`` it ends when it is at
-the end of the log. Exit status: 0 it is there, ENDED after an error of the cluster.
+It continues at the saved position of its group, and saves after every few reads; so a row may come again in its next life, and
+none is skipped. Its journal has its first position and each row. Once there is a file ``FOLDER/all-is-written`` it ends at the
+end of the log. Exit status: 0 at the end, ENDED after an error of the cluster.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""A service that appends one row after another, each awaited, and notes how long each took, until there is a file
-``FOLDER/finish``; its arguments are FOLDER, ZOOKEEPER, LOG, NAME, LIFE and the seconds between two appends. The rows of its lane
-are NAME 0, NAME 1, NAME 2 …
+"""A service that appends one row after another, each awaited, and records the duration of each.
 
-Each line ``append`` of its journal has when an append began and ended, in ns of ``time.monotonic_ns``, and whether it found the
-next ledger opened (1) or not (0).
+It runs until there is a file ``FOLDER/finish``; its arguments are FOLDER, ZOOKEEPER, LOG, NAME, LIFE and the seconds between
+two appends. The rows of its lane are NAME 0, NAME 1, NAME 2 … Each line ``append`` of its journal has the start and end of an
+append, in ns of ``time.monotonic_ns``, and 1 if it was the first in a new ledger, else 0.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ NAMES = sorted(path.parent.name.replace("_", "-") for path in Path(__file__).par
 
 
 def main(arguments: list[str]) -> int:
-    """Returns the exit status: that of the peer's run, or 2 if there is no such peer."""
+    """Returns the exit status: that of the peer's run, or 2 for an unknown peer."""
     if not arguments or arguments[0] not in NAMES:
         print(f"usage: scripts/peers NAME [ARGUMENTS], NAME one of: {' '.join(NAMES)}", file=sys.stderr)
         return 2

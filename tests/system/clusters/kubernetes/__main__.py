@@ -1,10 +1,10 @@
-"""The manifests of conf/kubernetes at a real API server, and Spark's own Kubernetes client beside it.
+"""The manifests of conf/kubernetes at a real API server, with Spark's own Kubernetes client beside it.
 
-* every document is judged strictly, and a planted mistake of each kind is refused;
-* ``fields.json``, by which tests without a server judge, is what this server knows;
-* a driver of Spark, with the rights of its account in the manifests, asks for executors: their pods are admitted under the
-  namespace's pod security, and take the claims of the manifests; a pod that is lost has its claim taken by the next one; a clean
-  stop of the driver leaves the claims. With the right to remove claims it removes them all, which shows what that is for.
+* every document is validated strictly, and a planted mistake of each kind is refused;
+* ``fields.json``, which tests without a server use, matches this server;
+* a driver of Spark, with the rights of its account in the manifests, requests executors: their pods are admitted under the
+  namespace's pod security, and take the claims of the manifests; the next pod takes the claim of a lost pod; a clean stop of the
+  driver leaves the claims. With the right to remove claims it removes them all, which shows the reason for that restriction.
 
 There is no kubelet, so no container runs.
 """
@@ -39,7 +39,7 @@ from tests.system.clusters.kubernetes.manifests import (
 
 SPACE = "bookspark"
 DRIVER = "driver"
-"""The token of the driver's account."""
+"""Token of the driver's account."""
 _ACCOUNT = "system:serviceaccount:bookspark:bookspark-driver"
 _SECONDS_MAX = 400.0
 PLANTED = {
@@ -64,7 +64,7 @@ PLANTED = {
 
 
 def main(arguments: list[str]) -> int:
-    """Run it all; returns 1 if something does not hold."""
+    """Run all checks; returns 1 if one fails."""
     parser = argparse.ArgumentParser(prog="scripts/clusters kubernetes", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--write-fields", action="store_true", help="write fields.json anew, and do nothing else")
     options = parser.parse_args(arguments)
@@ -90,7 +90,7 @@ def _say(begun: float, text: str) -> None:
 
 
 def _judge(server: ApiServer) -> str:
-    """The namespace is made, and everything else judged as it stands in its file."""
+    """Create the namespace, and validate everything else as it is in its file."""
     made = 0
     for name, text in texts().items():
         for part in text.split("\n---\n"):
@@ -107,7 +107,7 @@ def _judge(server: ApiServer) -> str:
 
 
 def _account(server: ApiServer, name: str) -> None:
-    """A controller would make this one."""
+    """Create an account, as a controller would."""
     with contextlib.suppress(RefusedError):
         server.make({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": SPACE}})
 
@@ -127,7 +127,7 @@ def _refuse(server: ApiServer) -> str:
 
 
 def _loose(part: str) -> Document:
-    """The kind and the place of a document that need not be right."""
+    """The kind and place of a document that may be invalid."""
     import yaml
 
     found: Document = yaml.safe_load(part)
@@ -148,7 +148,7 @@ def _reuse_claims(server: ApiServer) -> str:
         if one["kind"] not in ("Namespace", "Pod"):
             server.make(one)
     with _driver(server, documents) as driver:
-        # A pod that asks for a claim of its own is removed again: Spark may not make one.
+        # A pod that requests a claim of its own is removed again: Spark may not create a claim.
         first = driver.await_that(lambda: _all_there(server, wanted))
         lost = next(iter(first))
         server.ask("DELETE", f"/api/v1/namespaces/{SPACE}/pods/{lost}?gracePeriodSeconds=0")
@@ -162,7 +162,7 @@ def _reuse_claims(server: ApiServer) -> str:
 
 
 def _remove_claims(server: ApiServer) -> str:
-    """The same driver with the rights that Spark's own guide gives."""
+    """The same driver with the rights in Spark's own guide."""
     path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{SPACE}/roles/bookspark-driver"
     role = server.ask("GET", path)
     for rule in role["rules"]:
@@ -183,7 +183,7 @@ class _Driver:
         self._process, self._output = process, output
 
     def await_that(self, look: Callable[[], Any]) -> Any:
-        """Wait until ``look`` returns something, while the driver lives."""
+        """Wait until ``look`` returns a true value, while the driver lives."""
         deadline = time.monotonic() + _SECONDS_MAX
         while not (found := look()):
             assert self._process.poll() is None, "the driver has ended"
@@ -192,7 +192,7 @@ class _Driver:
         return found
 
     def stop(self) -> None:
-        """Stop it cleanly."""
+        """Stop the driver cleanly."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._output.wait_for("stopped", _SECONDS_MAX)
@@ -219,7 +219,7 @@ def _driver(server: ApiServer, documents: list[Document]) -> Iterator[_Driver]:
         "spark.driver.port": "0",
         "spark.blockManager.port": "0",
         "spark.ui.enabled": "false",
-        # For a machine that is busy.
+        # For a busy machine.
         "spark.kubernetes.driver.connectionTimeout": "120000",
         "spark.kubernetes.driver.requestTimeout": "120000",
         # No executor will ever register.
@@ -253,7 +253,7 @@ def _driver(server: ApiServer, documents: list[Document]) -> Iterator[_Driver]:
 
 
 def _driver_pod(server: ApiServer, documents: list[Document]) -> str:
-    """The pod that a StatefulSet's controller and a kubelet would make and call ready."""
+    """Create the driver's pod and mark it ready, as a StatefulSet's controller and a kubelet would."""
     (owner,) = (
         one for one in documents if one["kind"] == "StatefulSet" and one["metadata"]["name"] == "bookspark-driver"
     )
@@ -281,7 +281,7 @@ def _claims(server: ApiServer) -> set[str]:
 
 
 def _all_there(server: ApiServer, wanted: set[str]) -> dict[str, str]:
-    """The claim of each executor's pod, if all claims are taken, and each by one."""
+    """The claim of each executor's pod, if all claims are in use, each by one pod."""
     found = _claims_of_executors(server)
     return found if set(found.values()) == wanted and len(found) == len(wanted) else {}
 

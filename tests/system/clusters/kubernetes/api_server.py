@@ -1,8 +1,8 @@
-"""A real Kubernetes API server with its etcd, on this host's loopback. There is no kubelet, no scheduler and no controller: it
-judges and keeps what it is given, and nothing runs.
+"""A real Kubernetes API server with its etcd, on this host's loopback, without kubelet, scheduler or controllers.
 
-kube-apiserver is built from Go modules with ``go/go.mod`` at the first use (about 8 minutes of processor time, 140 MB), and kept
-in ``.cache/clusters/kubernetes``. etcd comes from Debian's package, unpacked there. Both end with the ``with`` statement.
+It validates and stores documents, and runs nothing. kube-apiserver is built from Go modules with ``go/go.mod`` at the first use
+(about 8 minutes of processor time, 140 MB), and kept in ``.cache/clusters/kubernetes``. etcd comes from Debian's package,
+unpacked there. Both end with the ``with`` statement.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BUILD_SECONDS_MAX = 3600
 _START_SECONDS_MAX = 120.0
 _REQUEST_SECONDS_MAX = 30.0
 ADMIN = "admin"
-"""The token of who may do everything."""
+"""Token of the administrator."""
 
 
 class RefusedError(Exception):
@@ -38,7 +38,7 @@ class RefusedError(Exception):
 
 
 def kube_apiserver() -> Path:
-    """The program. It is built if it is not there."""
+    """Path of the program, which is built if missing."""
     program = CACHE / "kube-apiserver"
     if not program.exists():
         if shutil.which("go") is None:
@@ -55,7 +55,7 @@ def kube_apiserver() -> Path:
 
 
 def etcd() -> Path:
-    """The program: that of the path, or unpacked from Debian's package."""
+    """Path of the program: from PATH, or unpacked from Debian's package."""
     if found := shutil.which("etcd"):
         return Path(found)
     program = CACHE / "etcd/usr/bin/etcd"
@@ -69,7 +69,7 @@ def etcd() -> Path:
 
 
 class ApiServer:
-    """An API server that runs. ``url``, and the CA of its certificate in ``ca``."""
+    """A running API server at ``url``, whose certificate's CA is in ``ca``."""
 
     def __init__(self, port: int, folder: Path) -> None:
         self.url = f"https://127.0.0.1:{port}"
@@ -77,7 +77,7 @@ class ApiServer:
         self.folder = folder
 
     def ask(self, method: str, path: str, body: Any = None, *, token: str = ADMIN, kind: str = "") -> Any:
-        """The answer to a request. ``body``: a document, or text of the media type ``kind``. Raises RefusedError."""
+        """The response to a request. ``body``: a document, or text of the media type ``kind``. Raises RefusedError."""
         data = body.encode() if isinstance(body, str) else json.dumps(body).encode() if body is not None else None
         request = urllib.request.Request(self.url + path, data, method=method)
         request.add_header("Authorization", f"Bearer {token}")
@@ -95,7 +95,7 @@ class ApiServer:
             raise RefusedError(f"{error.code}: {text}") from None
 
     def path_of(self, document: dict[str, Any]) -> str:
-        """Where documents of this kind are made."""
+        """The path at which documents of this kind are created."""
         api, kind = document["apiVersion"], document["kind"]
         root = f"/api/{api}" if "/" not in api else f"/apis/{api}"
         there = {one["kind"]: one for one in self.ask("GET", root)["resources"] if "/" not in one["name"]}
@@ -105,12 +105,12 @@ class ApiServer:
         return f"{root}{space}/{there[kind]['name']}"
 
     def judge(self, document: dict[str, Any], text: str = "") -> Any:
-        """Have the document judged strictly; nothing is kept. ``text``: its YAML, which is sent as it is. Raises RefusedError."""
+        """Validate the document strictly, without storing it. ``text``: its YAML, sent unchanged. Raises RefusedError."""
         path = f"{self.path_of(document)}?fieldValidation=Strict&dryRun=All"
         return self.ask("POST", path, text or document, kind="application/yaml" if text else "")
 
     def make(self, document: dict[str, Any]) -> Any:
-        """Make it, strictly judged. Raises RefusedError."""
+        """Create a document, strictly validated. Raises RefusedError."""
         return self.ask("POST", f"{self.path_of(document)}?fieldValidation=Strict", document)
 
     def schemas(self) -> dict[str, Any]:
@@ -123,7 +123,7 @@ class ApiServer:
 
 @contextlib.contextmanager
 def api_server(folder: Path, tokens: dict[str, str]) -> Iterator[ApiServer]:
-    """Run one, with all it keeps in ``folder``, an empty one. ``tokens``: users by their tokens, besides the administrator."""
+    """Run an API server with its data in ``folder``, which is empty. ``tokens``: users by token, besides the administrator."""
     peers, clients, secure = (free_port() for _ in range(3))
     programs = [etcd(), kube_apiserver()]
     key = folder / "service-accounts.key"
@@ -150,7 +150,7 @@ def api_server(folder: Path, tokens: dict[str, str]) -> Iterator[ApiServer]:
             *(str(programs[1]), f"--etcd-servers={store}", "--bind-address=127.0.0.1", f"--secure-port={secure}"),
             *(f"--cert-dir={folder / 'certificates'}", f"--token-auth-file={listed}", "--authorization-mode=RBAC"),
             *("--service-cluster-ip-range=10.96.0.0/16", "--service-account-issuer=https://kubernetes.default.svc"),
-            # Lists as streams need an etcd that is newer than Debian's. Clients do without them.
+            # Lists as streams need an etcd that is newer than Debian's. Clients work without them.
             "--feature-gates=WatchList=false",
             *(f"--service-account-signing-key-file={key}", f"--service-account-key-file={key}"),
         ],

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 
 def main() -> None:
-    """The first line of standard input has Spark's settings, as a JSON object."""
+    """The first line of standard input holds Spark's settings, as a JSON object."""
     builder = SparkSession.builder
     for name, value in json.loads(sys.stdin.readline()).items():
         builder = builder.config(name, value)

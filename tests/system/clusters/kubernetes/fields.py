@@ -1,8 +1,7 @@
-"""The fields that Kubernetes' kinds have, and a strict look at documents by them, without an API server.
+"""The fields of Kubernetes' kinds, and a strict check of documents by them, without an API server.
 
-``fields.json`` was taken from a real API server by ``scripts/clusters kubernetes --write-fields``: of each kind that the
-manifests use, and of all that is in it, the names of the fields with their types. ``!`` stands behind the type of a field that is
-required.
+``scripts/clusters kubernetes --write-fields`` took ``fields.json`` from a real API server: for each kind in the manifests, and
+for each type in it, the names of the fields with their types. A ``!`` after the type marks a required field.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ Fields = dict[str, dict[str, str]]
 
 
 def known_fields() -> Fields:
-    """The fields by the name of their type."""
+    """Fields by the name of their type."""
     found: Fields = json.loads(FILE.read_text())
     return found
 
 
 def mistakes(document: dict[str, Any], fields: Fields) -> Iterator[str]:
-    """What is wrong in a document: fields that the kind does not have, values of another type, fields that are missing."""
+    """Mistakes in a document: unknown fields, values of another type, missing fields."""
     kind = f"{document.get('apiVersion')}/{document.get('kind')}"
     if kind not in fields:
         yield f"{kind} is no kind that is known"
@@ -74,7 +73,7 @@ def _of(value: Any, kind: str, where: str, fields: Fields) -> Iterator[str]:
 
 
 def kinds_of(documents: list[dict[str, Any]]) -> set[str]:
-    """``apps/v1/StatefulSet`` and the others, of these documents."""
+    """The kinds of these documents, such as ``apps/v1/StatefulSet``."""
     return {f"{one['apiVersion']}/{one['kind']}" for one in documents}
 
 
@@ -85,7 +84,7 @@ def write(fields: Fields) -> None:
 
 
 def taken_from(schemas: dict[str, Any], kinds: set[str]) -> Fields:
-    """The fields of ``kinds`` (``apps/v1/StatefulSet``) and of all that is in them. ``schemas``: those of all OpenAPI v3
+    """The fields of ``kinds`` (``apps/v1/StatefulSet``) and of all types in them. ``schemas``: the schemas of all OpenAPI v3
     documents of an API server, by name."""
     found: Fields = {}
     names = {}

@@ -1,4 +1,4 @@
-"""The manifests of conf/kubernetes, as documents, and what is in them that concerns us."""
+"""The manifests of conf/kubernetes as documents, and their parts that concern Bookspark."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class MistakeError(Exception):
 
 
 class _Strict(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Refuses a key that comes twice, of which YAML's reader keeps the last in silence."""
+    """Refuses a duplicate key, of which YAML's reader silently keeps the last."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         keys = [self.construct_object(key, deep) for key, _ in node.value]
@@ -48,13 +48,13 @@ def texts() -> dict[str, str]:
 
 
 def all_documents() -> list[Document]:
-    """All documents of all files, in ``ORDER``, and the pod templates for Spark that ConfigMaps hold."""
+    """All documents of all files, in ``ORDER``, and the pod templates for Spark in ConfigMaps."""
     found = [one for text in texts().values() for one in parse(text)]
     return found + [pod for one in found for pod in pod_templates(one)]
 
 
 def pod_templates(document: Document) -> list[Document]:
-    """The pods that a ConfigMap has templates of, with what Spark adds: a name and an image."""
+    """The pod templates in a ConfigMap, with the name and image that Spark adds."""
     if document["kind"] != "ConfigMap":
         return []
     found = [pod for name, text in document["data"].items() if name.endswith(".yaml") for pod in parse(text)]
@@ -65,7 +65,7 @@ def pod_templates(document: Document) -> list[Document]:
 
 
 class Container(NamedTuple):
-    """A container of a pod template, with its pod and with what makes the pods."""
+    """A container of a pod template, with its pod and the owner of the pods."""
 
     owner: Document
     pod: Document
@@ -106,8 +106,8 @@ def environment(one: Container, fields: dict[str, str]) -> dict[str, str]:
 
 
 def expanded(text: str, variables: dict[str, str], where: str) -> str:
-    """The text with ``$(NAME)`` replaced, as a kubelet does in commands and variables. Raises MistakeError for a name that is
-    not set: a kubelet would leave it as it is."""
+    """The text with ``$(NAME)`` replaced, as a kubelet does in commands and variables. Raises MistakeError for an unset name,
+    which a kubelet would leave unchanged."""
 
     def value(match: re.Match[str]) -> str:
         if match[1] not in variables:

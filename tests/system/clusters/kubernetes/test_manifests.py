@@ -1,6 +1,7 @@
-"""What conf/kubernetes says fits the program: fields, commands, options, settings, ports and paths. No cluster is needed.
+"""The manifests of conf/kubernetes match the program: fields, commands, options, settings, ports and paths.
 
-A real API server judges them in ``scripts/clusters kubernetes``. A mistake of each kind is planted here, too.
+No cluster is needed. ``scripts/clusters kubernetes`` tries them at a real API server. Here a mistake of each kind is planted
+too.
 """
 
 from __future__ import annotations
@@ -50,12 +51,12 @@ def documents() -> list[Document]:
 
 
 class ParsedError(Exception):
-    """The command would have begun, with these arguments."""
+    """The command would have started, with these arguments."""
 
 
 @pytest.fixture(scope="module")
 def command() -> Iterator[Any]:
-    """Our command line, with nothing behind it."""
+    """The command line of ``bookspark``, whose commands do nothing."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         app = command_line()
         _spare(app, monkeypatch)
@@ -80,7 +81,7 @@ def _stub(function: Any) -> Any:
 
 @pytest.fixture
 def parsed(command: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[list[str], dict[str, str]], dict[str, Any]]:
-    """What our command line makes of a command, which is not carried out."""
+    """Parses a command with our command line, without running it; returns its arguments."""
 
     def parse_line(line: list[str], variables: dict[str, str]) -> dict[str, Any]:
         for name, value in variables.items():
@@ -104,7 +105,7 @@ def our_lines(one: Container, variables: dict[str, str]) -> list[list[str]]:
     lines = [[expanded(part, variables, one.name) for part in command]]
     handlers = [one.container.get(f"{name}Probe", {}) for name in ("startup", "readiness", "liveness")]
     handlers += one.container.get("lifecycle", {}).values()
-    # In probes and hooks a kubelet expands nothing.
+    # A kubelet expands nothing in probes and hooks.
     lines += [handler["exec"]["command"] for handler in handlers if "exec" in handler]
     return [line[1:] for line in lines if line[:1] == ["bookspark"]]
 
@@ -112,7 +113,7 @@ def our_lines(one: Container, variables: dict[str, str]) -> list[list[str]]:
 def check_command(
     one: Container, documents: list[Document], tmp_path: Path, parsed: Callable[..., dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Parse each of our command lines as it would be in the container. Raises MistakeError."""
+    """Parse each command line of ``bookspark`` as in the container. Raises MistakeError."""
     variables = environment(one, FIELDS)
     for name in variables:
         if name.startswith("BOOKSPARK_") and f'envvar="{name}"' not in _SOURCES:
@@ -140,7 +141,7 @@ def named(documents: list[Document], kind: str, name: str) -> Document:
 
 
 def check_ports(one: Container, documents: list[Document]) -> None:
-    """Ports that probes and Services name are ports of the container, under the numbers that its command has."""
+    """Ports named by probes and Services must be ports of the container, with the numbers in its command."""
     ports = {port["name"]: port["containerPort"] for port in one.container.get("ports", ())}
     for name in ("startup", "readiness", "liveness"):
         probe = one.container.get(f"{name}Probe", {}).get("httpGet")
@@ -155,7 +156,7 @@ def check_ports(one: Container, documents: list[Document]) -> None:
 
 
 def check_probes(one: Container) -> None:
-    """The pages that probes of our containers ask for are there, and have the time that they may take."""
+    """Pages that probes of our containers request must exist, and have enough time."""
     for name in ("startup", "readiness", "liveness"):
         probe = one.container.get(f"{name}Probe")
         if probe is None:
@@ -166,25 +167,27 @@ def check_probes(one: Container) -> None:
             raise MistakeError(f"{one.name}: a {name} probe may take {ANSWER_SECONDS_MAX:g} s")
 
 
-def test_every_document_has_known_fields_only(documents: list[Document]) -> None:
+def test_every_manifest_has_only_known_fields(documents: list[Document]) -> None:
     fields = known_fields()
     assert kinds_of(documents) <= fields.keys()
     assert [mistake for one in documents for mistake in mistakes(one, fields)] == []
 
 
-def test_every_command_is_one(documents: list[Document], tmp_path: Path, parsed: Callable[..., Any]) -> None:
+def test_every_command_in_the_manifests_parses(
+    documents: list[Document], tmp_path: Path, parsed: Callable[..., Any]
+) -> None:
     counted = [len(check_command(one, documents, tmp_path, parsed)) for one in ours(documents)]
     assert sum(counted) == 3, "bookie run, safe-to-stop, autorecovery run"
 
 
-def test_ports_and_probes_fit(documents: list[Document]) -> None:
+def test_ports_and_probes_match_the_containers(documents: list[Document]) -> None:
     for one in containers(documents):
         check_ports(one, documents)
     for one in ours(documents):
         check_probes(one)
 
 
-def test_the_bookies_serve_what_their_service_names(
+def test_bookies_serve_the_ports_and_address_of_their_service(
     documents: list[Document], tmp_path: Path, parsed: Callable[..., Any]
 ) -> None:
     (bookie,) = (one for one in ours(documents) if one.container["name"] == "bookie")
@@ -201,7 +204,7 @@ def test_the_bookies_serve_what_their_service_names(
     (directory,) = run["directory"]
     mounts = {mount["mountPath"] for mount in bookie.container["volumeMounts"] if mount["name"] == "data"}
     assert {str(parent) for parent in directory.parents} & mounts and str(directory) not in mounts
-    # The hook has ended, and the bookie has stopped, before it is killed.
+    # The hook has ended, and the bookie has stopped, before a kubelet kills it.
     grace = bookie.pod["terminationGracePeriodSeconds"]
     assert stop["wait"] + STOP_SECONDS_MAX < grace
     assert bookie_config(
@@ -212,13 +215,13 @@ def test_the_bookies_serve_what_their_service_names(
     )
 
 
-def test_settings_are_those_of_the_program(documents: list[Document], tmp_path: Path) -> None:
+def test_settings_in_config_maps_are_valid(documents: list[Document], tmp_path: Path) -> None:
     seen = 0
     for one in documents:
         for name, text in one["data"].items() if one["kind"] == "ConfigMap" else ():
             if not name.endswith(".toml"):
                 continue
-            # What is commented out is to be uncommented by somebody.
+            # Settings in comments must be valid once a user uncomments them.
             every = re.sub(r"^# (\w+ = )", r"\1", text, flags=re.MULTILINE)
             path = tmp_path / name
             for version in (text, every):
@@ -236,7 +239,7 @@ def test_settings_are_those_of_the_program(documents: list[Document], tmp_path: 
     assert seen == 2
 
 
-def test_the_job_of_sparks_driver_takes_its_arguments(documents: list[Document]) -> None:
+def test_driver_job_accepts_its_arguments_and_matches_the_claims(documents: list[Document]) -> None:
     (driver,) = (one for one in ours(documents) if one.container["name"] == "driver")
     variables = environment(driver, FIELDS)
     command = [expanded(part, variables, driver.name) for part in driver.container["command"]]
@@ -251,7 +254,8 @@ def test_the_job_of_sparks_driver_takes_its_arguments(documents: list[Document])
     )
     told = {name: value.strip() for name, value in told.items()}
     assert all(name.startswith("spark.") for name in told)
-    # An executor for each bookie, and a claim for each executor: Spark takes those of its application's id, class and size.
+    # One executor for each bookie, and one claim for each executor: Spark takes claims by its application's id, class and
+    # size.
     claims = [one for one in documents if one["kind"] == "PersistentVolumeClaim"]
     volume = "spark.kubernetes.executor.volumes.persistentVolumeClaim.bookies"
     assert int(told["spark.executor.instances"]) == options.bookies == len(claims)
@@ -262,7 +266,7 @@ def test_the_job_of_sparks_driver_takes_its_arguments(documents: list[Document])
         assert "ownerReferences" not in claim["metadata"]
     assert told[f"{volume}.options.claimName"] == "OnDemand"
     assert options.directory[0].startswith(told[f"{volume}.mount.path"] + "/")
-    # Spark would look for claims that are older than 10 minutes, and end after 6 attempts to make one.
+    # Otherwise Spark would look only for claims older than 10 minutes, and end after 6 attempts to create one.
     assert told["spark.kubernetes.allocation.executor.timeout"] == "30s"
     assert told["spark.executor.maxNumFailures"] == str(2**31 - 1)
     for name in ("own", "reuse", "waitToReuse"):
@@ -271,7 +275,7 @@ def test_the_job_of_sparks_driver_takes_its_arguments(documents: list[Document])
     assert told["spark.kubernetes.executor.podTemplateFile"] in files
 
 
-def test_spark_may_neither_make_nor_remove_claims(documents: list[Document]) -> None:
+def test_spark_driver_may_neither_create_nor_delete_claims(documents: list[Document]) -> None:
     """A driver that ends cleanly removes all claims of its application, if it may, and with them all entries."""
     role = named(documents, "Role", "bookspark-driver")
     for rule in role["rules"]:
@@ -279,7 +283,7 @@ def test_spark_may_neither_make_nor_remove_claims(documents: list[Document]) -> 
             assert set(rule["verbs"]) == {"get", "list", "watch"}
 
 
-def test_everybody_names_the_same_zookeepers(documents: list[Document]) -> None:
+def test_all_manifests_name_the_same_zookeeper_servers(documents: list[Document]) -> None:
     servers = re.findall(
         r"^server\.\d=([\w.-]+):2888:3888$", named(documents, "ConfigMap", "zookeeper")["data"]["zoo.cfg"], re.M
     )
@@ -293,7 +297,7 @@ def test_everybody_names_the_same_zookeepers(documents: list[Document]) -> None:
     assert parse_address(told.pop()).servers == ",".join(f"{name}-{k}.{service}:2181" for k in range(len(servers)))
 
 
-def test_one_bookie_at_a_time_and_none_beside_another(documents: list[Document]) -> None:
+def test_bookies_are_disrupted_one_at_a_time_and_never_share_a_node(documents: list[Document]) -> None:
     for name in ("bookies", "zookeeper"):
         labels = named(documents, "StatefulSet", name)["spec"]["template"]["metadata"]["labels"]
         budget = named(documents, "PodDisruptionBudget", name)["spec"]
@@ -331,7 +335,7 @@ PLANTED = {
 
 
 @pytest.mark.parametrize("planted", PLANTED)
-def test_a_planted_mistake_is_found(planted: str, tmp_path: Path, parsed: Callable[..., Any]) -> None:
+def test_planted_mistake_is_detected(planted: str, tmp_path: Path, parsed: Callable[..., Any]) -> None:
     file, right, wrong = PLANTED[planted]
     text = texts()[file]
     assert right in text

@@ -1,4 +1,4 @@
-"""A standalone master and workers, each worker on a host of its own."""
+"""A standalone master and workers, each worker on a simulated host."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tests.system.clusters.cluster import SPARK_HOME, Cluster
 
 
 class StandaloneCluster(Cluster):
-    """A master at 127.0.0.1, and workers of two cores."""
+    """A master at 127.0.0.1, and workers with two cores."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self._port = free_port()
-        # A master takes a worker for lost after a minute, and an application for failed after ten lost executors: tests are
-        # shorter, and kill more.
+        # By default a master declares a worker lost after a minute, and an application failed after ten lost executors: tests
+        # are shorter, and kill more.
         conf = f"{QUICK_JVM} -Dspark.worker.timeout=15 -Dspark.deploy.maxExecutorRetries=-1 {NO_REST}"
         self.environment = {
             "SPARK_HOME": str(SPARK_HOME),

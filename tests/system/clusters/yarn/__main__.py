@@ -12,7 +12,7 @@ from tests.system.clusters.yarn.cluster import YarnCluster
 
 
 def main(arguments: list[str]) -> int:
-    """Tell the story. Returns the exit status: 0, or an AssertionError says what did not hold."""
+    """Run the story. Returns the exit status 0; an AssertionError says which check failed."""
     told = plot(arguments, str(__doc__), "client", "cluster")
     with (
         kept_if_it_fails("bookspark-yarn-") as folder,

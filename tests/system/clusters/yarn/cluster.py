@@ -1,4 +1,4 @@
-"""A real YARN: a ResourceManager, and NodeManagers that are hosts of their own. Hadoop comes from Maven (``pom.xml``).
+"""A real YARN: a ResourceManager, and NodeManagers on simulated hosts. Hadoop comes from Maven (``pom.xml``).
 
 In cluster mode the job's driver is the application master, on one of the hosts.
 """
@@ -24,7 +24,7 @@ _MANAGER = "http://127.0.0.1:8088/ws/v1/cluster"
 _SITE = {
     "yarn.resourcemanager.hostname": "127.0.0.1",
     "yarn.resourcemanager.bind-host": "127.0.0.1",
-    # A host that is gone is noticed after this time; ten minutes by default.
+    # A lost host is noticed after this time; the default is ten minutes.
     "yarn.nm.liveness-monitor.expiry-interval-ms": "30000",
     "yarn.am.liveness-monitor.expiry-interval-ms": "90000",
     "yarn.scheduler.minimum-allocation-mb": "128",
@@ -55,7 +55,7 @@ class YarnCluster(Cluster):
     def __init__(self, folder: Path, cluster_mode: bool) -> None:
         super().__init__(folder)
         self._cluster_mode = cluster_mode
-        # A NodeManager kills a container 0.25 s after it has asked it to end.
+        # A NodeManager kills a container 0.25 s after the request to end.
         self.driver_has_last_words = not cluster_mode
         self._conf = folder / "conf"
         self._conf.mkdir()
@@ -104,11 +104,11 @@ class YarnCluster(Cluster):
         settings = {
             "spark.yarn.jars": f"local:{jars}/*",
             "spark.yarn.stagingDir": f"file://{self.folder}/staging",
-            # Executors are killed as often as the test likes.
+            # The test may kill any number of executors.
             "spark.executor.maxNumFailures": "1000",
         }
         if self._drivers == 1:
-            # YARN puts executors where it likes. These are too large for two on one host, so both hosts get bookies.
+            # YARN chooses the hosts. Executors of this size don't fit twice on one host, so both hosts get bookies.
             settings["spark.executor.memoryOverhead"] = "1400m"
         if self._cluster_mode:
             options += ["--deploy-mode", "cluster"]
@@ -176,7 +176,7 @@ class YarnCluster(Cluster):
 
 
 def hadoop() -> Path:
-    """The folder of Hadoop's jars. Maven brings them once (154 jars, 89 MB)."""
+    """The folder of Hadoop's jars. Maven downloads them once (154 jars, 89 MB)."""
     folder = cache_folder() / "hadoop-3.5.0"
     if not (folder / "done").exists():
         folder.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,7 @@ TESTS = PeerTests(
 
 
 def main(arguments: list[str]) -> int:
-    """Returns the exit status: 0 if every class was run, whatever its tests say."""
+    """Returns the exit status: 0 if every class was run, whatever the results of its tests."""
     return run_tests(TESTS, __doc__, arguments)
 
 

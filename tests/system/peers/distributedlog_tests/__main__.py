@@ -1,4 +1,4 @@
-"""``scripts/peers distributedlog-tests [CLASS…]``: DistributedLog's tests of its core that need a cluster, on our bookies."""
+"""``scripts/peers distributedlog-tests [CLASS…]``: tests of DistributedLog's core that need a cluster, on our bookies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TESTS = PeerTests(
 
 
 def main(arguments: list[str]) -> int:
-    """Returns the exit status: 0 if every class was run, whatever its tests say."""
+    """Returns the exit status: 0 if every class was run, whatever the results of its tests."""
     return run_tests(TESTS, __doc__, arguments)
 
 

@@ -1,12 +1,12 @@
 """``python -m tests.system.peers.java_tests.bookies``: starts and stops bookies for a JVM that runs BookKeeper's own tests.
 
-Law: one command a line comes in, one line goes out: ``ok [answer]`` or ``error <why>``. Nothing outlives this process: its
+Law: one command a line comes in, one line goes out: ``ok [answer]`` or ``error <why>``. No process outlives this one: its
 bookies are killed when its input ends, and the kernel kills them when it dies. It has no threads and no connections, so that a
-bookie can be a fork of it, which imports nothing anew.
+bookie can be a fork of it, which imports nothing again.
 
 ==============================================  ========================================================
 ``begin <zookeeper>``                           lay out a cluster for BookKeeper's clients
-``start <zookeeper> <folder> <option=value>…``  start a bookie with options of ``BookieConfig``; answers its number
+``start <zookeeper> <folder> <option=value>…``  start a bookie with options of ``BookieConfig``; returns its number
 ``stop <number>``                               SIGTERM: a clean stop
 ``kill <number>``                               SIGKILL
 ``suspend <number>``, ``resume <number>``       SIGSTOP and SIGCONT
@@ -39,12 +39,12 @@ from tests.awaiting import await_that
 _ANSWER_SECONDS = 200.0
 _STOP_SECONDS = 30.0
 _SESSION_SECONDS = 40.0
-"""A bookie that BookKeeper's tests put to sleep stays registered, as theirs does: only its requests sleep there."""
+"""A bookie that BookKeeper's tests put to sleep stays registered, as a Java bookie does: there only its requests sleep."""
 _PR_SET_PDEATHSIG = 1
 
 
 class Bookies:
-    """The bookies that run, by their numbers, which are the ids of their processes."""
+    """The running bookies, by their numbers, which are their process ids."""
 
     def __init__(self) -> None:
         self._running: set[int] = set()
@@ -97,7 +97,7 @@ class Bookies:
         return ""
 
     def end(self) -> None:
-        """Kill all."""
+        """Kill all bookies."""
         for number in list(self._running):
             self._end(number, signal.SIGKILL)
 
@@ -112,7 +112,7 @@ class Bookies:
         os.kill(number, how)
         os.kill(number, signal.SIGCONT)
         if not _ends(number, _STOP_SECONDS):
-            # Its threads say in the log where they are.
+            # Its threads log their stacks.
             os.kill(number, signal.SIGUSR1)
             _ends(number, 1)
             os.kill(number, signal.SIGKILL)
@@ -123,7 +123,7 @@ class Bookies:
 
 
 def _ends(number: int, seconds: float) -> bool:
-    """Does this child end within ``seconds``?"""
+    """True if this child ends within ``seconds``."""
     descriptor = os.pidfd_open(number)
     try:
         ready, _, _ = select.select([descriptor], [], [], seconds)
@@ -141,8 +141,8 @@ def _value(word: str) -> object:
 
 
 def _forked(work: Callable[[Callable[[], None]], object]) -> int:
-    """Do ``work`` in a forked process; returns its id when it has called what it is given, or has ended well. An error there is a
-    RuntimeError here."""
+    """Run ``work`` in a forked process; returns its pid once it has called its argument, or has ended without error. An error
+    there raises RuntimeError here."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -174,7 +174,7 @@ def _forked(work: Callable[[Callable[[], None]], object]) -> int:
 
 
 def _tell(pipe: int, words: str) -> None:
-    # Nobody may listen any more.
+    # The reader may be gone.
     with suppress(OSError):
         os.write(pipe, words.encode())
 

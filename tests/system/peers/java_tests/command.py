@@ -1,4 +1,4 @@
-"""What ``scripts/peers NAME [CLASS…]`` does for a set of tests: run the classes, tell how each ended, and write the table."""
+"""``scripts/peers NAME [CLASS…]`` for a set of tests: runs the classes, prints the outcomes, and writes the table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.system.peers.java_tests.table import row, write_rows
 
 
 def run_tests(tests: PeerTests, description: str | None, arguments: list[str]) -> int:
-    """Returns the exit status: 0 if every class was run, whatever its tests say."""
+    """Returns the exit status: 0 if every class was run, whatever the results of its tests."""
     parser = argparse.ArgumentParser(f"scripts/peers {tests.name}", description=description)
     parser.add_argument("classes", nargs="*", help="as --list names them; all if none is named")
     parser.add_argument("--seconds", type=float, default=900.0, help="the time limit of each class")

@@ -1,10 +1,10 @@
-"""Runs classes of tests of the BookKeeper project, each in a JVM of its own, with our bookies in the place of Java ones.
+"""Runs test classes of the BookKeeper project, each in a JVM of its own, with our bookies in place of Java bookies.
 
-A set of tests is a folder beside this one: its ``pom.xml`` names the jars, ``java`` has the class of BookKeeper's that starts
-bookies, under the same name and with ours, and ``reasons.toml`` says why a test fails, where somebody looked.
+A set of tests is a folder beside this one: its ``pom.xml`` names the jars, ``java`` has a replacement, under the same name, for
+the class of BookKeeper that starts bookies, and ``reasons.toml`` gives the reason of a failed test, where it was investigated.
 
-Law: how a test ended is what JUnit said of it. What a test wanted that our bookies can't give is told by what threw it
-(``Unavailable.java``): nobody sorts the tests by hand. A test that was cut off has failed.
+Law: the outcome of a test is that of JUnit. A test that needs a feature our bookies lack is recognised by the exception's
+origin (``Unavailable.java``), without sorting tests by hand. A test that was cut off has failed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[3]
 VERSION = "4.17.3"
 _NO_TESTS = "No runnable methods"
-"""What JUnit says of a class that has none."""
+"""JUnit's message for a class without tests."""
 _JAVA = ("java", "-Xmx1g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.apache.logging.log4j.level=WARN")
 # BookKeeper's pom opens the same packages for its tests.
 _OPENED = [
@@ -39,19 +39,19 @@ class PeerTests(NamedTuple):
     """Tests that are run in the same way."""
 
     folder: Path
-    """With ``pom.xml``, ``java`` and ``reasons.toml``. Its name with - for _ is that of the command, and of the table's marks."""
+    """Has ``pom.xml``, ``java`` and ``reasons.toml``. Its name, with - for _, names the command and the marks of the table."""
 
     jar: str
-    """The artifact whose tests they are."""
+    """The artifact with the tests."""
 
     package: str
-    """What the names of the classes begin with. The table is without it."""
+    """Common prefix of the class names, omitted in the table."""
 
     packages: tuple[str, ...]
-    """Where the classes are, as folders of the jar; those of ``package`` if empty."""
+    """Folders of the jar with the classes; if empty, that of ``package``."""
 
     cluster_class: str
-    """What each class of tests with a cluster descends from."""
+    """Base class of each test class with a cluster."""
 
     @property
     def name(self) -> str:
@@ -59,7 +59,7 @@ class PeerTests(NamedTuple):
 
 
 class JavaTest(NamedTuple):
-    """How one test ended: ``passed``, ``failed``, ``skipped``, or what it wanted: ``insides``, ``not offered``."""
+    """Outcome of a test: ``passed``, ``failed``, ``skipped``, or the missing feature: ``insides``, ``not offered``."""
 
     name: str
     outcome: str
@@ -67,7 +67,7 @@ class JavaTest(NamedTuple):
 
 
 class ClassRun(NamedTuple):
-    """How a class of tests ended."""
+    """Outcome of a test class."""
 
     name: str
     """Without the set's package."""
@@ -79,10 +79,10 @@ class ClassRun(NamedTuple):
 
 
 class Judge:
-    """A set of tests, compiled against ours."""
+    """A set of tests, compiled with our classes."""
 
     def __init__(self, tests: PeerTests) -> None:
-        """Bring the jars and compile. Raises CalledProcessError."""
+        """Download the jars and compile. Raises CalledProcessError."""
         self._tests = tests
         place = cache_folder() / tests.name
         self._jars, classes = fetched(tests.folder / "pom.xml", place / "jars"), place / "classes"
@@ -91,11 +91,11 @@ class Judge:
             folder.mkdir(parents=True, exist_ok=True)
         sources = [source for folder in (HERE, tests.folder) for source in sorted(folder.glob("java/**/*.java"))]
         _compile(sources, classes, f"{self._jars}/*")
-        # Ours come first: one of them has the name of one of BookKeeper's.
+        # Our classes come first: one of them has the name of one of BookKeeper's.
         self._class_path = f"{classes}:{self._jars}/*"
 
     def classes(self) -> list[str]:
-        """The classes of tests that need a cluster, without the set's package."""
+        """Test classes that need a cluster, without the set's package."""
         jar = str(self._jars / f"{self._tests.jar}-{VERSION}-tests.jar")
         packages = self._tests.packages or (self._tests.package.rstrip(".").replace(".", "/"),)
         listing = ["bookspark.ListClasses", jar, self._tests.cluster_class, *packages]
@@ -104,10 +104,10 @@ class Judge:
         return sorted(name.removeprefix(self._tests.package) for name in found.split())
 
     def run(self, name: str, seconds: float) -> ClassRun:
-        """Run one class. It is cut off after ``seconds``. What the JVM and the bookies say is kept in ``logs``."""
+        """Run a class, with a limit of ``seconds``. The output of the JVM and the bookies is kept in ``logs``."""
         helper = f"-Dbookspark.bookies={sys.executable} -m tests.system.peers.java_tests.bookies"
         begun = time.monotonic()
-        # Some tests leave folders behind; and a bookie may write yet for a moment after the JVM was killed.
+        # Some tests leave folders behind; and a bookie may still write for a moment after the JVM was killed.
         with (
             TemporaryDirectory(prefix="bookspark-tests-", ignore_cleanup_errors=True) as folder,
             (self.logs / f"{name}.log").open("wb") as log,
@@ -135,7 +135,7 @@ def _compile(sources: list[Path], classes: Path, class_path: str) -> None:
 
 
 def _lines(process: subprocess.Popen[bytes], deadline: float) -> Iterator[list[str]]:
-    """What the JVM tells, as far as it comes before ``deadline``."""
+    """The JVM's lines that arrive before ``deadline``."""
     assert process.stdout is not None
     rest = b""
     while True:
@@ -148,8 +148,8 @@ def _lines(process: subprocess.Popen[bytes], deadline: float) -> Iterator[list[s
 
 
 def told_tests(process: subprocess.Popen[bytes], deadline: float, seconds: float) -> list[JavaTest]:
-    """How the tests ended that a JVM runs (``RunClass``). Those that it has not told of at ``deadline``, or when it ends, have
-    failed. ``seconds``: the time that it had."""
+    """Outcomes of the tests that a JVM runs (``RunClass``). Tests without an outcome at ``deadline``, or when the JVM ends,
+    have failed. ``seconds``: the time limit, for messages."""
     tests: list[JavaTest] = []
     planned, running, ended = 0, "", False
     for kind, *words in _lines(process, deadline):
@@ -163,7 +163,7 @@ def told_tests(process: subprocess.Popen[bytes], deadline: float, seconds: float
                     tests.append(JavaTest(*words))
                 running = ""
             case "class":
-                # What sets up the class has failed.
+                # The class setup has failed.
                 tests.append(JavaTest("the class", *words))
             case "end":
                 ended = True

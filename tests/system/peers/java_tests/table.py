@@ -1,9 +1,9 @@
-"""The tables of classes of tests in docs/compatibility.md, one for each set.
+"""The tables of test classes in docs/compatibility.md, one for each set.
 
-Law: the lines between the two marks are written by the command alone, from runs. The row of a class is replaced when it was run;
+Law: only the command writes the lines between the two marks, from runs. The row of a class is replaced when the class was run;
 the other rows stay. The sums are those of the rows.
 
-Why a test failed is in ``reasons.toml``, where somebody looked; what JUnit said stands there otherwise.
+The reason of a failed test comes from ``reasons.toml``, where it was investigated, else from JUnit.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def row(tests: PeerTests, run: ClassRun) -> str:
 
 
 def write_rows(tests: PeerTests, runs: list[ClassRun], page: Path = PAGE) -> str:
-    """Put the rows of ``runs`` into the page; returns the sums. Commands that run at the same time wait for each other."""
+    """Put the rows of ``runs`` into the page; returns the sums. Concurrent commands wait for each other."""
     with page.open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         return _write_rows(tests, runs, page)
@@ -62,14 +62,14 @@ def _write_rows(tests: PeerTests, runs: list[ClassRun], page: Path) -> str:
 
 
 def _reasons(tests: PeerTests, run: ClassRun) -> str:
-    """Each reason once, with how many tests of the class it stopped."""
+    """Each reason once, with the number of failed tests in the class."""
     known: dict[str, str] = tomllib.loads((tests.folder / "reasons.toml").read_text())
     reasons = Counter(_reason(known, run.name, test) for test in run.tests if test.outcome != "passed")
     return "; ".join(f"{count} {one if count == 1 else many}" for (one, many), count in reasons.items())
 
 
 def _reason(reasons: dict[str, str], name: str, test: JavaTest) -> tuple[str, str]:
-    """Said of one test, and of several."""
+    """The reason as worded for one test, and for several."""
     said = _cell(test.why)
     if test.outcome in _KINDS:
         what = said.partition(": ")[2]

@@ -1,4 +1,4 @@
-"""What the command makes of what a JVM says, and the table that it keeps."""
+"""The parser of a JVM's output, and the table of results."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tests.system.peers.java_tests.table import marks, row, write_rows
 
 
 def set_of(folder: Path, reasons: str = "") -> PeerTests:
-    """A set of tests with nothing but reasons."""
+    """A set of tests with only reasons."""
     folder.mkdir()
     (folder / "reasons.toml").write_text(reasons)
     return PeerTests(folder, "server", "org.", (), "org.Cluster")
 
 
 def says(words: str, *, stays: bool = False) -> list[JavaTest]:
-    """The tests that a process tells of that says ``words``, and then ends or stays."""
+    """Tests parsed from a process that prints ``words``, and then ends or stays."""
     command = f"import sys, time; print({words!r}, flush=True); time.sleep({600 if stays else 0})"
     with subprocess.Popen([sys.executable, "-c", command], stdout=subprocess.PIPE) as process:
         try:
@@ -28,14 +28,14 @@ def says(words: str, *, stays: bool = False) -> list[JavaTest]:
             process.kill()
 
 
-def test_each_test_has_ended_as_the_jvm_says() -> None:
+def test_outcome_of_each_test_is_parsed_from_the_jvms_output() -> None:
     told = says(
         "tests\t3\nstart\ta\ntest\ta\tpassed\t\nstart\tb\ntest\tb\tinsides\tinsides: folders\ntest\tc\tskipped\t\nend"
     )
     assert told == [JavaTest("a", "passed"), JavaTest("b", "insides", "insides: folders"), JavaTest("c", "skipped")]
 
 
-def test_what_was_cut_off_has_failed_and_so_has_what_was_not_begun() -> None:
+def test_interrupted_and_unstarted_tests_count_as_failed() -> None:
     for stays in (False, True):
         told = says("tests\t4\nstart\ta\ntest\ta\tpassed\t\nstart\tb", stays=stays)
         assert [(test.name, test.outcome) for test in told] == [
@@ -43,13 +43,13 @@ def test_what_was_cut_off_has_failed_and_so_has_what_was_not_begun() -> None:
         ]  # fmt: skip
 
 
-def test_a_class_without_tests_has_none() -> None:
+def test_class_without_runnable_methods_has_no_tests() -> None:
     assert (
         says("tests\t1\nstart\tinitializationError\ntest\tinitializationError\tfailed\tNo runnable methods\nend") == []
     )
 
 
-def test_a_row_replaces_that_of_its_class_alone_and_the_sums_are_those_of_the_rows(tmp_path: Path) -> None:
+def test_row_replaces_only_its_class_and_sums_are_updated(tmp_path: Path) -> None:
     page, tests = tmp_path / "page.md", set_of(tmp_path / "some_tests")
     begin, end = marks(tests)
     page.write_text(f"before\n{begin}\n{end}\nafter\n")
@@ -73,7 +73,7 @@ def test_a_row_replaces_that_of_its_class_alone_and_the_sums_are_those_of_the_ro
     assert "1 `b`: no   such  x" in row(tests, first)
 
 
-def test_each_set_has_a_table_and_reasons_of_its_own(tmp_path: Path) -> None:
+def test_each_set_of_tests_has_its_own_table_and_reasons(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     sets = [set_of(tmp_path / f"{name}_tests", f'"client.A.a" = "{name} looked"') for name in ("first", "second")]
     page.write_text("".join("{}\n{}\n".format(*marks(tests)) for tests in sets))

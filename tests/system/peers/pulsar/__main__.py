@@ -11,7 +11,7 @@ from tests.system.peers.pulsar.story import Told, a_broker, tried
 
 
 def main(arguments: list[str]) -> int:
-    """Returns the exit status: 0 if all held."""
+    """Returns the exit status: 0 if every check passed."""
     parser = argparse.ArgumentParser("scripts/peers pulsar", description=__doc__)
     parser.add_argument("--messages", type=int, default=100_000, help="how many are produced")
     parser.add_argument("--bytes", type=int, default=1024, help="of each message")

@@ -1,9 +1,9 @@
-"""A Pulsar broker of Maven Central's jars, as a JVM of its own, and Pulsar's client, which judges it.
+"""A Pulsar broker from Maven Central's jars, as a JVM of its own, and Pulsar's client, which judges it.
 
-Law: everything listens on loopback, at ports that were free, and ends with the ``with`` block. The broker keeps its metadata
-below a path of ZooKeeper of its own, and its ledgers in the cluster that it is given. Its settings are Pulsar's own, but for
-those that name places, that bound memory, that make ledgers short (so that many begin and end), and deduplication. Without that,
-a producer that sends again what a dying broker did not acknowledge writes messages twice.
+Law: everything listens on loopback, at free ports, and ends with the ``with`` block. The broker keeps its metadata below its
+own path of ZooKeeper, and its ledgers in the given cluster. Its settings are Pulsar's defaults, except for places, memory
+limits, short ledgers (so that many begin and end), and deduplication. Without deduplication, a producer that resends messages
+which a dying broker did not acknowledge writes them twice.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 _LOGGING = HERE.parents[3] / "bookspark/lab/bench/peers/java/log4j2.xml"
 TOPICS = "persistent://public/default/"
 _START_SECONDS = 180.0
-# Those that Pulsar's own start script opens.
+# The packages that Pulsar's own start script opens.
 _OPENED = (
     "java.base/sun.net",
     "java.base/java.lang",
@@ -48,7 +48,7 @@ _JVM = [
 
 
 def class_path() -> str:
-    """The class path of broker and judge: brings the jars and compiles ``Messages.java``. Raises CalledProcessError."""
+    """The class path of broker and judge: downloads the jars and compiles ``Messages.java``. Raises CalledProcessError."""
     place = cache_folder() / "pulsar"
     place.mkdir(parents=True, exist_ok=True)
     jars, classes = fetched(HERE / "pom.xml", place / "jars"), place / "classes"
@@ -62,8 +62,8 @@ def class_path() -> str:
 
 
 class Broker:
-    """A broker whose ledgers are in the cluster at ``zookeeper`` (``host:port/path``). ``home``: a new folder for its settings
-    and logs."""
+    """A broker whose ledgers are in the cluster at ``zookeeper`` (``host:port/path``). ``home``: a new folder for its
+    settings and logs."""
 
     def __init__(self, path: str, home: Path, zookeeper: str) -> None:
         host = zookeeper.partition("/")[0]
@@ -90,7 +90,7 @@ class Broker:
             "brokerDeduplicationEnabled": "true",
             "brokerDeduplicationEntriesInterval": 1000,
             "brokerDeleteInactiveTopicsEnabled": "false",
-            # What a subscriber acknowledged stays.
+            # Acknowledged messages stay.
             "defaultRetentionTimeInMinutes": -1,
             "defaultRetentionSizeInMB": -1,
             "managedLedgerDefaultEnsembleSize": 3,
@@ -99,7 +99,7 @@ class Broker:
             "managedLedgerCacheSizeMB": 16,
             "managedLedgerMaxEntriesPerLedger": 5000,
             "managedLedgerMinLedgerRolloverTimeMinutes": 0,
-            # What is read comes from bookies.
+            # Reads go to bookies.
             "managedLedgerCacheEvictionTimeThresholdMillis": 100,
             "numIOThreads": 2,
             "numHttpServerThreads": 8,
@@ -131,11 +131,11 @@ class Broker:
 
     @property
     def url(self) -> str:
-        """Where Pulsar's clients find it."""
+        """The address for Pulsar's clients."""
         return f"pulsar://127.0.0.1:{self._port}"
 
     def start(self) -> None:
-        """Start it. Returns once it is ready; raises RuntimeError if it ends."""
+        """Start the broker. Returns once it is ready; raises RuntimeError if it ends."""
         self._process = self._java(
             "broker", "org.apache.pulsar.PulsarBrokerStarter", "-c", str(self._home / "broker.conf")
         )
@@ -143,13 +143,13 @@ class Broker:
         await_that(lambda: self.asked("GET", "brokers/ready") is not None, _START_SECONDS, "the broker's readiness")
 
     def stop(self, how: signal.Signals) -> None:
-        """Send it this signal, and wait for its end."""
+        """Send the broker this signal, and wait for its end."""
         assert self._process is not None
         self._process.send_signal(how)
         self._process.wait(120)
 
     def asked(self, method: str, path: str) -> str | None:
-        """What the broker's admin interface answers; None if it refuses or does not answer."""
+        """The response of the broker's admin interface; None if it refuses or does not answer."""
         request = urllib.request.Request(f"http://127.0.0.1:{self._web_port}/admin/v2/{path}", method=method)
         try:
             with urllib.request.urlopen(request, timeout=120) as answer:
@@ -159,7 +159,7 @@ class Broker:
         return said
 
     def ledgers(self, topic: str) -> list[int]:
-        """The ledgers that a topic's messages are in, as the broker says. Raises RuntimeError if it does not say it."""
+        """The ledgers of a topic's messages, from the broker. Raises RuntimeError if it does not list them."""
         told = self.asked("GET", f"persistent/public/default/{topic}/internalStats")
         if told is None:
             raise RuntimeError(f"the broker does not tell the ledgers of {topic}")
@@ -171,7 +171,7 @@ class Broker:
             raise RuntimeError(f"the broker did not delete {topic}")
 
     def judge(self, *words: object) -> Judge:
-        """Begin one of the commands of ``Messages.java``, with a topic by its short name."""
+        """Begin a command of ``Messages.java``, with a topic by its short name."""
         command, topic, *rest = map(str, words)
         with open(self._home / f"{command}-{topic}.out", "ab") as said:
             process = subprocess.Popen(
@@ -200,25 +200,25 @@ class Broker:
 
 
 class Judge:
-    """One command of ``Messages.java`` under way."""
+    """A running command of ``Messages.java``."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
         self._process, self._output = process, Output(process.stdout)
 
     def end(self) -> None:
-        """Kill it, if it has not ended."""
+        """Kill the command, if it has not ended."""
         assert self._process.stdout is not None
         self._process.kill()
         self._process.wait(60)
-        # Its last lines are read by a thread.
+        # A thread reads its last lines.
         await_that(lambda: self._output.over, what="the end of the output")
         self._process.stdout.close()
 
     def wait_for(self, pattern: str, seconds: float = 600.0) -> str:
-        """The line that it says, from here on. Raises AssertionError if it ends before, or does not say it in time."""
+        """The next line that matches. Raises AssertionError if the command ends first, or the line does not come in time."""
         return self._output.wait_for(pattern, seconds).string.strip()
 
     def verdict(self, seconds: float = 600.0) -> str:
-        """What it says at its end. Raises AssertionError if it does not end well."""
+        """The verdict at the end of the command. Raises AssertionError if the command fails."""
         return self.wait_for("^ok ", seconds).removeprefix("ok ")

@@ -1,17 +1,18 @@
-"""What is tried with a Pulsar broker on Bookspark's bookies, and what has to hold.
+"""A Pulsar broker on Bookspark's bookies, while both are killed and restarted.
 
-Law: nothing is looked at through Pulsar alone that can be looked at in the bookies too. Messages are produced and followed while
+Law: each check that is possible at the bookies is made there too, not only through Pulsar. Messages are produced and followed
+while
 
 ==========  =======================================================================
 at 15 %     the broker is killed (SIGKILL) and started again
-at 35 %     a bookie is killed, with the ledger open that it has a copy of
+at 35 %     a bookie with a copy of the open ledger is killed
 at 55 %     the broker is stopped cleanly and started again, while the bookie is dead
 at 75 %     the bookie is started again
 ==========  =======================================================================
 
-Then each message is read once and in order: by a reader of Pulsar's, whose broker asks the bookies, and by Bookspark's client
-from the ledgers of the topic. Before that the broker is killed once more, so that it has recovered and closed the last ledger.
-At last the topic is deleted: its ledgers are gone from the metadata, and the bookies' disks get their bytes back, while another
+Then each message is read once and in order: by Pulsar's reader, whose broker asks the bookies, and by Bookspark's client from
+the ledgers of the topic. Before that the broker is killed once more, so that it has recovered and closed the last ledger. At
+last the topic is deleted: its ledgers are gone from the metadata, and the bookies' disks get their bytes back, while another
 topic of batched messages stays whole.
 """
 
@@ -35,11 +36,11 @@ from tests.system.peers.pulsar.broker import Broker, class_path
 BOOKIES, COPIES = 4, 3
 _GIVEN_BACK_SECONDS = 240.0
 _LOG_BYTES = 2 << 20
-"""The length of a bookie's logs. The one that is written to may keep what was deleted."""
+"""The length of a bookie's logs. The current log may keep deleted entries."""
 
 
 class Told(NamedTuple):
-    """One line of what was seen."""
+    """One line of observations."""
 
     what: str
     seen: str
@@ -67,8 +68,7 @@ def a_broker(home: Path) -> Iterator[tuple[LocalCluster, Broker]]:
 
 
 def tried(cluster: LocalCluster, broker: Broker, count: int, size: int, tell: Callable[[Told], None]) -> None:
-    """Produce ``count`` messages of ``size`` bytes with all the troubles, and check. Raises AssertionError at the first thing
-    that does not hold."""
+    """Produce ``count`` messages of ``size`` bytes under all faults, and check. Raises AssertionError at the first violation."""
     begun = time.monotonic()
 
     def step(what: str, seen: str = "") -> None:
@@ -125,7 +125,7 @@ def tried(cluster: LocalCluster, broker: Broker, count: int, size: int, tell: Ca
 
 
 def read_by_bookspark(client: BookKeeper, ledgers: list[int], count: int, size: int) -> str:
-    """Read the topic's ledgers, and find each message's number in its entry. Raises AssertionError."""
+    """Read the topic's ledgers, and check each message's number in its entry. Raises AssertionError."""
     expected, again = 0, 0
     for ledger_id in ledgers:
         with client.open_ledger_no_recovery(ledger_id) as reader:
@@ -142,7 +142,7 @@ def read_by_bookspark(client: BookKeeper, ledgers: list[int], count: int, size: 
 
 
 def bytes_of(cluster: LocalCluster) -> int:
-    """How many bytes the bookies' files take."""
+    """The number of bytes that the bookies' files take."""
     return sum(
         path.stat().st_blocks * 512
         for bookie in cluster.bookies

@@ -1,6 +1,6 @@
 """``scripts/peers rounds --rounds N --seed S``: BookKeeper's client and ours in turns (``bookkeeper.rounds``).
 
-It goes on after a round that went wrong, and prints it: the seed and the number make it again. A bookie is a process of its own.
+It continues after a failed round, and prints it: the seed and the number reproduce it. Each bookie is a process of its own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ROUNDS_A_CLUSTER = 100
 
 
 def main(arguments: list[str]) -> int:
-    """Returns the exit status: 0 if every round went well."""
+    """Returns the exit status: 0 if every round succeeded."""
     parser = argparse.ArgumentParser("scripts/peers rounds", description=__doc__)
     parser.add_argument("--rounds", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _of_a_cluster(numbers: range, seed: int, keep: Path | None) -> int:
-    """Play these rounds on a new cluster; returns how many went wrong."""
+    """Play these rounds on a new cluster; returns the number of failed rounds."""
     wrong = 0
     with ExitStack() as stack:
         if keep is None:
