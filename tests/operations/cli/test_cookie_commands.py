@@ -127,9 +127,8 @@ def test_cookie_lost_by_the_metadata_store_is_restored_by_the_advised_command(bo
     assert found is not None
     store.delete_cookie(bookie, found.version)
     store.close()
-    (
-        host.directories[0] / "entries"
-    ).touch()  # With a file in it, the directory does not look like an interrupted first boot.
+    # With a file in it, the directory does not look like an interrupted first boot.
+    (host.directories[0] / "entries").touch()
     assert run_advice(bookspark, host.refused()).status == 0
     (host.directories[0] / "entries").unlink()
     assert host.start() == bookie

@@ -1,6 +1,7 @@
 """Every option and argument of every command and job gets wrong values, chosen by its declared type.
 
-The commands' own code never runs: a value that reaches it was not refused."""
+The commands' own code never runs: a value that reaches it was not refused.
+"""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from tests.operations.cli.conftest import Run
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
-    """The cluster's store, in which a job looks after ``bookie-a``."""
+    """The cluster's store, with a job that supervises ``bookie-a``."""
     store = MemoryStore()
     monkeypatch.setattr(zookeeper_store, "ZooKeeperStore", lambda _: store.another())
     write_service(store, "service", ServiceRecord("run"))
