@@ -33,8 +33,8 @@ from tests.ports import free_port
 
 GONE_SECONDS = 120.0
 COMMAND_SECONDS = SECONDS_MAX
+# Commands that run until they are stopped.
 _STAYS = ("bookie run", "autorecovery run")
-"""Commands that run until they are told to end."""
 
 
 class Ran(NamedTuple):
