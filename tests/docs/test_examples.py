@@ -39,7 +39,7 @@ def test_scenario_on_the_testing_page_runs():
     exec(scenario, {})
 
 
-def test_on_the_testing_page_passes(faulty_cluster):
+def test_example_test_on_the_testing_page_passes(faulty_cluster):
     (test,) = (block for path, block in BLOCKS if "faulty_cluster.wire.park" in block)
     names = {"Kind": Kind}
     exec(test, names)
