@@ -27,7 +27,7 @@ _LOOK_SECONDS = 0.001
 
 
 def _calls_the_package(thread: int) -> bool:
-    """Whether the thread with this id is in a function of the package, or in a call from one."""
+    """Whether the thread with this id is in a function of the package, or in a call from such a function."""
     frame = sys._current_frames().get(thread)
     while frame is not None and not frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back

@@ -152,8 +152,8 @@ def test_search_finds_a_recoverer_that_ignores_acks_waiting_for_a_sync(monkeypat
         (LedgerWriter, MetadataWritten, CHANGES),
     ],
 )
-def test_story_of_an_endless_wait_is_at_most_20_percent_longer_than_the_shortest(monkeypatch, machine, event, options):
-    """Once, such stories were only shrunk and not replaced by a searched one: recoveries took up to 31 steps."""
+def test_story_of_an_endless_wait_is_hardly_longer_than_the_shortest(monkeypatch, machine, event, options):
+    """Once, such stories were only shrunk, without a search for a shorter one: recoveries took up to 31 steps."""
     monkeypatch.setattr(machine, "step", ignoring(machine, event))
     known = Exhaustive(options, invariant=INVARIANT).run(200_000)
     failure = RandomSchedules({"accept_loss": False, "readers": 0}).run(2000, 2000).failure

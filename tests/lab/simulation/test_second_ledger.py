@@ -93,7 +93,7 @@ def note_of_the_first_collection(before, collected):
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_mark_or_note_for_only_one_of_two_ledgers_is_found_with_two(monkeypatch, name, wrong, given, first):
-    """``first``: a seed some schedules before one that finds the fault today."""
+    """``first``: a seed some schedules before the seed that finds the fault today."""
     monkeypatch.setattr(f"bookspark.lab.simulation.bookie.{name}", wrong)
     violation = found(given, second_ledger=True, schedules=MANY, first=first)
     assert violation is not None

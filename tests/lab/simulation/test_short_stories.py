@@ -1,4 +1,4 @@
-"""A violation of a random schedule is told by a shortest story, and a failing machine is a violation too."""
+"""A violation of a random schedule is reported with a shortest story, and a failing machine is a violation too."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ def test_two_trees_are_measured_in_turns_each_with_its_own_code(tmp_path: Path) 
             trees.against(tree, wrong, [Turn.SYNCED], 1, 1.0, None)
 
 
-def test_row_shows_the_entry_count_of_the_run_and_not_of_a_full_run() -> None:
+def test_row_shows_the_entry_count_of_its_run() -> None:
     line = {"label": "L11", "entries": 5000, "idle_bytes": 1e6, "resident_bytes": 2e6}
     (_, row) = table([line | {"system": "bookspark"}, line | {"system": "bookkeeper"}]).splitlines()[2:]
     assert "that took 5,000 entries" in row
