@@ -13,7 +13,7 @@ def openssl(*arguments):
 
 
 class Authority:
-    """A CA, and what it signs: ``certificate(name, host)`` is a PEM file with a key and a certificate for that address."""
+    """A CA; ``certificate(name, host)`` is a PEM file with a key and a signed certificate for that address."""
 
     def __init__(self, directory):
         self._directory = directory

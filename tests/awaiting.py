@@ -1,7 +1,7 @@
-"""Waiting for what other threads and processes bring about: the only place of the tests where time is slept away.
+"""Waiting for other threads and processes: the only module of the tests that sleeps.
 
-Law: a wait ends as soon as its condition holds, and fails with what it waited for. A deadline is there to end a test that would
-hang, so it is far above what a machine under load needs; no test tells by it how fast something is.
+Law: a wait ends as soon as its condition holds, and fails with the name of the awaited state. A deadline only ends a test
+that would hang, so it is far above the time that a loaded machine needs; no test measures speed by it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def await_that(
     what: str | Callable[[], object] = "",
     despite: type[Exception] | tuple[()] = (),
 ) -> Found:
-    """Look at ``condition`` again and again, and return its value once it is true. Fails after ``seconds``; ``what`` says what
-    was waited for. An error of the kind ``despite`` is "not yet", as from a server that is being started."""
+    """Poll ``condition`` and return its value once it is true. Fails after ``seconds``; ``what`` names the awaited state.
+    An error of the kind ``despite`` counts as "not yet", as from a server that is starting."""
     deadline, pause = time.monotonic() + seconds, _LOOK_SECONDS
     while True:
         failed: Exception | None = None
@@ -42,7 +42,7 @@ def await_that(
 
 
 class Changes:
-    """A callback that counts changes, and waits for them: a condition is looked at only after a change."""
+    """A callback that counts its calls and waits for them: a condition is checked only after a call."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -54,12 +54,12 @@ class Changes:
             self._told.notify_all()
 
     def wait(self, count: int = 1, seconds: float = SECONDS_MAX) -> None:
-        """Wait until this object was called ``count`` times since it was made."""
+        """Wait until this object has been called ``count`` times since its creation."""
         with self._told:
             assert self._told.wait_for(lambda: self.count >= count, seconds), f"{self.count} calls, not {count}"
 
     def await_that(self, condition: Callable[[], Found], seconds: float = SECONDS_MAX) -> Found:
-        """Like the function, but ``condition`` is looked at once, and then after each call only."""
+        """Like the function, but check ``condition`` only once at first and then after each call."""
         deadline, seen = time.monotonic() + seconds, -1
         while not (found := condition()):
             with self._told:
@@ -70,8 +70,8 @@ class Changes:
 
 
 def stays(condition: Callable[[], object], seconds: float) -> None:
-    """Look at ``condition`` for ``seconds``, and fail if it is ever false. This is for tests that nothing happens, which can't be
-    awaited."""
+    """Poll ``condition`` for ``seconds``, and fail if it is ever false. For tests that nothing happens, since a non-event
+    can't be awaited."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         assert condition(), "it did not stay so"
@@ -79,5 +79,5 @@ def stays(condition: Callable[[], object], seconds: float) -> None:
 
 
 def time_passes(seconds: float) -> None:
-    """Do nothing, where time is what the test is about: a fault at a random moment, a task that hangs, a timer that is due."""
+    """Sleep, in tests about time itself: a fault at a random moment, a task that hangs, a timer that is due."""
     time.sleep(seconds)

@@ -1,4 +1,4 @@
-"""The wall clock of the test's process, for tests in which two of its times are compared."""
+"""The wall clock of the test process, for tests that compare two of its times."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bookspark.store.metadata.autorecovery.underreplication_tasks import Underre
 
 
 def keep_steady(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From here on it goes as the process's steady clock does, whoever sets the machine's meanwhile."""
+    """Let the wall clock follow the steady clock from here on, even if the machine's clock is set."""
     ahead_ns = time.time_ns() - time.monotonic_ns()
 
     def time_ns() -> int:

@@ -1,4 +1,4 @@
-"""Fixtures that tests of all layers share, and how ``pytest -n`` spreads them over its workers."""
+"""Fixtures for the tests of all layers, the choice of tests, and their distribution over the workers of ``pytest -n``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.promises import judges_a_promise
 
 pytest_plugins = ["bookspark.testing.plugin", "tests.reporting", "tests.spark.fixtures"]
 
-# All servers that tests start listen on loopback, also those of Spark in its own processes.
+# All servers started by tests listen on loopback, including those of Spark in its own processes.
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 spark_classes.use()
 zygote.use()
@@ -32,8 +32,8 @@ settings.load_profile("bookspark")
 
 
 def _give_zookeeper_time() -> None:
-    """A busy machine takes longer than a call may in production. Sessions keep their length: tests wait for the ends of those of
-    processes that were killed."""
+    """A busy machine needs more time than a call may take in production. Session timeouts stay as they are: tests wait for
+    the sessions of killed processes to end."""
     init, bookkeeper = ZooKeeperStore.__init__, LocalCluster.bookkeeper
     init.__defaults__ = (ZOOKEEPER_SECONDS,)
     init.__kwdefaults__["start_timeout_seconds"] = ZOOKEEPER_SECONDS
@@ -59,12 +59,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def _left_out(config: pytest.Config) -> list[str]:
-    """The marks of tests that are run only if their module is named."""
+    """The marks of tests that run only if their module is named."""
     return [] if config.option.release else ["release"] if config.option.all else ["release", "acceptance"]
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Without ``--all`` or ``--release`` the acceptance tests are run only if they are named."""
+    """Without ``--all`` or ``--release``, collect the acceptance tests only if they are named."""
     if collection_path != ACCEPTANCE or "acceptance" not in _left_out(config):
         return None
     named = (config.invocation_params.dir / arg.partition("::")[0] for arg in config.args)
@@ -85,8 +85,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """The number of workers for ``-n auto``: two for each core, because the tests wait more than they compute; none for a few
-    modules, which take less time than the workers' start."""
+    """The number of workers for ``-n auto``: two for each core, because the tests wait more than they compute; none for a
+    few modules, which run faster than the workers start."""
     if len(config.args) <= FEW_MODULES and all(arg.partition("::")[0].endswith(".py") for arg in config.args):
         return 0
     return min(2 * len(os.sched_getaffinity(0)), WORKERS_MAX)
@@ -94,7 +94,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """The scheduler of ``scheduling``, unless ``--dist`` chooses another one."""
+    """The scheduler of ``scheduling``, unless ``--dist`` chooses another."""
     if config.option.dist != "load":
         return None
     from tests.scheduling import ByModule
@@ -104,10 +104,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
 @pytest.fixture(scope="module", autouse=True)
 def _no_session_outlives_its_module() -> Iterator[None]:
-    """A kazoo client that nobody closed looks for its ZooKeeper for ever, and takes numbers of the ``random`` of later tests; so
-    does the thread that tells for a reader that nobody closed, once it comes to tell.
+    """An unclosed kazoo client searches for its ZooKeeper for ever and draws numbers from the ``random`` of later tests;
+    so does the reporting thread of an unclosed reader, once it reports.
 
-    What an earlier module left behind is that module's failure, and not this one's."""
+    Threads left by an earlier module are that module's failure, not this one's.
+    """
     before = _connecting_threads()
     yield
     if _connecting_threads() - before:
@@ -125,14 +126,14 @@ def _connecting_threads() -> set[threading.Thread]:
 
 @pytest.fixture(scope="session")
 def zookeeper(bookspark_zookeeper: EmbeddedZooKeeper) -> EmbeddedZooKeeper:
-    """A ZooKeeper for all tests of this process. Tests don't stop it, and keep apart by ``chroot``."""
+    """A ZooKeeper for all tests of this process. Tests must not stop it; each has a ``chroot`` of its own."""
     return bookspark_zookeeper
 
 
 @pytest.fixture(scope="session")
 def new_chroot(zookeeper: EmbeddedZooKeeper) -> Callable[[], str]:
-    """Makes connection strings of new clusters: ``127.0.0.1:port/…``. A cluster on one of them starts in a second less than with
-    a ZooKeeper of its own."""
+    """Makes connection strings of new clusters: ``127.0.0.1:port/…``. A cluster on such a chroot starts in a second less
+    than with a ZooKeeper of its own."""
     return lambda: f"{zookeeper.connection_string}/tests/{uuid.uuid4().hex}"
 
 

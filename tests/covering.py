@@ -1,8 +1,9 @@
-"""``scripts/coverage [ARGUMENTS OF PYTEST]``: lines and branches of the product that the tests reach, in all of their processes.
+"""``scripts/coverage [ARGUMENTS OF PYTEST]``: lines and branches of the product that the tests reach, in all of their
+processes.
 
-Prints a table by package. The data stay in ``.cache/coverage/data`` with the tests that reach each line, for ``scripts/mutants``:
-a test's id, or ``processes|MODULE`` for a process that a module of tests started. As a plugin of pytest, this module keeps these
-names.
+Prints a table by package. The data stay in ``.cache/coverage/data`` with the tests that reach each line, for
+``scripts/mutants``: a test's id, or ``processes|MODULE`` for a process that a module of tests started. As a pytest plugin,
+this module records these names.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def pytest_configure() -> None:
 
 
 def _leave_to_parent() -> None:
-    """A child that a test forks measures nothing: it would close the database of its parent's data, and damage it."""
+    """A child forked by a test measures nothing: it would close the database of its parent's data, and damage it."""
     if (running := coverage.Coverage.current()) is not None:
         running.stop()
         running.save = lambda: None  # type: ignore[method-assign]
@@ -67,7 +68,7 @@ def main(arguments: list[str]) -> int:
 
 
 def table(measured: coverage.Coverage) -> str:
-    """A Markdown table: for each package, lines and branches that there are, and the part of both that was reached."""
+    """A Markdown table: lines and branches of each package, and the reached part of both."""
     with tempfile.NamedTemporaryFile() as report:
         measured.json_report(outfile=report.name)
         files = json.load(report)["files"]

@@ -1,11 +1,11 @@
-"""``bookspark`` for pages of the manual, forked from a process that has imported it, instead of started from nothing.
+"""``bookspark`` for pages of the manual, forked from a process that has imported it, instead of started as a new process.
 
-A page has dozens of commands, and most of each is imports. Law: the forked process runs the command as any other, with its own
-arguments, environment, folder, descriptors and exit status. What serves until it is ended is started from nothing, so that
-signals reach it.
+A page has dozens of commands, and imports take most of the time of each. Law: the forked process runs the command like any
+other, with its own arguments, environment, folder, descriptors and exit status. Commands that serve until they are stopped
+are started as new processes, so that signals reach them.
 
-``folder()`` has a program ``bookspark``, which hands its arguments and descriptors to that process and waits for the exit status.
-``python -m tests.forked_commands SOCKET`` is that process; it ends when its input does.
+``folder()`` has a program ``bookspark``, which sends its arguments and descriptors to that process and waits for the exit
+status. ``python -m tests.forked_commands SOCKET`` is that process; it ends when its input does.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from typing import Any
 
 import typer
 
+# A command with one of these words serves until it is stopped.
 SERVES = "chaos", "console", "local", "run", "top"
-"""A command with one of these words."""
 _LEFT_OUT = "bench", "console", "demo", "jobs", "simulation", "spark", "testing"
 _PROGRAM = """#!{python} -IS
 import json, os, socket, sys
@@ -50,7 +50,7 @@ sys.exit(int.from_bytes(status, "big") if status else "the process that runs com
 
 @cache
 def folder() -> str:
-    """For PATH, before the folder of the real ``bookspark``."""
+    """A folder for PATH, before the folder of the real ``bookspark``."""
     made = Path(tempfile.mkdtemp(prefix="bookspark-commands-"))
     place, real = str(made / "socket"), str(Path(sys.executable).with_name("bookspark"))
     program = made / "bookspark"
@@ -76,7 +76,7 @@ def _end(server: subprocess.Popen[bytes], made: Path, owner: int) -> None:
 
 
 def serve(listening: socket.socket) -> None:
-    """Run what is asked for, each command in a process of its own."""
+    """Run the requested commands, each in a process of its own."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     gc.freeze()
     while True:
@@ -98,7 +98,7 @@ def serve(listening: socket.socket) -> None:
 
 
 def _wait_for_child(asked: socket.socket) -> None:
-    """Fork, and tell the child's end. Returns in the child."""
+    """Fork, and report the child's exit status. Returns in the child."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     child = os.fork()
     if child == 0:
@@ -106,13 +106,13 @@ def _wait_for_child(asked: socket.socket) -> None:
         return
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
-    with suppress(OSError):  # nobody listens any more
+    with suppress(OSError):  # the client has gone
         asked.sendall((code if code >= 0 else 128 - code).to_bytes(8, "big"))
     os._exit(0)
 
 
 def _become(asked: dict[str, Any], descriptors: list[int]) -> None:
-    """What ``exec`` would have changed."""
+    """Make the changes that ``exec`` would have made."""
     os.chdir(asked["folder"])
     for target, descriptor in enumerate(descriptors):
         os.dup2(descriptor, target)
@@ -122,11 +122,12 @@ def _become(asked: dict[str, Any], descriptors: list[int]) -> None:
     os.environ.clear()
     os.environ.update(asked["environment"])
     sys.argv = asked["arguments"]
-    sys.modules["__main__"].__package__ = None  # else a command is told to be ``python -m``
+    sys.modules["__main__"].__package__ = None  # else a command's usage says ``python -m``
 
 
 def _import_all() -> None:
-    """And make the command of all commands, which typer makes for each call and which takes longer than most of them."""
+    """Import the product, and build the tree of all commands, which typer builds for each call and which takes longer than
+    most of them."""
     import bookspark.operations.cli.main
 
     importlib.import_module("pydantic").TypeAdapter(int)  # typer imports it for the first argument

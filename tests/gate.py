@@ -1,14 +1,14 @@
-"""``scripts/test``: the checks, the tests, and a second try for the few that failed.
+"""``scripts/test``: the checks, the tests, and a second try for a few failed tests.
 
     scripts/test                                  all but tests/system/acceptance and tests with the mark of that name
     scripts/test --all                            all but tests with the mark release
     scripts/test --release                        all
-    scripts/test bookspark/store/bookie/disk/index.py   the tests that belong to a file or folder, with no check before
+    scripts/test bookspark/store/bookie/disk/index.py   the tests that belong to a file or folder, without the checks
     scripts/test tests/x/test_y.py -k name        any paths and arguments of pytest
 
-A test that failed in a whole run is tried once more, alone, after all others. If each one passes then, the run ends well: its
-last lines name them, and so does ``SECOND_TRIES``, which is the list to work from. Law: a test with the mark ``promise``
-(``tests.promises``) is never tried again, and no test is if more than ``SECOND_TRIES_MAX`` failed.
+A test that failed in a whole run is tried once more, alone, after all others. If each of them passes then, the run
+succeeds: its last lines name them, and so does ``SECOND_TRIES``, the list of tests to fix. Law: a test with the mark
+``promise`` (``tests.promises``) is never tried again, and no test is if more than ``SECOND_TRIES_MAX`` failed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CHECKS = (
     ("ruff", "format", "--check", "."),
     ("mypy",),
     ("lint-imports",),
-    ("python", "-m", "tests.spark_classes"),  # no check: an archive with which later JVMs start faster
+    ("python", "-m", "tests.spark_classes"),  # no check: an archive that makes later JVMs start faster
 )
 _PYTEST = (sys.executable, "-m", "pytest")
 _WITH_VALUE = ("-k", "-m", "-n", "-p", "-W", "-o", "-c")  # options of pytest whose value could be the name of a folder
@@ -64,7 +64,7 @@ def _is_path(argument: str) -> bool:
 
 
 def _failed_checks() -> list[tuple[str, ...]]:
-    """Run the checks side by side, and print what each of the failed ones says in one piece."""
+    """Run the checks concurrently, and print the output of each failed check in one piece."""
 
     def failed(check: tuple[str, ...]) -> bool:
         ran = subprocess.run(check, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
@@ -81,7 +81,7 @@ def _run(*arguments: str) -> int:
 
 
 def second_tries(failures: list[dict[str, Any]]) -> int:
-    """Try each failed test once more, alone, and say so. Returns the exit status of the whole run."""
+    """Try each failed test once more, alone, and report it. Returns the exit status of the whole run."""
     final = [failure for failure in failures if failure["final"]]
     if final or len(failures) > SECOND_TRIES_MAX or not failures:
         for failure in final:
@@ -107,9 +107,9 @@ def second_tries(failures: list[dict[str, Any]]) -> int:
 
 
 def belonging(path: str) -> list[str]:
-    """The paths to give to pytest for a file or folder. A path of tests stands as it is. A path of the product gives the modules
-    of tests that import it: those of its name, else those in the deepest folder of tests that mirrors its place, else all.
-    Raises LookupError if no test imports it."""
+    """The paths for pytest that belong to a file or folder. A path of tests is returned unchanged. A path of the product
+    gives the test modules that import it: those of its name, else those in the deepest test folder that mirrors its
+    place, else all. Raises LookupError if no test imports it."""
     relative = (ROOT / path.partition("::")[0]).resolve().relative_to(ROOT)
     if relative.parts[0] == "tests":
         return [path]
@@ -132,7 +132,7 @@ def _modules(place: Path) -> Iterable[Path]:
 
 
 def _imported(file: Path, wanted: Iterable[str]) -> frozenset[str]:
-    """The product's modules that a module imports, by dotted name; none if its text has no name of a wanted one."""
+    """The product's modules that a module imports, by dotted name; none if its text contains no wanted name."""
     text = file.read_text("utf-8")
     if not any(module.rpartition(".")[2] in text for module in wanted):
         return frozenset()

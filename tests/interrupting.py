@@ -1,4 +1,5 @@
-"""A signal handler at each point of a call where CPython lets signals in: behind calls, at starts of functions, at jumps back."""
+"""Runs a signal handler at each point of a call where CPython handles signals: after calls, at starts of functions, at
+backward jumps."""
 
 from __future__ import annotations
 
@@ -11,12 +12,12 @@ from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 _parse: Any = dis._parse_exception_table  # type: ignore[attr-defined]
+# After these instructions CPython checks for signals.
 _LOOKS = frozenset(dis.opmap[name] for name in ("CALL", "CALL_FUNCTION_EX", "JUMP_BACKWARD", "RESUME"))
-"""After these instructions CPython looks whether a signal came."""
 
 
 def _handlers(code: CodeType) -> Callable[[int], int | None]:
-    """Where an exception of an instruction goes on; None: it leaves the function."""
+    """The target of an exception raised by an instruction; None: it leaves the function."""
     entries = _parse(code)
     return lambda place: next((one.target for one in entries if one.start <= place < one.end), None)
 
@@ -25,11 +26,13 @@ def _handlers(code: CodeType) -> Callable[[int], int | None]:
 def interrupted(
     point: int, handler: Callable[[], object], module: ModuleType, raises: bool = False
 ) -> Iterator[list[str]]:
-    """Call ``handler`` once, at the ``point``-th such point (from 1) that this thread comes to in the code of ``module``, or
-    of a package. Gives a list, which has the point's place in the code once it was reached.
+    """Call ``handler`` once, at the ``point``-th such point (from 1) of this thread in the code of ``module``, or of a
+    package. Yields a list, which holds the point's place in the code once it was reached.
 
-    ``raises``: the handler raises. What a signal's handler raises comes from the call before the point, and this one's from what
-    follows it; points between which a ``try`` ends are passed over, because there that is not the same."""
+    ``raises``: the handler raises. The exception of a real signal handler comes from the call before the point, that of
+    ``handler`` from the instruction after it; a point where a ``try`` ends in between is skipped, because there the two
+    differ.
+    """
     assert module.__file__ is not None
     source = Path(module.__file__)
     code = str(source.parent) + "/" if source.name == "__init__.py" else str(source)

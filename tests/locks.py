@@ -1,4 +1,4 @@
-"""Does a call hold its lock? Seen from another thread that holds it, without a look at the clock."""
+"""Checks whether a call takes a lock, from another thread that holds it, without a clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SECONDS_MAX = SECONDS_MAX
 
 
 class _Asked:
-    """A lock, or a condition, that tells when somebody is about to take it."""
+    """A lock or condition that reports each attempt to take it."""
 
     def __init__(self, lock: Any, tell: Callable[[], None]) -> None:
         self._lock = lock
@@ -33,8 +33,8 @@ class _Asked:
 
 @contextmanager
 def meanwhile(owner: Any, name: str, call: Callable[[], object]) -> Iterator[bool]:
-    """``call()`` in another thread, which has got as far as it can when the block begins: it waits for ``owner``'s lock ``name``
-    (True), or is over (False). Whoever holds the lock has to release it within the block; the call has ended after it."""
+    """Run ``call()`` in another thread until it waits for the lock ``name`` of ``owner`` (True) or has returned (False);
+    then the block begins. The holder of the lock must release it within the block; the call has ended after it."""
     told: SimpleQueue[bool] = SimpleQueue()
     lock = getattr(owner, name)
     setattr(owner, name, _Asked(lock, lambda: told.put(True)))
@@ -56,7 +56,7 @@ def meanwhile(owner: Any, name: str, call: Callable[[], object]) -> Iterator[boo
 
 
 def waits_for(owner: Any, name: str, call: Callable[[], object]) -> bool:
-    """Does the call wait while another thread holds the lock ``name`` of ``owner``?"""
+    """Whether the call waits while another thread holds the lock ``name`` of ``owner``."""
     lock = getattr(owner, name)
     lock.acquire()
     with meanwhile(owner, name, call) as waited:

@@ -1,4 +1,4 @@
-"""A cluster into which an older copy of ZooKeeper's data was put back."""
+"""A cluster whose ZooKeeper data was replaced by an older copy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OLD = [b"old %d" % number for number in range(30)]
 
 
 def written(bookkeeper: BookKeeper, entries: list[bytes], ledgers: int = 1) -> list[int]:
-    """The ids of new ledgers with these entries, closed, on two bookies."""
+    """The ids of new closed ledgers with these entries, on two bookies."""
     made = []
     for _ in range(ledgers):
         with bookkeeper.create_ledger(2, 2, 2) as ledger:
@@ -27,7 +27,7 @@ def written(bookkeeper: BookKeeper, entries: list[bytes], ledgers: int = 1) -> l
 def set_back(
     place: Path, forgotten: int = 3, *, autorecovery: bool = False
 ) -> Iterator[tuple[LocalCluster, int, list[int]]]:
-    """The cluster, a ledger that its ZooKeeper knows, and so many that it has forgotten."""
+    """The cluster, a ledger that its ZooKeeper knows, and ``forgotten`` ledgers that the older copy lacks."""
     cluster = LocalCluster(2, place, autorecovery=autorecovery, gc_wait_time_seconds=3600)
     data, copy = place / "zookeeper" / "data", place / "copy"
     with cluster:

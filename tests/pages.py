@@ -1,9 +1,9 @@
-"""Pages of the manual, run as they are written.
+"""Runs pages of the manual as they are written.
 
-All blocks of a page are one script of bash, in a folder of its own. Its Python blocks are one program, run where the first of
-them stands (``script_of``). Pages whose Python is one session of Spark are one program with the blocks of bash in their places
-(``session_of``). A block that has the commands of another page's is run there alone (``tests.docs.blocks``). A cluster of four
-bookies and an autorecovery process runs beside, started as the tutorial says.
+All blocks of a page become one bash script, in a folder of its own. Its Python blocks are one program, run at the place of
+the first (``script_of``). Pages whose Python is one Spark session become one program with the bash blocks in their places
+(``session_of``). A block with the same commands as another page runs only there (``tests.docs.blocks``). A cluster of four
+bookies and an autorecovery process runs beside the script, started as the tutorial says.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ from tests.docs.blocks import AGAIN
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 LOCAL = ("local", "--bookies", "4", "--autorecovery", "--directory")
+# The directory of the tutorial's cluster. The tutorial kills a bookie by this path in its command line, so other clusters
+# have another.
 TUTORIAL = "first-cluster"
-"""The directory of the tutorial's cluster, of which it kills a bookie by the path in its command line: so others have another."""
 SECONDS_MAX = 1200
 _BIN = Path(sys.executable).parent
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def blocks_of(page: str) -> list[tuple[str, str]]:
-    """Language and text of the blocks of ``page`` (a path below docs/), without pictures and what is run elsewhere. Raises
-    AssertionError if one is in a language that is not run here."""
+    """Language and text of the blocks of ``page`` (a path below docs/), without pictures and blocks run elsewhere. Raises
+    AssertionError for a block in another language."""
     blocks = [(language, code) for language, code in _BLOCK.findall((DOCS / page).read_text()) if language != "text"]
     assert {language for language, _ in blocks} <= {"bash", "python"}, blocks
     again = tuple(AGAIN.get(f"docs/{page}", ()))
@@ -44,7 +45,7 @@ def blocks_of(page: str) -> list[tuple[str, str]]:
 
 
 def script_of(page: str, before: str = "") -> str:
-    """The blocks of ``page`` (a path below docs/) as one script. ``before``: what the page takes for given, in Python."""
+    """The blocks of ``page`` (a path below docs/) as one script. ``before``: the page's preconditions, in Python."""
     blocks = blocks_of(page)
     program = "\n".join([before, *(code for language, code in blocks if language == "python")])
     lines, written = ["set -euo pipefail"], False
@@ -89,9 +90,9 @@ _STARTS_SPARK = re.compile(r"(bookspark (snapshot|audit) .*\n)+")
 
 
 def session_of(pages: Mapping[str, str]) -> str:
-    """The blocks of ``pages`` (paths below docs/) as a script, which is one Python program: Python blocks are one session, and
-    those of bash are run where they stand. Snapshots and audits get this session instead of a Spark of their own, which those of
-    the README start. By page: what it takes for given."""
+    """The blocks of ``pages`` (paths below docs/) as a script with one Python program: Python blocks are one session, and
+    bash blocks run in their places. Snapshots and audits use this session instead of a Spark of their own; those of the
+    README start Spark. Values of ``pages``: each page's preconditions, in Python."""
     lines = [_SESSION]
     for page, before in pages.items():
         lines.append(before)
@@ -104,8 +105,8 @@ def session_of(pages: Mapping[str, str]) -> str:
 
 @cache
 def small_tables() -> str:
-    """For the variable PYSPARK_SUBMIT_ARGS: settings for sessions that begin in Python. What a page sets wins. (A folder of
-    settings would be in the class path, and the JVMs have an archive for theirs: ``tests.spark_classes``.)"""
+    """A value of PYSPARK_SUBMIT_ARGS: settings for sessions that start in Python; a page's own settings win. (A folder of
+    settings would be in the class path, and break the JVMs' archive for theirs: ``tests.spark_classes``.)"""
     folder = Path(tempfile.mkdtemp(prefix="bookspark-pages-"))
     lines = [f"{name} {value}\n" for name, value in (SMALL_TABLES | {"spark.ui.enabled": "false"}).items()]
     (folder / "small-tables.conf").write_text("".join(lines))
@@ -132,7 +133,7 @@ def shell_of(zookeeper: str) -> dict[str, str]:
 
 @contextmanager
 def local_cluster(folder: Path, directory: str = "cluster") -> Iterator[dict[str, str]]:
-    """``bookspark local`` in ``folder``, with its data in ``directory``; gives the environment of a shell beside it."""
+    """Run ``bookspark local`` in ``folder``, with its data in ``directory``; yields the environment of a shell beside it."""
     with subprocess.Popen(
         [_BIN / "bookspark", *LOCAL, directory],
         cwd=folder, env=shell_of(""), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
@@ -151,8 +152,8 @@ def local_cluster(folder: Path, directory: str = "cluster") -> Iterator[dict[str
 
 
 def run(script: str, folder: Path, environment: Mapping[str, str], answers: str = "") -> str:
-    """What ``script`` prints. Raises AssertionError if it fails. What it left in the background is ended. ``answers``: what its
-    reader types, when he is asked."""
+    """The output of ``script``. Raises AssertionError if it fails. Its background processes are ended. ``answers``: the
+    reader's answers to questions."""
     (folder / "page.sh").write_text(script)
     with subprocess.Popen(
         ["bash", "page.sh"], cwd=folder, env=dict(environment), stdin=subprocess.PIPE, stdout=subprocess.PIPE,

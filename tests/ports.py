@@ -1,4 +1,4 @@
-"""Ports that nobody has, for servers that have to be told theirs."""
+"""Free ports, for servers that need a given port."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _PORT_MIN = 15_000
 
 
 def free_port() -> int:
-    """A port on 127.0.0.1 that is free, and of which the kernel gives nobody a connection's end or a server that asked for any
-    port: those are what a port that was asked for, and freed again, goes to while the server for it starts."""
+    """A free port on 127.0.0.1 outside the kernel's range of ephemeral ports: from that range, the kernel could give the
+    port to a connection or another server before the test's server starts."""
     first_local = int(_LOCAL_PORTS.read_text().split()[0]) if _LOCAL_PORTS.exists() else 32_768
     while True:
         port = random.SystemRandom().randrange(_PORT_MIN, first_local)

@@ -1,4 +1,4 @@
-"""For tests that start programs: reading their output with a deadline, and finding what they left behind."""
+"""Tools for tests that start programs: read their output with a deadline, and find processes they left."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.awaiting import SECONDS_MAX, await_that
 
 
 class Output:
-    """The lines of a program's output, read on a thread as they come."""
+    """The lines of a program's output, read on a thread as they arrive."""
 
     def __init__(self, stream: IO[str]) -> None:
         self.lines: list[str] = []
@@ -30,7 +30,7 @@ class Output:
         threading.Thread(target=self._read, args=(stream,), daemon=True).start()
 
     def wait_for(self, pattern: str, seconds: float) -> re.Match[str]:
-        """The first match in a line from here on. Fails when the output ends or the time is over."""
+        """The first match in a line from here on. Fails when the output ends or time is up."""
         deadline = time.monotonic() + seconds
         while True:
             try:
@@ -57,7 +57,7 @@ class Output:
 
 @contextlib.contextmanager
 def halted(pid: int) -> Iterator[None]:
-    """A process that stands still with all its threads (SIGSTOP), and goes on at the end."""
+    """Stop a process with all its threads (SIGSTOP), and continue it at the end."""
     process = Process.of(pid)
     assert process is not None, f"process {pid} has ended"
     os.kill(pid, signal.SIGSTOP)
@@ -75,7 +75,8 @@ def processes_about(folder: Path) -> dict[int, str]:
 
 
 def listening_off_loopback(pid: int) -> list[str]:
-    """What this process and its descendants listen on that other hosts may reach: address, port and command of each."""
+    """The listening sockets of this process and its descendants that other hosts may reach: address, port and command of
+    each."""
     found = []
     process = psutil.Process(pid)
     for each in (process, *process.children(recursive=True)):
@@ -90,7 +91,7 @@ def listening_off_loopback(pid: int) -> list[str]:
 
 
 def await_no_process(folder: Path, seconds: float = SECONDS_MAX) -> None:
-    """Wait until no process has to do with ``folder``."""
+    """Wait until no process refers to ``folder``."""
     await_that(lambda: not processes_about(folder), seconds, lambda: f"the end of {processes_about(folder)}")
 
 

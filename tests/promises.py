@@ -1,6 +1,6 @@
-"""The tests that judge a promise: whether rows or entries were lost, doubled, denied or contradicted.
+"""The tests that judge a promise: whether rows or entries were lost, duplicated, denied or contradicted.
 
-They get the mark ``promise``, and ``tests.gate`` never tries one again: if it fails once, the run fails.
+They get the mark ``promise``, and ``tests.gate`` never tries such a test again: if it fails once, the run fails.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ spark/test_lost_entries.py spark/test_lost_rows.py spark/test_offload.py spark/t
 spark/test_query_place.py spark/test_several_logs.py spark/test_sink_and_source.py spark/test_txn_versions.py
 spark/test_where_truth.py
 """
+# folders and modules
 PLACES = tuple(TESTS / place for place in _PLACES.split())
-"""Folders and modules."""
 
 
 @functools.cache

@@ -11,9 +11,9 @@ from bookspark.store.decisions.recorder import end_recording, record_into
 
 @pytest.fixture
 def record(tmp_path):
-    """The folder into which this process records until the test ends. ``end_recording`` ends it before. What waits is written at
-    the end, or where the test says so: else it would come in more chunks, the slower the machine is."""
-    # A test may have changed the methods that recording classes were made of.
+    """The folder into which this process records until the test ends, or until ``end_recording``. Waiting decisions are
+    written only then, or where the test says so; otherwise a slower machine would write more chunks."""
+    # A test may have replaced methods from which the recording classes were made.
     recording_class.cache_clear()
     folder = tmp_path / "decisions"
     with pytest.MonkeyPatch.context() as patched:

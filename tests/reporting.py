@@ -1,7 +1,7 @@
 """The plugin that reports a run: seconds, idle time and failures.
 
-It notes how long each module took (``scheduling`` starts the longest first), prints the twenty slowest ones and how much of the
-time the processor was idle, and writes the failures to the file that ``--failures`` names.
+It notes the duration of each module (``scheduling`` starts the longest first), prints the twenty slowest modules and the
+processor's idle time, and writes the failures to the file of ``--failures``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Failure(NamedTuple):
 
 
 class Report:
-    """The plugin of the process that hands out the tests, or that runs them all."""
+    """The plugin in the process that distributes the tests, or runs them all."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -83,7 +83,7 @@ class Report:
 
 
 def _idle(before: Any, after: Any) -> float:
-    """The part of the processors' time in which nothing ran, 0 to 1."""
+    """The idle part of the processors' time, 0 to 1."""
     spent = [late - early for early, late in zip(before, after, strict=True)]
     idle = after.idle - before.idle + getattr(after, "iowait", 0.0) - getattr(before, "iowait", 0.0)
     # Linux counts the time of guests twice: in ``user`` and in ``guest``.
@@ -92,7 +92,7 @@ def _idle(before: Any, after: Any) -> float:
 
 
 def noted_seconds(config: pytest.Config) -> dict[str, float]:
-    """How long each module took when it last ran in this checkout, in seconds."""
+    """The seconds of each module in its last run in this checkout."""
     cache = _cache(config)
     noted = None if cache is None else cache.get(_NOTE, None)
     return noted if isinstance(noted, dict) else {}

@@ -1,9 +1,9 @@
-"""Which worker of ``pytest -n`` runs which module, and when.
+"""The distribution of test modules over the workers of ``pytest -n``.
 
-Law: all tests of a module run on one worker, in their order, so that what they share is made once. Modules that start Spark
-(``pytest.mark.spark``) run on one of the workers, and on ``SPARK_WORKERS`` with ``--all``: a JVM is started once for each of
-these, and not more of them work at a time than there are cores for. The modules that took longest come first, as far as an
-earlier run of this checkout noted how long they took; without a note the order of ``_FOLDERS`` tells.
+Law: all tests of a module run on one worker, in their order, so that their shared fixtures are made once. Modules that
+start Spark (``pytest.mark.spark``) run on one of the workers, and on ``SPARK_WORKERS`` with ``--all``: each of these
+starts one JVM, and no more of them work at once than there are cores. The longest modules start first, by the durations
+noted in an earlier run of this checkout; without a note the order of ``_FOLDERS`` decides.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from tests.reporting import noted_seconds
 
 SPARK_WORKERS = 2
 ROOT = Path(__file__).resolve().parent.parent
+# The folders of tests, those with long modules first.
 _FOLDERS = (
     "system/acceptance", "spark", "system/cluster", "operations/cli", "store/metadata", "store/bookie", "lab", "store/client",
 )  # fmt: skip
-"""The folders of tests, those with long modules first."""
 
 
 class ByModule(LoadScopeScheduling):
@@ -37,14 +37,15 @@ class ByModule(LoadScopeScheduling):
         return nodeid.partition("::")[0]
 
     def _reschedule(self, node: WorkerController) -> None:
-        """A worker that may have nothing of what is left is done: xdist's workers wait with their last test for the next one."""
+        """Shut down a worker that may run none of the remaining modules: xdist's workers hold back their last test until
+        they get more."""
         if self.workqueue and not any(self._may_have(node, module) for module in self.workqueue):
             node.shutdown()
         else:
             super()._reschedule(node)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        """Give the worker that asks the longest module that it may have. If there is none at the start, give it any module."""
+        """Give the asking worker the longest module that it may run; if there is none at the start, any module."""
         module = min(self.workqueue, key=lambda module: (not self._may_have(node, module), self._rank(module)))
         if self._needs_spark(module):
             self._spark_workers.add(node)

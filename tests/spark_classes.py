@@ -1,8 +1,9 @@
-"""``python -m tests.spark_classes``: an archive of the classes that a short Spark session with Delta loads, for the tests' JVMs.
+"""``python -m tests.spark_classes``: an archive of the classes that a short Spark session with Delta loads, for the tests'
+JVMs.
 
-A JVM that has it starts a session and writes a first Delta table in about half of the processor time. Law: it changes nothing
-but that. The JVM looks whether the archive is of its own version and class path, and goes on without it if not, as it does if
-there is none. It is made once for an environment, by ``scripts/test``.
+With it, a JVM starts a session and writes a first Delta table in about half of the processor time. Law: the archive
+changes nothing else. The JVM checks that the archive is of its own version and class path, and continues without it if not
+or if there is none. ``scripts/test`` makes it once for an environment.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ _SECONDS_MAX = 600.0
 
 
 def use() -> None:
-    """Have the Spark drivers that this process and its children start use the archive, if there is one."""
+    """Let the Spark drivers of this process and its children use the archive, if it exists."""
     if ARCHIVE.exists():
         os.environ["SPARK_SUBMIT_OPTS"] = f"-XX:SharedArchiveFile={ARCHIVE} -Xshare:auto -Xlog:disable"
 
 
 def make() -> None:
-    """Make the archive anew if the environment is newer. Raises subprocess.TimeoutExpired if the JVM does not end."""
+    """Make the archive again if the environment is newer. Raises subprocess.TimeoutExpired if the JVM does not end."""
     if ARCHIVE.exists() and (not _MADE_WITH.exists() or _MADE_WITH.stat().st_mtime <= ARCHIVE.stat().st_mtime):
         return
     from pyspark import SparkContext
@@ -48,7 +49,7 @@ def make() -> None:
         )
         written = stream.writeStream.format("noop").trigger(availableNow=True)
         written.option("checkpointLocation", str(Path(folder, "checkpoint"))).start().awaitTermination(_SECONDS_MAX)
-        # The JVM ends when nobody holds its input any more, and writes the archive then.
+        # The JVM ends, and writes the archive, once its input is closed.
         jvm = SparkContext._gateway.proc  # type: ignore[union-attr]
         spark.stop()
         jvm.stdin.close()
@@ -60,5 +61,5 @@ if __name__ == "__main__":
     try:
         make()
     except Exception as error:
-        # Whatever it is, the tests only take longer.
+        # After any failure, the tests only take longer.
         print(f"Spark's JVMs start without an archive of their classes: {error}")

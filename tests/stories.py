@@ -1,5 +1,5 @@
-"""How many stories, drawn by seed, a test plays: some in each run of the tests, and as many as ``scripts/soak log-stories``
-says."""
+"""The number of stories, drawn by seed, that a test plays: some in each test run, and as many as ``scripts/soak
+log-stories`` asks for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exact damage, made by hand, on the disks of bookies."""
+"""Exact damage to the disks of bookies."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from bookspark.store.wire.logged_frames import LoggedFrames
 
 
 def remove_entries(bookie: LocalBookie, ledger_id: int, first: int, last: int) -> int:
-    """Take a ledger's batches within ``first..last`` out of a stopped bookie's entry logs, as if the bookie had never got them.
+    """Remove a ledger's batches within ``first..last`` from a stopped bookie's entry logs, as if the bookie had never
+    received them.
 
-    Returns how many there were. The next boot reads the logs anew, and finds nothing wrong with them: fillers take the place of
-    what is gone, because a shorter log would be an older copy.
+    Returns their number. The next boot reads the logs again and reports no damage: fillers replace the removed batches,
+    because a shorter log would be an older copy.
     """
     assert bookie.pid is None, "stop it first"
     files = RealFileSystem()
@@ -38,7 +39,7 @@ def remove_entries(bookie: LocalBookie, ledger_id: int, first: int, last: int) -
                         removed += 1
         checkpoint = f"{directory}/{CHECKPOINT}"
         if os.path.exists(checkpoint):
-            # Its parts are named nowhere then.
+            # Without the checkpoint nothing refers to its parts.
             os.unlink(checkpoint)
     return removed
 

@@ -1,8 +1,8 @@
 """No module imports itself in a circle.
 
-The contracts in ``setup.cfg`` say which package and which shelf may import which; ``lint-imports`` checks them. One of them
-refuses circles among siblings. This test also finds circles that lead through a package's ``__init__``. An import for the type
-checker alone counts as well: a module that names a type depends on that type's module.
+The contracts in ``setup.cfg`` define which packages may import each other; ``lint-imports`` checks them. One of them
+refuses circles among siblings. This test also finds circles through a package's ``__init__``. An import for the type
+checker alone counts too: a module that names a type depends on that type's module.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def test_no_module_imports_itself_in_a_circle() -> None:
     check_no_circle(grimp.build_graph("bookspark", cache_dir=None))
 
 
-def test_a_circle_is_found() -> None:
+def test_import_circle_is_detected() -> None:
     graph = grimp.ImportGraph()
     for module, imported in (("a", "b"), ("b", "c"), ("c", "b"), ("c", "d")):
         graph.add_import(importer=module, imported=imported)

@@ -1,4 +1,4 @@
-"""Threads that nothing ends, and waits that a signal handler may interrupt and repeat."""
+"""Threads that no exception ends, and waits that a signal handler may interrupt and repeat."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _LOOK_SECONDS = 0.001
 
 
 def _calls_the_package(thread: int) -> bool:
-    """Is the thread with this id in a function of the package, or in what one called?"""
+    """Whether the thread with this id is in a function of the package, or in a call from such a function."""
     frame = sys._current_frames().get(thread)
     while frame is not None and not frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back
@@ -46,12 +46,14 @@ def _calls_the_package(thread: int) -> bool:
 
 @contextmanager
 def interrupted_by(handler: Callable[..., Any], after: float = 0.05, every: float = 0.0) -> Iterator[None]:
-    """Have ``handler`` interrupt this thread, which has to be the main thread, in a call of the package: once, or again ``every``
-    so many seconds after it returned.
+    """Let ``handler`` interrupt this thread, which must be the main thread, in a call of the package: once, or again
+    ``every`` so many seconds after it returned.
 
-    On a busy machine the call may begin later than ``after``. What the handler raises before would end the whole run of tests."""
+    On a busy machine the call may begin later than ``after``; an exception raised by the handler before would end the
+    whole run of tests.
+    """
 
-    # No timer of the process: pytest's own deadline has that one. And no ``Event``: its ``set`` holds a lock.
+    # No timer of the process: pytest's own deadline uses it. And no ``Event``: its ``set`` takes a lock.
     begun: queue.SimpleQueue[bool] = queue.SimpleQueue()
     returned: queue.SimpleQueue[bool] = queue.SimpleQueue()
 
@@ -87,7 +89,7 @@ def interrupted_by(handler: Callable[..., Any], after: float = 0.05, every: floa
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_an_interrupt_waits_for_the_call_that_it_is_for() -> None:
+def test_interrupt_waits_until_a_call_of_the_package_runs() -> None:
     latch, seen = Latch(), list[bool]()
     calls = False
 
@@ -102,7 +104,7 @@ def test_an_interrupt_waits_for_the_call_that_it_is_for() -> None:
     assert seen == [True]
 
 
-def test_a_signal_handler_may_wait_for_what_it_interrupts_a_wait_for() -> None:
+def test_signal_handler_may_wait_for_the_latch_whose_wait_it_interrupts() -> None:
     latch, seen = Latch(), []
 
     def handler(*_: object) -> None:
@@ -114,19 +116,19 @@ def test_a_signal_handler_may_wait_for_what_it_interrupts_a_wait_for() -> None:
     assert seen == [True]
 
 
-def test_a_wake_that_comes_while_a_handler_runs_is_not_lost() -> None:
-    """The condition is looked at, the handler comes, what is waited for comes, and only then the wait begins."""
+def test_wake_during_a_signal_handler_is_not_lost() -> None:
+    """The condition is checked, the handler runs, the wake comes, and only then the wait begins."""
     latch = Latch()
 
     def looked_at() -> bool:
         found = latch.is_set()
-        latch.set()  # as a handler would that waits until another thread has set it
+        latch.set()  # like a handler that waits until another thread has set the latch
         return found
 
     assert latch._waiters.wait(looked_at, SECONDS)
 
 
-def test_an_interrupted_wait_leaves_nothing_behind() -> None:
+def test_interrupted_wait_leaves_no_waiter_behind() -> None:
     latch = Latch()
 
     def interrupt(*_: object) -> None:
@@ -139,7 +141,7 @@ def test_an_interrupted_wait_leaves_nothing_behind() -> None:
     assert latch.wait(0)
 
 
-def test_a_wait_ends_at_its_deadline_and_when_the_condition_holds() -> None:
+def test_wait_ends_at_its_deadline_or_when_the_condition_holds() -> None:
     waiters = Waiters()
     assert not waiters.wait(lambda: False, 0.01)
     assert waiters.wait(lambda: True, 0)
@@ -153,7 +155,9 @@ def test_a_wait_ends_at_its_deadline_and_when_the_condition_holds() -> None:
 @pytest.mark.parametrize(
     "error", [ZeroDivisionError, SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError, BaseException]
 )
-def test_whatever_is_raised_the_thread_goes_on(error: type[BaseException], caplog: pytest.LogCaptureFixture) -> None:
+def test_thread_goes_on_whatever_a_callback_raises(
+    error: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
     threads, done = Threads(1, "test"), threading.Event()
 
     def fail() -> None:
@@ -169,7 +173,7 @@ def test_whatever_is_raised_the_thread_goes_on(error: type[BaseException], caplo
     assert "failed" in caplog.text
 
 
-def test_after_their_end_what_is_posted_is_done_here_and_now() -> None:
+def test_stopped_threads_run_posted_calls_in_the_callers_thread() -> None:
     threads, seen = Threads(2, "test"), []
     threads.stop()
     threads.stop()
@@ -178,13 +182,13 @@ def test_after_their_end_what_is_posted_is_done_here_and_now() -> None:
     assert threads.submit(lambda: 2).result(0) == 2
 
 
-def test_a_thread_that_stops_its_threads_does_not_wait_for_itself() -> None:
+def test_thread_that_stops_its_threads_does_not_wait_for_itself() -> None:
     threads, done = Threads(2, "test"), threading.Event()
     threads.post(lambda: (threads.stop(), done.set()))
     assert done.wait(SECONDS / 10)
 
 
-def test_threads_that_cannot_all_be_started_are_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_thread_stays_if_not_all_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     start, started = threading.Thread.start, []
 
     def two_at_most(thread: threading.Thread) -> None:
@@ -200,7 +204,7 @@ def test_threads_that_cannot_all_be_started_are_not_started(monkeypatch: pytest.
     assert not any(thread.is_alive() for thread in started)
 
 
-def test_who_must_not_wait_is_refused_at_once() -> None:
+def test_thread_that_must_not_wait_is_refused_at_once() -> None:
     def refused(asks_store: bool) -> list[object]:
         mark_own_thread("a test's", asks_store=asks_store)
         found: list[object] = []

@@ -12,8 +12,8 @@ TESTS = Path(__file__).resolve().parent
 
 
 def sleeps(source: str) -> Iterator[int]:
-    """The lines that call a ``sleep``, hand it on, or wait for an event that nobody can set: ``Event().wait(…)``, or that of a
-    function which neither sets its event nor gives it to anybody."""
+    """The lines that call a ``sleep``, pass it on, or wait for an event that is never set: ``Event().wait(…)``, or that of
+    a function which neither sets its event nor passes it on."""
     if "sleep" not in source and "Event" not in source:
         return
     tree = ast.parse(source)
@@ -37,7 +37,7 @@ def _name(function: ast.expr) -> str:
 
 
 def _waits_for_nobody(function: ast.AST) -> Iterator[int]:
-    """Waits with a timeout for an event that is a variable of the function's own, and is only waited for."""
+    """Waits with a timeout for an event that is a local variable of the function, and is only waited for."""
     made: set[str] = set()
     used: dict[str, int] = {}
     waits: list[tuple[str, int]] = []
@@ -58,7 +58,7 @@ def _waits_for_nobody(function: ast.AST) -> Iterator[int]:
             yield line
 
 
-def test_nothing_sleeps() -> None:
+def test_no_test_module_sleeps() -> None:
     files = [path for path in TESTS.rglob("*.py") if path != TESTS / "awaiting.py"]
     found = [f"{path.relative_to(TESTS)}:{line}" for path in sorted(files) for line in sleeps(path.read_text("utf-8"))]
     assert len(files) > 100
@@ -80,5 +80,5 @@ def test_nothing_sleeps() -> None:
         ("def f():\n    done = Event()\n    done.wait()", []),
     ],
 )
-def test_what_is_found(source: str, lines: list[int]) -> None:
+def test_sleeps_and_waits_for_events_never_set_are_detected(source: str, lines: list[int]) -> None:
     assert list(sleeps(source)) == lines

@@ -14,8 +14,8 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent
+# The sources of the wheel. Names of single modules beside them are in ``setup.cfg``.
 PACKAGED = ("bookspark", "conf", "jobs", "README.md", "pyproject.toml", "setup.cfg")
-"""What the wheel is built from. Names of single modules beside them are in ``setup.cfg``."""
 
 
 def build_wheel(directory: Path) -> Path:
@@ -36,7 +36,7 @@ def build_wheel(directory: Path) -> Path:
 
 
 def settings() -> ConfigParser:
-    """``setup.cfg``."""
+    """The parsed ``setup.cfg``."""
     parser = ConfigParser()
     parser.read(ROOT / "setup.cfg")
     return parser
@@ -48,7 +48,7 @@ def requirements(section: str, option: str) -> list[Requirement]:
 
 
 def offline_environment(directory: Path, wheel: Path) -> Path:
-    """An environment with the wheel and what it requires without extras, copied from this environment. Returns its python."""
+    """An environment with the wheel and its requirements without extras, copied from this environment. Returns its python."""
     venv.create(directory, with_pip=False, symlinks=True)
     (site,) = directory.glob("lib/python*/site-packages")
     shutil.unpack_archive(wheel, site, "zip")
@@ -70,6 +70,6 @@ def offline_environment(directory: Path, wheel: Path) -> Path:
 
 
 def environment(directory: Path) -> dict[str, str]:
-    """This process's variables, with nothing that leads to the checkout, and the commands in ``directory`` on PATH."""
+    """This process's variables without references to the checkout, and with the commands in ``directory`` on PATH."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "BOOKSPARK_"))}
     return {**kept, "PATH": f"{directory / 'bin'}{os.pathsep}{os.environ['PATH']}", "VIRTUAL_ENV": str(directory)}

@@ -1,11 +1,12 @@
-"""Bookies of ``LocalCluster`` forked from a process that has imported the bookie's code, instead of started from nothing.
+"""Bookies of ``LocalCluster`` forked from a process that has imported the bookie's code, instead of started as new
+processes.
 
-A bookie's start is mostly imports, and a run of the tests has hundreds. Law: the forked process is a bookie as any other, with
-its own session, environment, log and end. A test that starts another daemon or preloads a library gets a process from nothing,
-as users do; so do Spark's executors, the command line and a run under ``scripts/coverage``.
+A bookie's start is mostly imports, and a run of the tests has hundreds. Law: the forked process is a bookie like any
+other, with its own session, environment, log and end. A test that starts another daemon or preloads a library gets a new
+process, as users do; so do Spark's executors, the command line and a run under ``scripts/coverage``.
 
-``python -m tests.zygote DESCRIPTOR`` is that process. A request is JSON with three descriptors: the bookie's input, its log, and
-a pipe to which its pid and its exit status are written.
+``python -m tests.zygote DESCRIPTOR`` is that process. A request is JSON with three descriptors: the bookie's input, its
+log, and a pipe for its pid and exit status.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ _END_SECONDS_MAX = 60.0
 
 
 def use() -> None:
-    """Have this process start its bookies so."""
+    """Make this process fork its bookies."""
     if "COVERAGE_PROCESS_CONFIG" not in os.environ:
         launch._spawn = _spawn
 
 
 class Forked:
-    """A forked bookie, as ``launch`` uses a ``subprocess.Popen``."""
+    """A forked bookie, with the methods of ``subprocess.Popen`` that ``launch`` uses."""
 
     def __init__(self, pipe: int) -> None:
         self._pipe = os.fdopen(pipe, "rb", buffering=0)
@@ -55,7 +56,7 @@ class Forked:
 
     def poll(self) -> int | None:
         if self.returncode is None and (status := self._pipe.read(8)) is not None:
-            # Nothing but an end: the process that waits for the bookie was killed.
+            # End of file without a status: the process that waits for the bookie was killed.
             self.returncode = int.from_bytes(status, "big", signed=True) if status else -signal.SIGKILL
             self._pipe.close()
         return self.returncode
@@ -69,7 +70,7 @@ class Forked:
 
 
 class Zygote:
-    """The process that forks, of one process of tests."""
+    """The forking process of one test process."""
 
     def __init__(self) -> None:
         self._ours, theirs = socket.socketpair()
@@ -141,7 +142,7 @@ def serve(requests: socket.socket) -> None:
 
 
 def _wait_for_child(pipe: int) -> bool:
-    """Fork, and tell the pipe of the child's pid and end. False in the child."""
+    """Fork, and report the child's pid and exit status on the pipe. False in the child."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     child = os.fork()
     if child == 0:
@@ -149,13 +150,13 @@ def _wait_for_child(pipe: int) -> bool:
     os.setsid()
     os.write(pipe, child.to_bytes(8, "big"))
     _, status = os.waitpid(child, 0)
-    with suppress(OSError):  # nobody listens any more
+    with suppress(OSError):  # the reader has gone
         os.write(pipe, os.waitstatus_to_exitcode(status).to_bytes(8, "big", signed=True))
     return True
 
 
 def _become(request: dict[str, object], descriptors: list[int]) -> None:
-    """What ``exec`` would have changed."""
+    """Make the changes that ``exec`` would have made."""
     os.setsid()
     os.chdir("/")
     for target, descriptor in enumerate((descriptors[0], descriptors[1], descriptors[1])):

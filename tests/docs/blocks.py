@@ -1,8 +1,8 @@
-"""The blocks of code and the commands of the README and of docs/, and where each of them is run.
+"""The code blocks and commands of the README and docs/, and the tests that run them.
 
-Law: a block in ``bash`` or ``python`` is run as it is written, by the test that ``RUN`` names for its page, unless ``AGAIN``
-names another page that has these commands. Any other block that is no picture and no data stands in ``SHOWN``, with the test
-that does what it says in another way, or with the reason why one machine can't do it. ``test_blocks`` looks that none escapes.
+Law: the test that ``RUN`` names for a page runs its ``bash`` and ``python`` blocks as written, unless ``AGAIN`` names
+another page with the same commands. Every other block except pictures and data is in ``SHOWN``, with a test that does the
+same in another way, or with the reason why one machine can't. ``test_blocks`` checks that no block escapes.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")))
 PROGRAMS = "bash", "python"
+# Languages of blocks that are not run, with the test that checks them.
 DATA = {
     "text": "a picture, or what a command prints",
     "json": "tests/docs/test_formats.py",
     "hex": "tests/docs/test_formats.py",
 }
-"""Languages of blocks that nobody runs, with what looks at them."""
 
 
 class Block(NamedTuple):
     """A block of a page."""
 
+    # from the root of the project
     page: str
-    """From the root of the project."""
+    # empty for a block indented by four spaces instead of fenced
     language: str
-    """Empty for one that is not fenced, but indented by four spaces."""
     text: str
 
     @property
     def first(self) -> str:
-        """Its first line."""
+        """The block's first line."""
         return self.text.strip().split("\n")[0]
 
 
 def blocks(page: str) -> Iterator[Block]:
-    """The blocks of a page, in their order."""
+    """The blocks of a page, in order."""
     lines = (ROOT / page).read_text("utf-8").split("\n")
     number = 0
     while number < len(lines):
@@ -65,6 +65,7 @@ INSTALLS = "changes the environment that the tests run in"
 A_CHECKOUTS = "the commands of a checkout, which run these tests, or run for long"
 NO_COMMAND = "a connection string or a query, not a command"
 
+# By page: the module that runs its ``bash`` and ``python`` blocks.
 RUN = {
     "README.md": "tests/system/acceptance/test_installed_package.py",
     "docs/clusters/changes.md": "tests/system/acceptance/test_changes_page.py",
@@ -91,15 +92,15 @@ RUN = {
     "docs/testing.md": "tests/docs/test_examples.py",
     "docs/tutorial.md": "tests/system/acceptance/test_tutorial.py",
 }
-"""By page: the module that runs its blocks in ``bash`` and ``python``."""
 
+# By page, then by the first words of a ``bash`` block: the page whose test runs the same commands. The words are the same
+# except for the path. Not run twice, because a snapshot and an audit start Spark each.
 AGAIN = {
     "docs/durability.md": {"bookspark snapshot --path": "README.md"},
     "docs/tutorial.md": {"bookspark snapshot --path": "README.md"},
 }
-"""By page, then by the words that a block in ``bash`` begins with: the page whose test runs these commands, which the others show
-in the same words, but for the path. A snapshot and an audit start a Spark each."""
 
+# By page, then by the block's first words: the test that does the same in another way, or the reason why no test can.
 SHOWN = {
     "README.md": {
         "pip install 'bookspark[all]'": INSTALLS,
@@ -185,4 +186,3 @@ SHOWN = {
     },
     "docs/why.md": {"bookspark why": "tests/operations/why/test_questions.py"},
 }
-"""By page, then by the words that the block begins with: the test that does what it says in another way, or why none can."""

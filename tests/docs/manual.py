@@ -1,6 +1,6 @@
-"""The manual as programs read it: llms.txt, a list of its pages, and all pages as one; ``scripts/manual`` writes them.
+"""The manual for programs: llms.txt, a list of its pages, and all pages as one text; ``scripts/manual`` writes them.
 
-The form of llms.txt is that of https://llmstxt.org. Both come from docs/index.md, which has every page.
+The form of llms.txt is that of https://llmstxt.org. Both are made from docs/index.md, which lists every page.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class Page(NamedTuple):
 
     section: str
     title: str
+    # from the root of the project
     path: str
-    """From the root of the project."""
     what: str
 
 

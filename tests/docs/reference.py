@@ -1,7 +1,7 @@
-"""The pages of docs/reference, made from what the code says of itself; ``scripts/reference`` writes them.
+"""The pages of docs/reference, generated from the code; ``scripts/reference`` writes them.
 
-Law: every option, error, command, table, column and audit that there is has its entry, in the words that stand beside it in the
-code. ``test_reference`` compares, so none is forgotten and none stays that is gone.
+Law: every existing option, error, command, table, column and audit has its entry, with the description beside it in the
+code. ``test_reference`` compares, so no entry is missing or outdated.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ MADE = "<!-- Made by scripts/reference from the code. -->"
 
 
 def page(title: str, introduction: str, parts: Iterable[str]) -> str:
-    """A page, and who made it."""
+    """A page with its title and its origin."""
     return "\n\n".join([f"# {title}", MADE, introduction.strip(), *parts]) + "\n"
 
 
 def table(heads: tuple[str, ...], rows: Iterable[Iterable[str]]) -> str:
-    """A table of Markdown."""
+    """A Markdown table."""
     lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
 
@@ -67,17 +67,17 @@ def _flowing(text: str) -> str:
 
 # -- options
 
+# By heading: the table of a settings file, and its options.
 CONFIGS: dict[str, tuple[str, type[Config]]] = {
     "Clients": ("client", ClientConfig),
     "Bookies": ("bookie", BookieConfig),
     "Autorecovery": ("autorecovery", AutorecoveryConfig),
     "Changes of a cluster": ("changes", ChangesConfig),
 }
-"""By heading: the table of a settings file, and the options in it."""
 
 
 def field_docs(kind: type) -> dict[str, str]:
-    """What stands behind each field of a class."""
+    """The docstring after each field of a class."""
     (body,) = (
         node for node in ast.parse(textwrap.dedent(inspect.getsource(kind))).body if isinstance(node, ast.ClassDef)
     )
@@ -136,13 +136,13 @@ The driver refuses unknown options and wrong values before it reads or writes.
 
 
 def _sections(text: str) -> Iterator[str]:
-    """Of a docstring, each line at the left with the indented lines below it: a heading and its paragraph."""
+    """The sections of a docstring: each line at the left margin is a heading, the indented lines below are its paragraph."""
     for heading, body in re.findall(r"^(\w[\w ]*)\n((?:    .*\n)+)", text, re.MULTILINE):
         yield f"## {heading}\n\n{_flowing(body)}"
 
 
 def known_options() -> set[str]:
-    """The names of the options that reads and writes know, as the error for an unknown one tells them."""
+    """The names of the options of reads and writes, from the error for an unknown option."""
     given, found = {"zookeeper": "127.0.0.1:1", "log": "orders", "?": "?"}, set()
     for kind in (sink_options.SinkOptions, source_options.SourceOptions):
         try:
@@ -156,7 +156,7 @@ def known_options() -> set[str]:
 
 
 def all_errors() -> Iterator[tuple[type[Exception], type[Exception]]]:
-    """Each public error of the package, and the one that it is a kind of."""
+    """Each public error of the package with its base class."""
     for module in pkgutil.walk_packages(bookspark.__path__, "bookspark."):
         if not module.name.endswith(".__main__"):
             importlib.import_module(module.name)
@@ -209,12 +209,12 @@ _whole = cache(command_line)
 
 @cache
 def _made(app: typer.Typer) -> Any:
-    """The command. (A ``CliRunner`` makes it for each call, which takes longer than all help.)"""
+    """The typer command; a ``CliRunner`` would build it for each call, which takes longer than all help texts."""
     return typer.main.get_command(app)
 
 
 def _help(app: typer.Typer, name: str, *words: str) -> str:
-    # The width that it would have without a terminal, whoever runs this.
+    # A fixed width, as without a terminal.
     with CliRunner().isolation(env={"COLUMNS": "100"}) as (shown, *_):
         status = _made(app).main([*words, "--help"], prog_name=name, standalone_mode=False)
         sys.stdout.flush()
@@ -223,18 +223,18 @@ def _help(app: typer.Typer, name: str, *words: str) -> str:
 
 
 _OPTION = re.compile(r"^  (?:-\w, )?(--[\w-]+).*\n(?:   .*\n)*", re.MULTILINE)
+# An option that at least this many commands share in the same words stands at the top of the page.
 SHARED_MIN = 3
-"""An option that so many commands have in the same words stands at the top of the page."""
 
 
 def _parts(option: str) -> tuple[str, str]:
-    """An option with its values, and its meaning, as they stand in a help."""
+    """Split an option's help into the option with its values, and its meaning."""
     values, *meaning = re.split(r"\s{2,}", option.strip(), maxsplit=1)
     return values, " ".join(" ".join(meaning).split())
 
 
 def _command(words: str, shared: dict[str, tuple[str, str]]) -> str:
-    """A command's help, which only names the shared options, and leaves out ``--help``."""
+    """A command's help, which names the shared options and omits ``--help``."""
     names: list[str] = []
 
     def own(option: re.Match[str]) -> str:
@@ -251,7 +251,7 @@ def _command(words: str, shared: dict[str, tuple[str, str]]) -> str:
 
 
 def shared_options(helps: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """By name: an option that several commands have in the same words, the most frequent ones if there are several."""
+    """Options by name that several commands share in the same words; of several wordings the most frequent."""
     counts = Counter(
         (found[1], _parts(found[0]))
         for text in helps

@@ -1,4 +1,4 @@
-"""No block of code and no command of a page escapes the tests (``tests.docs.blocks``)."""
+"""Every code block and command of a page is covered by a test (``tests.docs.blocks``)."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import typer
 from bookspark.operations.cli.main import command_line
 from tests.docs.blocks import AGAIN, DATA, PAGES, PROGRAMS, ROOT, RUN, SHOWN, Block, blocks
 
+# Without docs/reference, which is generated from the code (``tests.docs.reference``).
 BLOCKS = [block for page in PAGES if not page.startswith("docs/reference/") for block in blocks(page)]
-"""Those of docs/reference are made from the code (``tests.docs.reference``)."""
 _REASONS = {reason for shown in SHOWN.values() for reason in shown.values() if not reason.startswith("tests/")}
 _COMMAND = re.compile(r"^(?:\$ |sudo |env |export )?(?:bookspark|spark-submit|scripts/|python3? |pip |kubectl )")
 _SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 
 
 def shown_as(block: Block) -> list[str]:
-    """The words by which ``SHOWN`` has a block."""
+    """The keys under which ``SHOWN`` lists a block."""
     return [words for words in SHOWN.get(block.page, {}) if block.first.startswith(words)]
 
 
@@ -35,7 +35,7 @@ def test_every_block_is_run_or_has_a_reason() -> None:
     assert escaped == []
 
 
-def test_no_command_hides_among_pictures() -> None:
+def test_text_blocks_contain_no_command() -> None:
     hidden = [
         f"{block.page}: {line}"
         for block in BLOCKS
@@ -46,7 +46,7 @@ def test_no_command_hides_among_pictures() -> None:
     assert hidden == []
 
 
-def test_the_tables_have_nothing_that_is_gone() -> None:
+def test_tables_list_no_block_that_is_gone() -> None:
     known = [(block.page, words) for block in BLOCKS if not block.language for words in shown_as(block)]
     assert [(page, words) for page, shown in SHOWN.items() for words in shown if (page, words) not in known] == []
     assert {
@@ -55,8 +55,8 @@ def test_the_tables_have_nothing_that_is_gone() -> None:
     assert len(_REASONS) <= 4, "reasons are few and said once"
 
 
-def test_a_block_that_is_run_elsewhere_has_the_words_of_one_there() -> None:
-    """In any order, but for the path."""
+def test_block_run_elsewhere_has_the_words_of_the_block_there() -> None:
+    """In any order, except for the path."""
 
     def words(block: Block) -> list[list[str]]:
         lines = [shlex.split(line) for line in block.text.strip().split("\n")]
@@ -72,22 +72,22 @@ def test_a_block_that_is_run_elsewhere_has_the_words_of_one_there() -> None:
 
 
 @pytest.mark.parametrize("page", RUN)
-def test_the_module_that_is_to_run_a_page_names_it(page: str) -> None:
+def test_module_that_runs_a_page_names_it(page: str) -> None:
     module = (ROOT / RUN[page]).read_text("utf-8")
     assert page.removeprefix("docs/").removeprefix("guides/") in module, f"{RUN[page]} does not run {page}"
 
 
-def test_the_modules_that_do_it_in_another_way_are_there() -> None:
+def test_modules_that_cover_a_block_in_another_way_exist() -> None:
     named = {reason for shown in SHOWN.values() for reason in shown.values() if reason.startswith("tests/")}
     assert {module for module in named if not (ROOT / module).is_file()} == set()
 
 
 def commands(page: str) -> Iterator[str]:
-    """The commands of ``bookspark`` that a page has, in blocks and in its lines."""
+    """The ``bookspark`` commands in a page's blocks and code spans."""
     for block in blocks(page):
         if block.language in ("", "bash"):
             for line in block.text.replace("\\\n", " ").split("\n"):
-                # What stands behind a run of spaces, or a comment, explains the command.
+                # Text after a run of spaces, and a comment, explain the command.
                 yield from re.findall(
                     r"(?<!-n )\bbookspark [a-z].*?(?=$|\s{3,}|  #|[|;)&>]|\$\()", re.sub(r"\s#.*", "", line)
                 )
@@ -99,13 +99,13 @@ def commands(page: str) -> Iterator[str]:
 
 @cache
 def all_commands() -> Any:
-    """The command ``bookspark`` with all below it."""
+    """The command ``bookspark`` with all its subcommands."""
     return typer.main.get_command(command_line())
 
 
 @cache
 def unknown(command: str) -> str | None:
-    """What of a command there is not; None if all of it is there."""
+    """The unknown part of a command; None if all of it is known."""
     try:
         words = shlex.split(command)[1:]
     except ValueError:
@@ -126,7 +126,7 @@ def unknown(command: str) -> str | None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_command_of_a_page_is_one(page: str) -> None:
+def test_every_command_of_a_page_exists(page: str) -> None:
     wrong = {f"{command}: {what}" for command in commands(page) if (what := unknown(command)) is not None}
     assert wrong == set()
 
@@ -140,5 +140,5 @@ def test_every_command_of_a_page_is_one(page: str) -> None:
         "bookspark log alter x --ensemble 3",
     ],
 )
-def test_a_command_that_is_none_is_found(command: str) -> None:
+def test_unknown_command_is_detected(command: str) -> None:
     assert unknown(command) is not None

@@ -1,4 +1,4 @@
-"""The code and the commands that documents show: those of docs/testing.md, and each search that leaves a protection out."""
+"""The code and commands of docs/testing.md, and each documented search without a protection."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ SIMULATED = [
 
 
 @pytest.mark.parametrize(("path", "block"), BLOCKS, ids=lambda value: str(value)[:40])
-def test_python_is_python(path, block):
+def test_python_blocks_parse(path, block):
     ast.parse(block, str(path))
 
 
-def test_the_scenario_of_the_page_on_testing():
+def test_scenario_on_the_testing_page_runs():
     (scenario,) = (block for path, block in BLOCKS if "stage.play" in block)
     exec(scenario, {})
 
 
-def test_the_test_of_the_page_on_testing(faulty_cluster):
+def test_example_test_on_the_testing_page_passes(faulty_cluster):
     (test,) = (block for path, block in BLOCKS if "faulty_cluster.wire.park" in block)
     names = {"Kind": Kind}
     exec(test, names)
@@ -47,7 +47,7 @@ def test_the_test_of_the_page_on_testing(faulty_cluster):
 
 
 @pytest.mark.parametrize(("path", "command"), SIMULATED, ids=lambda value: str(value)[:60])
-def test_a_search_without_a_protection_finds_what_the_page_says(path, command):
+def test_search_without_a_protection_finds_the_documented_violation(path, command):
     words = shlex.split(command)
     done = CliRunner().invoke(command_line(words), words)
     assert done.exit_code == 1

@@ -1,4 +1,4 @@
-"""The tables and examples of docs/formats.md say what the code does."""
+"""The tables and examples of docs/formats.md agree with the code."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_every_example_is_checked():
 # -- on disk
 
 
-def test_files_of_a_directory():
+def test_files_of_a_directory_match_the_table():
     names = {name.strip("`") for name in tables("A bookie's directories")[0].column("name")}
     logs = {f"{LOGS}/<number>{suffix}" for suffix in (LOG_SUFFIX, NOTE_SUFFIX, rewritten_log.REWRITTEN_SUFFIX)}
     others = {
@@ -102,7 +102,7 @@ def test_files_of_a_directory():
     assert names == logs | others | small
 
 
-def test_an_entry_log_begins_with_its_schema():
+def test_entry_log_begins_with_its_schema():
     assert places(tables("Entry logs")[0]) == {0: len(SCHEMA)}
 
 
@@ -116,7 +116,7 @@ class TestBatchFrame:
         header = Header(Kind.ADD, 99, 5, 7, 6 + len(entries), 6)
         return bytes(entry_batch.encode_entries(header, entries)), entries
 
-    def test_offsets(self):
+    def test_offsets_match_the_table(self):
         frame, entries = self.frame()
         table = tables("Batch frames")[0]
         offsets = places(table)
@@ -133,7 +133,7 @@ class TestBatchFrame:
         assert offsets[488] == struct.calcsize("<12q")
         assert b"bookspark" in frame[: entry_batch.PREFIX_BYTES]
 
-    def test_the_body_has_the_parts_in_this_order(self):
+    def test_body_has_its_parts_in_the_documented_order(self):
         frame, entries = self.frame()
         n, at = len(entries), entry_batch.PREFIX_BYTES
         columns = struct.unpack_from(f"<{4 * n}q", frame, at)
@@ -147,14 +147,14 @@ class TestBatchFrame:
             at += (ends[-1] + 7) & -8
         assert at == len(frame)
 
-    def test_sizes_that_the_text_tells(self):
+    def test_sizes_in_the_text_match_the_code(self):
         assert len(self.frame([b""])[0]) == int(re.search(r"CRC32C digest has (\d+) bytes", PAGE)[1])
         assert int(re.search(r"an entry costs (\d+) bytes", PAGE)[1]) == entry_batch.ENTRY_OVERHEAD_BYTES
         assert entry_batch.FRAME_BYTES_MAX == 16 << 20
         assert entry_batch.PAYLOAD_BYTES_MAX == entry_batch.FRAME_BYTES_MAX - (64 << 10)
 
 
-def test_the_header():
+def test_header_fields_match_the_table():
     table = tables("The header")[0]
     values = {
         "protocol version": PROTOCOL_VERSION,
@@ -191,13 +191,13 @@ def test_the_header():
     assert end == HEADER_BYTES
 
 
-def test_digests():
+def test_digest_sizes_match_the_table():
     sizes = tables("Digests")[0].numbers("digest type", "size")
     assert sizes == {kind.name: digester(kind, b"x").size for kind in DigestType}
     assert len(master_key(b"")) == 16
 
 
-def test_a_block_of_a_rewritten_log():
+def test_block_of_a_rewritten_log_matches_the_table():
     table = tables("Rewritten logs")[1]
     offsets = places(table)
     frame, entries = TestBatchFrame().frame()
@@ -216,7 +216,7 @@ def test_a_block_of_a_rewritten_log():
     assert rewritten_log.footer([]).startswith(bytes.fromhex("ffffffff00000000"))
 
 
-def test_a_synced_note():
+def test_synced_note_matches_the_table():
     files = MemoryFileSystem()
     files.make_directory("/d")
     note = synced_note.SyncedNote(files, "/d/n", 3)
@@ -226,7 +226,7 @@ def test_a_synced_note():
     assert content == struct.pack("<qII", 1000, crc32c(struct.pack("<qq", 3, 1000)), 0)
 
 
-def test_records_of_the_control_log():
+def test_control_log_records_match_the_tables():
     head, names = tables("The control log")
     assert places(head) == {0: 4, 4: 4}
     fields = {name: kind._fields for kind, name in control_log._NAMES.items()}
@@ -236,7 +236,7 @@ def test_records_of_the_control_log():
     assert control_log.encode_records([FenceNoted(1)]) == bytes.fromhex(shown)
 
 
-def test_a_checkpoint():
+def test_checkpoint_matches_the_tables():
     snapshot = checkpoint.Snapshot(None, location(3, 2000), frozenset({1, 2}), whole=True)
     rows = ChangingRows.empty()
     rows.insert(10, 19, location(3, 400), 900)
@@ -257,7 +257,7 @@ def test_a_checkpoint():
     assert array("q", b"".join(map(bytes, block.encode()))).tolist() == values
 
 
-def test_the_lease():
+def test_lease_status_fields_match_the_text():
     told = set(re.search(r"Status is (.*?)\.", section("Small files"), re.DOTALL)[1].replace("`", "").split(", "))
     assert told == set(lease_server.Status.__struct_fields__)
 
@@ -269,18 +269,18 @@ def test_the_lease():
     ("heading", "column", "value", "enum"),
     [("Kinds", "kind", "number", Kind), ("Flags", "flag", "value", Flag), ("Statuses", "status", "number", Status)],
 )
-def test_numbers_of_the_wire(heading, column, value, enum):
+def test_wire_numbers_match_the_tables(heading, column, value, enum):
     assert tables(heading)[0].numbers(column, value) == {m.name: m.value for m in enum.__members__.values()}
 
 
-def test_classes_of_statuses():
+def test_status_classes_match_the_table():
     table = tables("Statuses")[0]
     told = dict(zip(table.column("status"), table.column("class"), strict=True))
     assert told == {s.name: type(Header(Kind.READ, 0, status=s).response()).__name__ for s in Status}
     assert type(Header(Kind.READ, 0, status=999).response()).__name__ == "Unknown"
 
 
-def test_frames():
+def test_frames_match_the_tables():
     batch = TestBatchFrame().frame()[0]
     control = frames.control_frame(Header(Kind.STATUS, 1), b"body")
     first, second = tables("Frames")[0].column("first bytes")
@@ -290,7 +290,7 @@ def test_frames():
     assert control[120:] == b"body" and struct.unpack_from("<I", control, 4) == (4,)
 
 
-def test_an_assignment():
+def test_assignment_is_packed_into_value_and_limit():
     from bookspark.protocol.ledger.sync_cursor import Assignment
 
     header = Header(Kind.SYNC, 1).with_assignment(Assignment(50, 5, 3, 4))
@@ -299,6 +299,7 @@ def test_an_assignment():
 
 # -- documents
 
+# Encoded as they are.
 STRUCTS = {
     "LOCK": directories.Process,
     "STATUS": messages.BookieStatus,
@@ -315,7 +316,6 @@ STRUCTS = {
     "block of ended lanes": "bookspark.logs.chain.registry:EndedBlock",
     "service task": "bookspark.spark.bookies.service_records:TaskReport",
 }
-"""What is encoded as it is."""
 
 
 def _record(data: bytes) -> bytes:
@@ -336,6 +336,7 @@ def _commit(data: bytes) -> bytes:
     return logs.encode_commit(logs.decode_commit(data, 7, 1))
 
 
+# Decoded and encoded again by their codecs.
 DOCUMENTS = {
     "ledger": lambda data: codec.encode_ledger(codec.decode_ledger(1, data)),
     "ledger with an accepted loss": lambda data: codec.encode_ledger(codec.decode_ledger(1, data)),
@@ -349,11 +350,10 @@ DOCUMENTS = {
     "header": _header,
     "commit": _commit,
 }
-"""What has a codec: decoded and encoded again."""
 
 
 @pytest.mark.parametrize("name", STRUCTS)
-def test_an_example_of_a_struct(name):
+def test_struct_example_survives_decode_and_encode(name):
     kind = STRUCTS[name]
     if isinstance(kind, str):
         module, _, attribute = kind.partition(":")
@@ -363,14 +363,14 @@ def test_an_example_of_a_struct(name):
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_an_example_of_a_document(name):
+def test_document_example_survives_decode_and_encode_in_field_order(name):
     document = example(name)
     again = json.loads(DOCUMENTS[name](document))
     assert again == json.loads(document)
     assert list(again) == list(json.loads(document)), "fields in the order that they are written in"
 
 
-def test_paths_of_zookeeper():
+def test_zookeeper_paths_match_the_code():
     told = {path.strip("`") for path in tables("ZooKeeper")[0].column("path")}
     layout, flat = Layout(""), Layout("", LedgerManager.FLAT)
     bookkeepers = Layout("", LedgerManager.BOOKKEEPER, bookkeepers_formats=True)
@@ -401,14 +401,14 @@ def test_paths_of_zookeeper():
     assert all(f'"{kind}"' in source for kind in kinds)
 
 
-def test_words_of_records():
+def test_reasons_and_labels_match_the_code():
     assert re.search(r"reasons are (.*?)\.", PAGE)[1] == "`lost`, `lacks` and `misplaced`"
     assert [reason.value for reason in Reason] == ["lost", "lacks", "misplaced"]
     labels = {label.strip("`") for label in tables("Entries of a log")[0].column("label")}
     assert labels == {value for name, value in vars(log_record).items() if name.endswith("_LABEL")}
 
 
-def test_tables_of_a_snapshot():
+def test_tables_of_a_snapshot_are_in_the_written_order():
     tree = ast.parse((ROOT / "bookspark/spark/snapshots/snapshot.py").read_text())
     order = next(
         ast.literal_eval(node.value)

@@ -1,4 +1,4 @@
-"""The index has every page of the manual, and llms.txt is made from it."""
+"""The index lists every page of the manual, and llms.txt is made from it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ def test_every_page_is_in_the_index_once() -> None:
     assert sorted(listed) == sorted(there - of_a_list)
 
 
-def test_the_list_is_what_the_index_says() -> None:
+def test_llms_txt_agrees_with_the_index() -> None:
     assert manual.LIST.read_text("utf-8") == manual.llms(), "run scripts/manual"
     assert all(page.section and page.title and page.what for page in manual.pages())
 
 
-def test_all_pages_are_one_text() -> None:
+def test_whole_manual_contains_every_page() -> None:
     text = manual.whole()
     assert all(f"<!-- {page.path} -->" in text for page in manual.pages()) and "# Bookspark" in text

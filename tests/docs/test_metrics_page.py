@@ -1,4 +1,4 @@
-"""docs/metrics.md shows every metric, as the code describes it, and no other one."""
+"""docs/metrics.md lists every metric as the code describes it, and no other."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def row(one: Described) -> str:
 
 
 @pytest.mark.parametrize("heading", TABLES)
-def test_the_page_shows_what_the_code_describes(heading):
+def test_metrics_of_each_section_match_the_code(heading):
     rows = [line for line in section(heading).splitlines() if line.startswith("| `")]
     assert rows == [row(one) for one in TABLES[heading]]
 
 
-def test_every_table_is_on_the_page():
+def test_every_metrics_table_is_on_the_page():
     all_tables = [value for name, value in vars(tables).items() if name[0].isupper() and isinstance(value, tuple)]
     assert all(any(table is shown for shown in TABLES.values()) for table in all_tables)
 
@@ -59,7 +59,7 @@ def alarm_row(rule: dict[str, Any]) -> str:
     return f"| `{rule['alert']}` | {labels['severity']} | {kind} | {when} |"
 
 
-def test_names_say_what_they_are():
+def test_metric_names_follow_the_conventions():
     names = [one.name for one in METRICS]
     assert len(set(names)) == len(names)
     for one in METRICS:

@@ -1,4 +1,4 @@
-"""docs/reference has an entry for each option, error, command, table, column and audit, and is what the code says."""
+"""docs/reference has an entry for each option, error, command, table, column and audit, and agrees with the code."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def pages() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", reference.PAGES_MADE)
-def test_a_page_is_what_the_code_says(pages: dict[str, str], name: str) -> None:
+def test_page_agrees_with_the_code(pages: dict[str, str], name: str) -> None:
     assert (reference.PAGES / name).read_text("utf-8") == pages[name], "run scripts/reference"
 
 
-def test_every_table_of_a_settings_file_is_told() -> None:
+def test_every_table_of_the_settings_file_is_documented() -> None:
     settings = tomllib.loads((reference.PAGES.parents[1] / "conf/bookspark.toml").read_text("utf-8"))
     assert {name for name, _ in reference.CONFIGS.values()} == settings.keys()
 
 
-def test_there_is_no_other_page() -> None:
+def test_no_other_page_exists() -> None:
     assert {path.name for path in reference.PAGES.iterdir()} == reference.PAGES_MADE.keys()
 
 
@@ -37,7 +37,7 @@ def _parameters(app: typer.Typer) -> list[Any]:
     return [one for one in typer.main.get_command(app).params if one.name != "queries"]
 
 
-def test_the_job_of_bookies_knows_the_options_that_it_tells() -> None:
+def test_bookies_job_accepts_exactly_its_documented_options() -> None:
     told = {name for one in _parameters(reference.all_jobs()["bookies"]) for name in one.opts}
     assert {*told, "--help"} == set(bookies_job._OPTIONS) and "--console-port" in told
 
@@ -67,7 +67,7 @@ def test_everything_has_an_entry_with_a_meaning(pages: dict[str, str]) -> None:
     assert all(title and why for title, why in reference.all_audits().values())
 
 
-def test_an_option_that_commands_share_is_told_once_and_named_by_each(pages: dict[str, str]) -> None:
+def test_option_shared_by_commands_is_described_once_and_named_by_each(pages: dict[str, str]) -> None:
     top, *commands = pages["commands.md"].split("\n## ")
     assert "\n  --json\n      Print JSON.\n" in top and "\n  --zookeeper HOST:PORT\n" in top
     assert not [text for text in commands if "\n  --help " in text or "  Print JSON." in text]

@@ -1,12 +1,12 @@
-"""What documents and docstrings refer to is there (docs/contributing.md).
+"""Everything that documents and docstrings refer to exists (docs/contributing.md).
 
-Checked by reading text, not by importing: it takes a second or two. What is looked at:
+The checks read text and import nothing, so they take a second or two. They check that
 
 * ``….md`` anywhere: the document exists;
 * links in Markdown files: the file exists, and the heading of an ``#anchor``;
-* paths in Markdown files, such as `bookspark/store/wire/frames.py` or `wire/frames.py`: the file or folder exists, and in it the
-  test that follows ``::``;
-* dotted names that begin with ``bookspark.``: the module exists, and what is named in it;
+* paths in Markdown files, such as `bookspark/store/wire/frames.py` or `wire/frames.py`: the file or folder exists, and in
+  it the test after ``::``;
+* dotted names that begin with ``bookspark.``: the module exists, and the name in it;
 * in docstrings and comments, ``shelf.module`` and ``module.name`` where the first or second word is a module's name;
 * in code spans of documents, docstrings and comments, names with an underscore: the code has such a name;
 * nothing outside of the project is cited.
@@ -52,7 +52,7 @@ _COMMENT = re.compile(r"^\s*#(.*)$|\s{2}# (.*)$", re.MULTILINE)
 _DEFINITION = (
     r"^(?:class|def|async def) +{name}\b|^{name}\b *[:=]|^(?:from .*|import .*|    |.*, ){name}\b|[\"']{name}[\"']"
 )
-# First words that are the names of floors and never of variables.
+# First words that name packages and never variables.
 _FLOORS = {"protocol", "wire", "autorecovery", "simulation", "daemon", "cli", "demo"}
 
 
@@ -100,7 +100,7 @@ def _documents() -> Iterator[tuple[Path, str]]:
 
 
 def _prose(path: Path, text: str) -> str:
-    """What people read in a file: all of a document, the docstrings and comments of a module."""
+    """The text for people in a file: all of a document, the docstrings and comments of a module."""
     if path.suffix != ".py":
         return text
     comments = (one or other for one, other in _COMMENT.findall(_TRIPLE.sub("", text)))
@@ -109,7 +109,7 @@ def _prose(path: Path, text: str) -> str:
 
 @cache
 def _defined(module: str, name: str) -> bool:
-    """Is the name a sub-module, or bound at the top level of the module (or imported there)?"""
+    """Whether the name is a sub-module, or bound or imported at the top level of the module."""
     if f"{module}.{name}" in _modules():
         return True
     text = _files()[_modules()[module]]
@@ -125,7 +125,7 @@ def _members() -> frozenset[str]:
 
 
 def _resolves(dotted: str) -> bool:
-    """Is there a module with this name in it? Members of a class are not looked for."""
+    """Whether such a module exists and binds the next name; members of a class are not checked."""
     parts = dotted.split(".")
     for length in range(len(parts), 0, -1):
         module = ".".join(parts[:length])
@@ -136,7 +136,7 @@ def _resolves(dotted: str) -> bool:
 
 @cache
 def _anchors(path: Path) -> frozenset[str]:
-    """As GitHub makes them."""
+    """The anchors of a document's headings, as GitHub makes them."""
     anchors: set[str] = set()
     for heading in _HEADING.findall(_FENCE.sub("", _files()[path])):
         plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
@@ -153,7 +153,7 @@ def _none(dead: set[str]) -> None:
     assert not dead, "\n".join(("dead references:", *sorted(dead)))
 
 
-def test_documents_that_are_cited_exist():
+def test_cited_documents_exist():
     dead = set()
     names = {Path(name).name for name in _names() if name.endswith(".md")}
     for path, text in _files().items():
@@ -167,7 +167,7 @@ def test_documents_that_are_cited_exist():
     _none(dead)
 
 
-def test_links_lead_somewhere():
+def test_links_lead_to_existing_files_and_headings():
     dead = set()
     for path, text in _documents():
         for target in _LINK.findall(_FENCE.sub("", text)):
@@ -192,7 +192,7 @@ def test_paths_in_documents_exist():
                     continue
                 file, *tests = named.split("::")
                 if "/" in file and file.split("/")[0] not in tops:
-                    continue  # a path of ZooKeeper, of a bookie's directory, …
+                    continue  # a path in ZooKeeper, in a bookie's directory, …
                 found = _find(file)
                 if not found:
                     dead.add(f"{path}: {named}")
@@ -204,7 +204,7 @@ def test_paths_in_documents_exist():
 
 
 def _find(file: str) -> str | None:
-    """The path from the root that is meant: from there, from the package, or (only a name) anywhere."""
+    """The matching path from the root: relative to the root, to the package, or (a bare name) anywhere."""
     file = file.rstrip("/")
     if "*" in file:
         pattern = re.compile(re.escape(file).replace(r"\*", "[^/]*"))
@@ -239,8 +239,8 @@ def _is_text(dotted: str) -> bool:
     )
 
 
-def test_modules_that_docstrings_name_are_where_they_say():
-    """A module that has moved to a shelf is not found under its old name, nor a function under that of another module."""
+def test_module_names_in_docstrings_resolve():
+    """A moved module does not match its old name, nor a function the name of another module."""
     dead = set()
     known = _modules()
     by_name: dict[str, list[str]] = {}
@@ -269,7 +269,7 @@ def test_modules_that_docstrings_name_are_where_they_say():
 
 @cache
 def _words() -> frozenset[str]:
-    """All words of code and settings, docstrings and comments left out; and the names of modules."""
+    """All words of code and settings without docstrings and comments, and the names of modules."""
     code = []
     for path, text in _files().items():
         if path.suffix == ".py":
@@ -281,7 +281,7 @@ def _words() -> frozenset[str]:
 
 
 def test_names_in_prose_are_names_of_the_code():
-    """Only names with an underscore, as others may be words of the language."""
+    """Only names with an underscore, since others may be words of the language."""
     dead = set()
     for path, text in _files().items():
         if path.suffix == ".py" and path.parts[0] != "scripts":

@@ -1,11 +1,11 @@
-"""``scripts/mutants``: which wrong products do the tests find?
+"""``scripts/mutants``: which mutants of the product do the tests find?
 
     scripts/mutants draw [--count 100] [--seed 41]   draw mutants, and write their patches to tests/mutants/drawn.diff
-    scripts/mutants judge --out FILE                 judge these patches, one line of JSON each; goes on where FILE ends
+    scripts/mutants judge --out FILE                 judge these patches, one line of JSON each; continues where FILE ends
 
-A mutant is judged in a git worktree of its own: the patch is applied, and the tests that reach its line run until the first that
-fails. ``scripts/coverage`` says which tests reach which line. A failure counts if the same test passes without the patch. The
-nearest and quickest tests come first, up to a number of seconds; a mutant that outlives them survives.
+A mutant is judged in a git worktree of its own: the patch is applied, and the tests that reach its line run until the
+first failure. ``scripts/coverage`` records which tests reach which line. A failure counts if the same test passes without
+the patch. The nearest and quickest tests come first, up to a number of seconds; a mutant that outlives them survives.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _HEAD = "# mutant "
 _TESTS_MAX = 400
 _MODULES_MAX = 12
 _TEST_SECONDS_MAX = 90
-_USAGE, _NO_TESTS = 4, 5  # of pytest's exit statuses
+_USAGE, _NO_TESTS = 4, 5  # exit statuses of pytest
 _GONE = re.compile(r"^ERROR: not found: \S+/(tests/\S+)$", re.MULTILINE)
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?)(?: - .*)?$", re.MULTILINE)
 
@@ -100,15 +100,15 @@ def read_mutants(path: Path) -> Iterator[Mutant]:
 
 
 class Reached:
-    """Which tests reach a line, by the contexts of ``tests.covering``."""
+    """The tests that reach a line, by the contexts of ``tests.covering``."""
 
     def __init__(self, data: Path, seconds: Path) -> None:
         self._data = sqlite3.connect(f"file:{data}?mode=ro", uri=True)
         self._seconds: dict[str, float] = json.loads(seconds.read_text()) if seconds.exists() else {}
 
     def tests(self, mutant: Mutant) -> list[list[str]]:
-        """Lists of test ids, one list a run of pytest: first tests that reach the line in their own process, then modules whose
-        processes reach it."""
+        """Lists of test ids, one list a run of pytest: first tests that reach the line in their own process, then modules
+        whose processes reach it."""
         contexts = self._contexts(mutant.path, _statement(mutant)) or self._contexts(mutant.path, None)
         modules: dict[str, list[str]] = defaultdict(list)
         processes: list[str] = []
@@ -147,14 +147,14 @@ class Reached:
 
 
 def _statement(mutant: Mutant) -> int:
-    """The first line of the innermost statement around the mutant's line: coverage knows statements by it."""
+    """The first line of the innermost statement around the mutant's line, which is the line in coverage's data."""
     tree = ast.parse((ROOT / mutant.path).read_text("utf-8"))
     around = (node for node in ast.walk(tree) if isinstance(node, ast.stmt))
     return max(node.lineno for node in around if node.lineno <= mutant.line <= (node.end_lineno or node.lineno))
 
 
 def judge(mutant: Mutant, tree: Path, runs: Iterable[list[str]], seconds: float) -> dict[str, Any]:
-    """Run the tests with the patch until the first failure that is the patch's, and leave the tree without it."""
+    """Run the tests with the patch until the first failure caused by the patch, and leave the tree without it."""
     began, ran = time.monotonic(), 0
     for run in runs:
         left = seconds - (time.monotonic() - began)
@@ -171,7 +171,7 @@ def judge(mutant: Mutant, tree: Path, runs: Iterable[list[str]], seconds: float)
                 run = [test for test in run if test not in gone]
                 continue
             failed = _FAILED.findall(output)
-            if status in (None, 0, _NO_TESTS):  # None: the time is over
+            if status in (None, 0, _NO_TESTS):  # None: time is up
                 ran += len(run)
                 break
             alone = failed[:1] or run[:1]
@@ -186,7 +186,7 @@ def _verdict(mutant: Mutant, killed: bool, began: float, **more: Any) -> dict[st
 
 
 def _pytest(tree: Path, tests: list[str], seconds: float) -> tuple[int | None, str]:
-    """The exit status, None if the time was over."""
+    """The exit status, None if time was up; and the output."""
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-rfE", "--tb=no"]
     command += [f"--timeout={_TEST_SECONDS_MAX}", "--all", *(test for test in tests if _is_there(tree, test))]
     environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONHASHSEED": "0"}
@@ -215,7 +215,7 @@ def _is_there(tree: Path, test: str) -> bool:
 
 
 def _end_session(process: subprocess.Popen[Any]) -> None:
-    """End pytest, and what its tests left behind."""
+    """End pytest and all processes that its tests left."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -1,7 +1,7 @@
 """Draws mutants: small wrong changes of the product, spread over its lines.
 
-A line of code is drawn uniformly, then one of the operators that apply to it. A mutant is a patch of one file, so every process
-that a test starts runs it too. Messages of errors and logs, annotations and type checking blocks are left alone.
+A line of code is drawn uniformly, then one of the operators that apply to it. A mutant is a patch of one file, so every
+process that a test starts runs it too. Messages of errors and logs, annotations and type checking blocks are left alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _LOGGERS = frozenset({"_log", "log", "logger", "_logger", "LOG", "warnings"})
 
 
 class Mutant(NamedTuple):
-    """One wrong change. ``path`` is relative to the root of the tree; ``patch`` is a unified diff that ``git apply`` takes."""
+    """One wrong change. ``path`` is relative to the root of the tree; ``patch`` is a unified diff that ``git apply``
+    takes."""
 
     name: str
     path: str
@@ -80,7 +81,7 @@ def _changes(tree: ast.Module) -> dict[int, list[_Change]]:
 
 
 def _mutable(node: ast.AST) -> Iterator[ast.AST]:
-    """All nodes but annotations, texts for people and what only a type checker reads."""
+    """All nodes except annotations, texts for people, and code for type checkers only."""
     match node:
         case ast.If(test=ast.Name(id="TYPE_CHECKING")) | ast.Import() | ast.ImportFrom():
             return
@@ -140,7 +141,7 @@ def _is_text(*operands: ast.AST) -> bool:
 
 
 def _mutant(path: str, source: str, change: _Change) -> Mutant | None:
-    """None if the changed module does not compile, as a ``continue`` behind a loop."""
+    """The mutant; None if the changed module does not compile, for example with a ``continue`` after a loop."""
     node: ast.expr = change.node  # type: ignore[assignment]
     lines = source.encode().splitlines(keepends=True)
     first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1

@@ -1,7 +1,8 @@
-"""The command line that every soak has: ``python -m tests.soak.NAME [--rounds N]``; the last line is one JSON object.
+"""The command line of every soak: ``python -m tests.soak.NAME [--rounds N]``; the last line is a JSON object.
 
-A soak may have more numbers to choose: ``--first N`` where rounds are numbered, so that they can be spread over several runs, and
-``--processes N`` where several run at once."""
+A soak may have more integers as options: ``--first N`` where rounds are numbered, so that they can be spread over several
+runs, and ``--processes N`` where several run at once.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from collections.abc import Callable, Mapping
 
 
 def main(description: str, run: Callable[..., Mapping[str, object]], rounds: int) -> None:
-    """Call ``run`` with what the command line says, and print what it returns. An exception of it is the failure."""
+    """Call ``run`` with the options of the command line, and print its result. An exception is the failure."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--rounds", type=int, default=rounds)
     _, *others = inspect.signature(run).parameters

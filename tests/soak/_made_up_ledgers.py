@@ -1,10 +1,12 @@
-"""The stand-in for a ZooKeeper with very many ledgers: their ids and records are made up, all else is the real ZooKeeper's.
+"""A stand-in for a ZooKeeper with very many ledgers: ledger ids and metadata are made up, everything else is in the real
+ZooKeeper.
 
-Law: what is told of a ledger depends on its id alone, whichever process is asked. A record is decoded from the bytes that the
-client writes, as one from ZooKeeper is; what it spares is the network, kazoo, and ZooKeeper's memory (1.3 GB a million ledgers).
+Law: a ledger's metadata depends on its id alone, in every process. It is decoded from the bytes that the client writes, as
+metadata from ZooKeeper is; only the network, kazoo and ZooKeeper's memory (1.3 GB per million ledgers) are avoided.
 
-``MADE_UP`` in the environment tells how many there are, from the id FIRST on. Whoever imports this module has clients with the
-stand-in; so has each Python worker of Spark, because the data source that ``use`` registers is of this module.
+``MADE_UP`` in the environment is the number of ledgers, from the id FIRST on. A process that imports this module has
+clients with the stand-in; each Python worker of Spark imports it too, because it defines the data source that ``use``
+registers.
 """
 
 from __future__ import annotations
@@ -31,12 +33,12 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _CREATED_AT_MS = 1_790_000_000_000
+# An odd number (Knuth's), so that neighbouring ids have different ensembles.
 _SPREAD = 2_654_435_761
-"""An odd number (Knuth's): neighbours among the ids have different ensembles."""
 
 
 class MadeUpStore(ZooKeeperStore):
-    """The real store, but for what it tells of ledgers. None of them can be changed."""
+    """The real store except for its ledgers, which are made up and can't be changed."""
 
     @cached_property
     def _last(self) -> int:
@@ -44,7 +46,7 @@ class MadeUpStore(ZooKeeperStore):
 
     @cached_property
     def _documents(self) -> list[tuple[bytes, bytes]]:
-        """For each pair of ensembles the record of a ledger with one fragment, and of one with two."""
+        """For each pair of ensembles the metadata of a ledger with one fragment, and with two."""
         ensembles = list(permutations(sorted(self.bookies()), 3))
         pairs = [(first, second) for first in ensembles for second in ensembles]
         few, more = (
@@ -71,7 +73,7 @@ class MadeUpStore(ZooKeeperStore):
 
 
 class _Reader(TableReader):
-    """Spark's workers import this module with it."""
+    """Makes Spark's workers import this module."""
 
 
 class _MadeUpDataSource(BookSparkDataSource):
@@ -81,10 +83,10 @@ class _MadeUpDataSource(BookSparkDataSource):
 
 
 def use(spark: SparkSession) -> None:
-    """Have ``spark`` read the made-up ledgers, too."""
+    """Make ``spark`` read the made-up ledgers."""
     spark.dataSource.register(_MadeUpDataSource)
 
 
-# (Not typed as what may be replaced.)
+# Typed as Any, because an assignment to a module's class does not type-check.
 _of_clients: Any = bookkeeper
 _of_clients.ZooKeeperStore = MadeUpStore

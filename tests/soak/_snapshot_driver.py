@@ -1,7 +1,8 @@
-"""The driver of one snapshot and its audits (``snapshot_scale``): ``python -m tests.soak._snapshot_driver ZOOKEEPER PATH``.
+"""The driver of one snapshot and its audits (``snapshot_scale``): ``python -m tests.soak._snapshot_driver ZOOKEEPER
+PATH``.
 
-Prints one JSON object. Memory is the most of any sample, in MiB resident; of Python, it is that of the largest process. The heap
-in use is what is left once collections free nothing more (``_heap_left``).
+Prints a JSON object. Memory is the greatest of all samples, in MiB resident; for Python, that of the largest process. The
+heap in use is the rest after collections free nothing more (``_heap_left``).
 
 With ``MADE_UP`` in the environment the ledgers are made up.
 """
@@ -33,7 +34,7 @@ _OF_LEDGERS = ("ledger_ids", "ledgers", "fragments", "accepted_losses", "index_r
 
 
 class _Watched:
-    """This process and its children, until ``end``."""
+    """Watches this process and its children until ``end``."""
 
     def __init__(self) -> None:
         self.peaks = {"driver": 0, "executor": 0, "python": 0}
@@ -47,7 +48,7 @@ class _Watched:
         self._thread.join()
 
     def seconds(self) -> float:
-        """Processor time of all of them so far, of those that ended, too."""
+        """Processor time of all these processes so far, ended ones included."""
         self._look()
         return sum(self._seconds.values())
 
@@ -60,7 +61,7 @@ class _Watched:
         for one in (this, *this.children(recursive=True)):
             try:
                 command = one.cmdline()
-                # A process that a JVM has just forked has another name, and the command and the memory of the JVM.
+                # A process just forked by a JVM has another name, but the JVM's command and memory.
                 if command and command[0].endswith("java"):
                     kind = "executor" if _EXECUTOR in command else "driver"
                     self.peaks[kind] = max(self.peaks[kind], one.memory_info().rss >> 20)
@@ -78,7 +79,7 @@ def _run(zookeeper: str, path: str) -> dict[str, Any]:
     spark = session("scale", master="local-cluster[1,2,4096]", zookeeper=zookeeper, **conf)
     spark.sparkContext.setLogLevel("OFF")
     if MADE_UP in os.environ:
-        # Whoever imports it has made-up ledgers.
+        # Importing this module makes the ledgers made up.
         from tests.soak import _made_up_ledgers
 
         _made_up_ledgers.use(spark)
@@ -137,10 +138,10 @@ def _run(zookeeper: str, path: str) -> dict[str, Any]:
 
 
 def _heap_left(spark: SparkSession) -> tuple[int, int]:
-    """MiB of the driver's heap in use after one collection, and once further ones free nothing more.
+    """MiB of the driver's heap in use after one collection, and after further collections free nothing more.
 
-    One is not enough: it only finds that nobody uses a broadcast any more. Spark then drops the broadcast's blocks, in a thread
-    of its own and without an event that can be waited for, and the next collection frees them.
+    One collection is not enough: it only discovers unused broadcasts. Spark then drops their blocks in a thread of its
+    own, without an event to wait for, and the next collection frees them.
     """
     jvm: Any = spark.sparkContext._jvm
     runtime = jvm.Runtime.getRuntime()
@@ -154,7 +155,7 @@ def _heap_left(spark: SparkSession) -> tuple[int, int]:
 
 
 def _made_up_index(spark: SparkSession, fragments: DataFrame, path: str) -> DataFrame:
-    """What the index of the bookies would be, if each held what it should, but for the beginnings of each thousandth ledger."""
+    """The expected index of the bookies if each holds its entries, except the beginnings of every thousandth ledger."""
     rows = fragments.selectExpr(
         "EXPLODE(ensemble) AS bookie_id",
         "ledger_id",

@@ -1,8 +1,9 @@
-"""``log alter`` at random moments, under a query, a producer and two readers that are killed: how long does it hold a writer?
+"""``log alter`` at random moments, under a query, a producer and two readers that are killed: for how long does it stop a
+writer?
 
-The number of rounds is that of alterations. Each row is there once, each reader reads all. A second producer, which lives,
-appends one row after another; printed is what its appends take usually, and what the longest one at an alteration took. The aim:
-p99 of these pauses is at most 50 ms over the usual p99.
+The number of rounds is that of alterations. Each row must exist once, and each reader must read all rows. A second
+producer, which is not killed, appends row by row; printed are the usual duration of its appends, and the longest at an
+alteration. The aim: p99 of these pauses is at most 50 ms over the usual p99.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
-"""Every single bit of a small bookie's files flipped, one at a time: right answers or I/O errors, and scrub finds each.
+"""Flips every single bit of a small bookie's files, one at a time: answers must be right or I/O errors, and scrub must
+find each flip.
 
-Also while it serves, with a clean stop or a power cut after that. Then every bit of its logs, sealed, rewritten and written to
-last, before a boot and while it serves: a ledger is deleted, the logs are rewritten, the bookie is started again, twice. No wrong
-bytes, and no Negative for what was acked.
+Also while the bookie serves, followed by a clean stop or a power cut. Then every bit of its sealed, rewritten and current
+logs is flipped, before a boot and while it serves; a ledger is deleted, the logs are rewritten, and the bookie is
+restarted, twice. No wrong bytes, and no Negative for an acknowledged entry.
 
-A line with the counts so far comes after each part, which is one bit of each byte in one kind of bookie. ``--first`` and
-``--rounds`` choose the bits, so that the runs for them can be made at different times."""
+A line with the counts so far follows each part: one bit of each byte in one kind of bookie. ``--first`` and ``--rounds``
+choose the bits, so that they can be spread over several runs.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from tests.store.bookie.stepped import without_threads
 
 
 def run(rounds: int, first: int = 0) -> Mapping[str, int]:
-    """So many of the eight bits of each byte, from bit ``first`` on. Each core of the machine takes a part at a time."""
+    """Flip ``rounds`` of the eight bits of each byte, from bit ``first`` on. Each core of the machine works on a part."""
     counts: Counter[str] = Counter()
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         parts = []

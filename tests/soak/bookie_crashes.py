@@ -1,4 +1,4 @@
-"""A bookie's storage crashed before each operation on its files, and each boot after that crashed in every way as well."""
+"""A bookie's storage crashes before each operation on its files, and each following boot crashes in every way as well."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WORKLOADS: tuple[Callable[[Stepped], None], ...] = (
 
 
 def run(rounds: int) -> Mapping[str, int]:
-    """A round draws other losses beside the named ones, for each workload, with one disk and with two."""
+    """Each round draws other losses beside the named ones, for each workload, with one disk and with two."""
     counts: Counter[str] = Counter()
     with without_threads():
         for round_ in range(rounds):

@@ -1,4 +1,5 @@
-"""A bookie's storage killed with SIGKILL at random moments under load: whatever it had acked is there at the next start."""
+"""A bookie's storage is killed with SIGKILL at random moments under load: every acknowledged entry must exist at the next
+start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Storage against a plain dict, with many more random sequences of operations and crashes than the test command tries."""
+"""Storage compared with a plain dict, with many more random sequences of operations and crashes than the test command
+runs."""
 
 from __future__ import annotations
 

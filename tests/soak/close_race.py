@@ -1,4 +1,5 @@
-"""A close while others append: what returned is in the ledger, and what raised is not if the writer's own close succeeded."""
+"""A ledger is closed during appends: an append that returned is in the ledger, and one that raised is not, if the writer's
+own close succeeded."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ _SECONDS_MAX = 60.0
 
 
 def races(writer: BookKeeper, recoverer: BookKeeper, rounds: int, seed: int = 0) -> Mapping[str, int]:
-    """``rounds`` ledgers, each closed under appends: by its writer, by a recoverer, or by both. Returns counts."""
+    """Close ``rounds`` ledgers during appends: by the writer, by a recoverer, or by both. Returns counts."""
     random = Random(seed)
     counts: Counter[str] = Counter()
     with ThreadPoolExecutor(_APPENDERS + 1) as pool:

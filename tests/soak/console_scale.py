@@ -1,9 +1,9 @@
-"""The console of a cluster with very many ledgers: how long each page takes, from a warm index.
+"""The console of a cluster with very many ledgers: response time of each page with a warm index.
 
-A round is a thousand ledgers, so the default is a million. Their records are made by transactions of a thousand creations each,
-of which some are under way at once: they are what the client writes, on bookies that really run, and hold nothing. Beside them
-are logs with real rows and a reader that lags, some real ledgers, and two snapshots whose tables have the schema and the files
-that ``bookspark snapshot`` makes, without Spark. The console is a process of its own.
+A round is a thousand ledgers, so the default is a million. Their metadata is created in transactions of a thousand,
+several at once: the same bytes as the client writes, naming running bookies that hold no entries. There are also logs with
+real rows and a lagging reader, some real ledgers, and two snapshots with the schema and files of ``bookspark snapshot``,
+written without Spark. The console is a process of its own.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from tests.awaiting import time_passes
 from tests.operations.console import snapshots
 from tests.soak._command import main
 
+# The id of the first ledger that exists only as metadata.
 FIRST = 1_000
-"""The id of the first ledger that is a record alone."""
 _ENTRIES = 100
 _BOOKIES = 5
 _LOGS = 30
@@ -98,7 +98,7 @@ def _make_logs(bookkeeper: BookKeeper) -> None:
 
 
 def metadata_of(ledger_id: int, first: tuple[str, ...], second: tuple[str, ...], ctime_ms: int) -> LedgerMetadata:
-    """A closed ledger on the ensemble ``first``; each tenth has half of its entries on ``second``."""
+    """A closed ledger on the ensemble ``first``; every tenth has half of its entries on ``second``."""
     fragments = (Fragment(0, first), *((Fragment(50, second),) if ledger_id % 10 == 0 else ()))
     return LedgerMetadata(
         ledger_id,
@@ -119,7 +119,7 @@ def _metadata(names: list[str], ledger_id: int) -> LedgerMetadata:
 
 
 def make_records(zookeeper: str, names: list[str], ledgers: int, first: int = FIRST) -> None:
-    """Make the records of so many closed ledgers, from the id ``first`` on, on the bookies ``names``."""
+    """Create the metadata of closed ledgers, from the id ``first`` on, on the bookies ``names``."""
     address = parse_address(zookeeper)
     layout = Layout(address.chroot)
     client = KazooClient(address.servers, timeout=60.0)
@@ -157,7 +157,7 @@ def _check(results: list[object]) -> None:
 
 
 def _take(path: Path, bookkeeper: BookKeeper, names: list[str], ledgers: int) -> None:
-    """Two snapshots of so many ledgers; between them a thousandth was deleted, and as many made."""
+    """Write two snapshots; between them a thousandth of the ledgers was deleted, and as many were created."""
     few = {
         "logs",
         "log_commits",
@@ -265,8 +265,8 @@ def _index_files(ids: range, names: list[str]) -> Iterator[pyarrow.RecordBatch]:
 def _measure(
     url: str, pid: int, names: list[str], ledgers: int, requests: int
 ) -> dict[str, tuple[float, float, float]]:
-    """Of each page, p50 and p95 of its time, and what a request costs the console's processor, in ms. The last one tells how a
-    machine that does much else would do alone."""
+    """For each page, p50 and p95 of its time and the console's processor time for a request, in ms. The last predicts the
+    time on an idle machine."""
 
     def any_id() -> int:
         return FIRST + _RANDOM.randrange(ledgers)
@@ -288,7 +288,7 @@ def _measure(
     }
     result = {}
     for name, path in pages.items():
-        # The first answer of each kind is the index's, or loads a library.
+        # The first answer of each kind waits for the index or for an import.
         _await_words(url, path(), "", path)
         seconds, waiting, busy = [], 0, _busy(pid)
         for _ in range(requests):
@@ -307,7 +307,7 @@ def _measure(
 
 
 def _await_words(url: str, path: str, words: str, another=None) -> float:
-    """Ask until a page has its words and everything was looked at. Returns after how many seconds."""
+    """Request a page until it has these words and its looks have ended. Returns the seconds."""
     began = time.monotonic()
     while time.monotonic() - began < _WARM_SECONDS_MAX:
         text = _page(url, path)

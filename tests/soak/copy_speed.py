@@ -1,7 +1,8 @@
-"""How fast one replication worker copies, beside a plain copy of as many bytes between two files of the same disk.
+"""The copy speed of one replication worker, compared with a plain copy of as many bytes between two files of the same
+disk.
 
-A round is a ledger of 64 MiB in entries of 16 KiB on three bookies of four, one of which is lost for good. The copies are
-synced, on both sides. Nothing is asserted but that each entry has its copies: it prints what it measured.
+A round is a ledger of 64 MiB in entries of 16 KiB on three of four bookies, one of which is lost for good. The copies are
+synced, on both sides. Only the existence of all copies is asserted; the speeds are printed.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def _ensemble(bookkeeper: BookKeeper, ledger_id: int) -> tuple[str, ...]:
 
 
 def _repair(bookkeeper: BookKeeper, ledgers: list[int], lost: str) -> float:
-    """Seconds that one worker takes."""
+    """The seconds that one worker needs."""
     tasks = bookkeeper.metadata.underreplication
     tasks.mark(Mark(ledger_id, {lost: Reason.LOST}) for ledger_id in ledgers)
     worker = ReplicationWorker(bookkeeper, AutorecoveryConfig())
@@ -77,7 +78,7 @@ def _repair(bookkeeper: BookKeeper, ledgers: list[int], lost: str) -> float:
 
 
 def _copy_a_file(place: Path, byte_count: int) -> float:
-    """Seconds that a copy of a file with so many bytes takes, with its sync."""
+    """The seconds that a copy of a file with so many bytes needs, with its sync."""
     with tempfile.TemporaryDirectory(dir=place) as folder:
         source, target = Path(folder, "source"), Path(folder, "target")
         with source.open("wb") as file:

@@ -1,8 +1,8 @@
-"""An hour of steady appends in simulated time (``tests/store/bookie/steady_load.py``): the disk's use under collection and
+"""An hour of steady appends in simulated time (``tests/store/bookie/steady_load.py``): disk use under collection and
 rewriting.
 
-96 MiB a second, half of it deleted after a minute; the other half after ten minutes, and never. Both times no pass may take long,
-and what is not live may not grow.
+96 MiB a second, half of it deleted after a minute; the other half after ten minutes in the first run, never in the second.
+In both, no pass may take long, and garbage may not grow.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FOR_EVER = 1e9
 
 
 def run(rounds: int) -> Mapping[str, object]:
-    """So many minutes."""
+    """Run for so many minutes."""
     found: dict[str, object] = {}
     for name, life in (("ten minutes", 600.0), ("for ever", _FOR_EVER)):
         with without_threads():

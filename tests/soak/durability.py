@@ -1,9 +1,11 @@
-"""Ledgers of each durability and replication while bookies lose power, die, hang and are cut off, and then their writer goes.
+"""Ledgers of each durability and replication mode, while bookies lose power, die, hang and are cut off; then their writer
+goes.
 
-A round is one ledger. Half of them cut power, of any number of bookies: then nothing is lost that ``sync()`` returned or
-that a LAC covered (on a VD_JOURNAL ledger an acknowledgement is no such promise). In the others bookies are killed, suspended
-and cut off: then nothing is lost that was acknowledged. The history of what its writer and its readers saw is checked as they go.
-In the end all bookies are back, somebody else opens the ledger, and each entry of a guaranteed one has all its copies.
+A round is a ledger. Half of the rounds cut the power of any number of bookies: then no entry may be lost for which
+``sync()`` returned or which a LAC covered (on a VD_JOURNAL ledger an acknowledgement promises nothing). In the others
+bookies are killed, suspended and cut off: then no acknowledged entry may be lost. The history of the writer and the
+readers is checked all the time. At the end all bookies are back, another client opens the ledger, and each entry of a
+guaranteed ledger has all its copies.
 """
 
 from __future__ import annotations
@@ -32,13 +34,13 @@ log = logging.getLogger(__name__)
 MODES = list(product(LedgerType, Replication))
 _QUORUMS = ((3, 3, 2), (3, 3, 2), (3, 3, 3), (4, 3, 2), (3, 2, 2), (4, 2, 1))
 _STEPS = 8
+# Options of the client that checks when all bookies are back: nothing may fail then, however busy the machine is.
 _PATIENT = {"answer_timeout_seconds": 30.0, "connect_timeout_seconds": 30.0, "recovery_timeout_seconds": 120.0}
-"""Of the client that looks when all bookies are back: nothing may fail then, however busy the machine is."""
 _SYNC_SECONDS = 20.0
 
 
 class _VolatileWriter(RecordedWriter):
-    """An acknowledgement is no promise here; what ``sync`` returns is."""
+    """Records acknowledgements only after a ``sync``: an acknowledgement alone promises nothing here."""
 
     def _record_outcome(self, first: int, last: int, error: BookKeeperError | None) -> None:
         pass
@@ -99,7 +101,7 @@ class _Round:
         )
 
     def _hit(self, counts: Counter[str]) -> None:
-        """One blow, to one bookie or (power only) to several at once."""
+        """Inject one fault, into one bookie or (power only) into several at once."""
         random = self._random
         well = [bookie for bookie in self._cluster.bookies if bookie not in self._undo]
         if not well:

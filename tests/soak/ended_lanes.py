@@ -1,9 +1,10 @@
-"""A measurement: what lanes that ended cost a reader. The number of rounds is that of lanes, 10,000 if none is given.
+"""Measures the cost of ended lanes for a reader. The number of rounds is that of lanes, 10,000 by default.
 
-ZooKeeper is real, with the records as production code makes them; ledgers are in memory, as it is records that could grow. At
-a hundredth of the lanes and at the end it prints what a reader at the end of the log costs (its offset, the records that it reads
-for its start and for its next row, seconds, memory), what one from the beginning costs, and how large the log's record is. It
-fails if an offset, or what is read at the end, is more with all lanes than with a hundredth of them.
+ZooKeeper is real, with the records of production code; ledgers are in memory, because only records could grow. At a
+hundredth of the lanes and at the end it prints the cost of a reader at the end of the log (its offset, the records read
+for its start and for its next row, seconds, memory), the cost of a reader from the beginning, and the size of the log's
+record. It fails if an offset, or the number of records read at the end, is greater with all lanes than with a hundredth of
+them.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _REAL, _THREADS = 10, 8
 
 
 class Lanes:
-    """A log, and its lanes that ended."""
+    """A log and its ended lanes."""
 
     def __init__(self, store: ZooKeeperStore) -> None:
         self.bookkeeper: Any = MemoryBookKeeper(store)  # type: ignore[arg-type]
@@ -53,7 +54,8 @@ class Lanes:
         self._living.append(b"first")
 
     def end_until(self, count: int) -> None:
-        """So many lanes have ended then: some by the ender, the others by its steps, whose records are written side by side."""
+        """Raise the number of ended lanes to ``count``: some by the ender, the others by its steps, with records written
+        concurrently."""
         real = min(_REAL, count - self._ended)
         for number in range(self._ended, self._ended + real):
             producer = self._producer(f"day-{number}")
@@ -82,7 +84,7 @@ class Lanes:
         self._ended = count
 
     def at_the_end(self) -> dict[str, float]:
-        """What a reader costs that begins at the end, and reads one more row."""
+        """The cost of a reader that starts at the end and reads one more row."""
         found = dict[str, float]()
         gc.collect()
         tracemalloc.start()
@@ -102,7 +104,7 @@ class Lanes:
         return found
 
     def from_the_beginning(self) -> dict[str, float]:
-        """What a reader costs that reads all."""
+        """The cost of a reader that reads everything."""
         found = dict[str, float]()
         with (
             reads(self._store) as counts,
@@ -124,7 +126,7 @@ class Lanes:
 
 
 def insisted(step: Callable[[], object]) -> None:
-    """Done again until ZooKeeper answers: a step changes nothing if it is done twice."""
+    """Repeat the step until ZooKeeper answers; a repeated step changes nothing."""
     while True:
         with suppress(MetadataStoreError):
             step()
@@ -133,7 +135,7 @@ def insisted(step: Callable[[], object]) -> None:
 
 @contextmanager
 def reads(store: ZooKeeperStore) -> Iterator[Counter[str]]:
-    """Counts reads of records and ledgers within the block."""
+    """Count reads of records and ledgers within the block."""
     counts: Counter[str] = Counter()
 
     def counted(name: str) -> Callable[..., Any]:
@@ -168,7 +170,7 @@ def run(rounds: int) -> Mapping[str, object]:
                 began = time.perf_counter()
                 lanes.end_until(count)
                 print(f"{count} lanes ended, {time.perf_counter() - began:.0f} s", flush=True)
-                # The first reader imports, and connects.
+                # The first reader imports modules and connects.
                 lanes.at_the_end()
                 ends.append(lanes.at_the_end() | {"bytes of the log's record": lanes.record_bytes()})
                 print(json.dumps(ends[-1]), flush=True)

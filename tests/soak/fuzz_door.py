@@ -1,5 +1,5 @@
-"""Fuzz the door for BookKeeper's clients, guided by coverage (atheris, which is libFuzzer): requests of both versions, whole and
-damaged, and bytes that are none (``tests/servers/bookkeeper/fuzzing.py``). Rounds are minutes."""
+"""Fuzz the door for BookKeeper's clients, guided by coverage (atheris, which is libFuzzer): requests of both versions,
+whole and damaged, and arbitrary bytes (``tests/servers/bookkeeper/fuzzing.py``). Rounds are minutes."""
 
 from __future__ import annotations
 

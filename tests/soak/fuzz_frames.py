@@ -16,7 +16,7 @@ _ALLOCATION_MB_MAX = 64
 
 
 def _fuzz(corpus: str, rounds: int) -> None:
-    """In a process of its own, which the fuzzer ends."""
+    """Runs in a process of its own, which the fuzzer ends."""
     import atheris
 
     with atheris.instrument_imports(include=["bookspark.store.wire", "tests.store.wire"]):

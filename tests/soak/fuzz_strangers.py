@@ -1,5 +1,5 @@
-"""Fuzz what a stranger's bytes reach, guided by coverage (atheris, which is libFuzzer): HELLO, every kind of request, TLS, and
-records of ZooKeeper (``tests/store/bookie/fuzzing.py``). Rounds are minutes."""
+"""Fuzz the code reached by strangers' bytes, guided by coverage (atheris, which is libFuzzer): HELLO, every kind of
+request, TLS, and records of ZooKeeper (``tests/store/bookie/fuzzing.py``). Rounds are minutes."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _FUZZED = [
     "tests.store.bookie.fuzzing",
 ]
 _OF_THE_DOOR = ["bookspark.servers.bookkeeper", "tests.servers.bookkeeper.fuzzing"]
+# After this time a bookie has entries of many ledgers and is replaced by an empty one.
 _SECONDS_A_BOOKIE = 60.0
-"""A bookie that was fuzzed for so long has entries of many ledgers; the next one begins empty."""
 
 
 def fuzz(corpus: str, certificate: str, seconds: int, door: bool = False) -> None:
-    """In a process of its own, which the fuzzer ends. ``door``: fuzz the one for BookKeeper's clients."""
+    """Runs in a process of its own, which the fuzzer ends. ``door``: fuzz the door for BookKeeper's clients."""
     import atheris
 
     with atheris.instrument_imports(include=[*_FUZZED, *(_OF_THE_DOOR if door else ())]):
@@ -67,7 +67,7 @@ def _run(minutes: int) -> Mapping[str, object]:
 
 
 def run(minutes: int, module: str, seeds: Sequence[bytes]) -> Mapping[str, object]:
-    """Let ``module`` fuzz for so long, and tell what came of it."""
+    """Let ``module`` fuzz for so many minutes; returns its counts."""
     from tests.authority import Authority
 
     with tempfile.TemporaryDirectory() as directory:

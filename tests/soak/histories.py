@@ -1,7 +1,8 @@
-"""Random histories of a bookie's storage on disks that fail, fill up and lie, with many more seeds than the gate tries.
+"""Random histories of a bookie's storage on disks that fail, fill up and lie, with many more seeds than the gate runs.
 
-A round is one story; the kinds of trouble take turns, and each process takes stories of its own. Each kind of failure is told
-once, with its seed and its shortest story. A story leaves nothing behind: a process that grows ends the soak."""
+A round is one story; the kinds of trouble take turns, and each process runs its own stories. Each kind of failure is
+printed once, with its seed and its shortest story. A story must leave nothing behind: a process that grows ends the soak.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +22,13 @@ from tests.store.bookie.stories import TROUBLES, drawn_story, shortened
 _STORIES_A_TASK = 500
 _STORIES_A_LINE = 5_000
 _TASKS_A_PROCESS = 40
+# A process has 40 MiB after its first story, and the same after its last.
 _PROCESS_MIB_MAX = 300
-"""A process has 40 MiB after its first story, and after its last one."""
 
 
 def run(rounds: int, first: int = 0, processes: int = 0) -> Mapping[str, int]:
-    """The stories ``first`` to ``first + rounds - 1``: number N is seed N // 5 of trouble N % 5. ``processes``: 0 is one for each
-    core."""
+    """Run the stories ``first`` to ``first + rounds - 1``: number N is seed N // 5 of trouble N mod 5. ``processes``: 0 is
+    one for each core."""
     counts: Counter[str] = Counter()
     failures: Counter[str] = Counter()
     end = first + rounds
@@ -36,7 +37,7 @@ def run(rounds: int, first: int = 0, processes: int = 0) -> Mapping[str, int]:
     fresh = multiprocessing.get_context("spawn")
     at_once = processes * _TASKS_A_PROCESS
     for start in range(0, len(tasks), at_once):
-        # New processes now and then. (A pool of Python 3.11 may not replace one that ends by itself.)
+        # Replace the processes now and then: a pool of Python 3.11 can't replace a process that ends by itself.
         with ProcessPoolExecutor(processes, fresh) as pool:
             for stories, steps, failed in pool.map(_told, tasks[start : start + at_once]):
                 for failure, (trouble, seed) in failed:
@@ -54,7 +55,7 @@ def run(rounds: int, first: int = 0, processes: int = 0) -> Mapping[str, int]:
 
 
 def _told(numbers: range) -> tuple[int, int, list[tuple[str, tuple[str, int]]]]:
-    """How many stories these were, how many steps they had, and which of them break the law."""
+    """The number of stories and of their steps, and the stories that break the law."""
     logging.disable(logging.CRITICAL)
     _collect_seldom()
     steps = 0
@@ -76,7 +77,8 @@ def _told(numbers: range) -> tuple[int, int, list[tuple[str, tuple[str, int]]]]:
 
 
 def _collect_seldom() -> None:
-    """What was imported is not looked through again, and a story makes some thousands of objects."""
+    """Exclude the imported modules from garbage collection, and collect less often: a story makes some thousands of
+    objects."""
     gc.freeze()
     gc.set_threshold(20_000, 10, 10)
 

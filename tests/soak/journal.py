@@ -1,9 +1,9 @@
-"""What leaving out the journal gains: adds a second at 1 KiB, and bytes written to disk per acknowledged byte, with and
+"""The gain from leaving out the journal: adds a second at 1 KiB, and bytes written to disk per acknowledged byte, with and
 without it.
 
-A round is a million bytes for each of the two clusters in turn, so that both meet the same machine. BookKeeper writes each
-byte twice with its journal; here the entry log is the journal (docs/decisions/one-log.md), and what is left out is the wait for
-the sync.
+A round is a million bytes for each of two clusters in turn, so that both run under the same load. BookKeeper writes each
+byte twice with its journal; here the entry log is the journal (docs/decisions/one-log.md), and only the wait for the sync
+is left out.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _ledger(stack: ExitStack, cluster: LocalCluster) -> LedgerHandle:
 
 
 def _written_bytes(cluster: LocalCluster) -> int:
-    """What all bookies have had written to their disks so far, by the kernel's account."""
+    """The bytes that all bookies have written to disk so far, as counted by the kernel."""
     total = 0
     for bookie in cluster.bookies:
         lines = Path(f"/proc/{bookie.pid}/io").read_text().splitlines()

@@ -1,4 +1,4 @@
-"""Chaos whose history Porcupine judges beside our own checker (``tests.histories.porcupine``). Rounds are minutes.
+"""Chaos whose history is judged by Porcupine and by our own checker (``tests.histories.porcupine``). Rounds are minutes.
 
 Needs Go, and the module github.com/anishathalye/porcupine.
 """

@@ -1,9 +1,10 @@
-"""Random schedules of all that works on a log (``tests/histories/log_schedules``).
+"""Random schedules of all clients of a log (``tests/histories/log_schedules``).
 
-Queries, batch writes, producers, readers, truncations, collections and ends of lanes run over a cluster in memory that loses
-answers, while processes die. Logs are deleted and made anew, expire and are offloaded; groups of readers read them; queries have
-copies of checkpoints and follow one another. ROUNDS: schedules, 2,000 by default; ``--first``: the first seed; ``--kind``: one
-kind, else all of them in turn."""
+Queries, batch writes, producers, readers, truncations, collections and ends of lanes run on a cluster in memory that loses
+answers, while processes die. Logs are deleted and created again, expire and are offloaded; reader groups read them;
+queries have copies of checkpoints and follow one another. ROUNDS: schedules, 2,000 by default; ``--first``: the first
+seed; ``--kind``: one kind, else all of them in turn.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from tests.soak._command import main
 
 def schedules(rounds: int, first: int = 0, kind: str = "") -> Mapping[str, object]:
     """Raises AssertionError with the steps of the first schedule that breaks a law."""
-    # Errors and truncated rows are what a schedule is about.
+    # Schedules provoke errors and truncated rows, so their log messages are expected.
     logging.disable(logging.CRITICAL)
     sums: Counter[str] = Counter()
     told, begun = time.monotonic(), time.process_time()

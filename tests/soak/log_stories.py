@@ -1,6 +1,6 @@
-"""The stories of logs that tests of ``tests/logs`` and ``tests/spark`` draw by seed, over ledgers in memory: producers whose
-answers get lost, readers that share lanes or pass gaps, queries and batch writes, lanes that end, retention, times, several logs,
-copies of checkpoints. The number of rounds is that of stories of each kind, 1,000 if none is given."""
+"""The stories of logs that tests of ``tests/logs`` and ``tests/spark`` draw by seed, over ledgers in memory: producers
+whose answers get lost, readers that share lanes or pass gaps, queries and batch writes, lanes that end, retention,
+times, several logs, copies of checkpoints. The number of rounds is that of stories of each kind, 1,000 by default."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Four queries, four producers, a batch append every second, a tail and a copying query in one log, with kills of each kind.
+"""Four queries, four producers, a batch append every second, a tail and a copying query in one log, with kills of each
+kind.
 
-The number of rounds is that of minutes. Every row exactly once, each lane in order, no row that nobody wrote, the readers'
-accounts are the log; the appends at expected positions are linearizable.
+The number of rounds is that of minutes. Every row must exist exactly once, each lane in order, without rows that no client
+wrote; the readers' accounts must equal the log; appends at expected positions must be linearizable.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Short histories of clusters whose bookies and clients are of two versions (``tests.system.compatibility.mixed_versions``).
+"""Short histories of clusters whose bookies and clients are of two versions
+(``tests.system.compatibility.mixed_versions``).
 
-A round is a history: one ledger, and a bookie that goes and comes back in either version. A cluster has twenty of them."""
+A round is a history: one ledger, and a bookie that goes and returns in either version. A cluster has twenty of them.
+"""
 
 from __future__ import annotations
 

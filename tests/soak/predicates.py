@@ -1,13 +1,14 @@
-"""Random predicates over random rows: option ``where`` gives the rows of Spark's own filter. A round is one log, 200 predicates.
+"""Random predicates over random rows: option ``where`` returns the same rows as Spark's own filter. A round is a log with
+200 predicates.
 
 A round has rows of all types with awkward values (nulls, NaN, zeros of both signs, strange strings, ends of types), mixed
-or in order, and 200 predicates, which Spark evaluates as 200 columns of one job. Each of them is read from a log in memory with
-small entries: options, the choice by statistics and the filter are the real ones. Also each row's truth value is compared,
-because one that is unknown and one that is false differ behind a NOT. Two predicates of each fifth round go the whole way: rows
-that Spark wrote to bookies, read by Spark with the option. The session's time zone and ANSI mode change from round to round.
+or in order, and 200 predicates, which Spark evaluates as 200 columns of one job. Each is read from a log in memory with
+small entries; options, the choice by statistics and the filter are the real ones. The truth value of each row is compared
+too, because unknown and false differ under a NOT. Two predicates of every fifth round are tested end to end: Spark writes
+the rows to bookies and reads them with the option. The session's time zone and ANSI mode change from round to round.
 
-``--first N``: the number of the first round; each round is drawn by its number. What is wrong is printed and counted, and it
-fails at its end.
+``--first N``: the number of the first round; a round depends only on its number. Errors are printed and counted, and the
+soak fails at its end.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def _round(spark: SparkSession, number: int) -> Counter[str]:
     spark.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
     rows = random_rows(random, random.randint(1, 400), random.choice([0.0, 0.15, 0.15, 0.7]))
     if random.random() < 0.6:
-        # Statistics tell most where rows are in order.
+        # Statistics exclude most where rows are in order.
         rows = rows.sort_by(random.choice(COLUMNS.names))
     asked = _predicates(random)
     frame = spark.createDataFrame(pyarrow.Table.from_batches([rows]), COLUMNS).coalesce(1)
@@ -106,14 +107,14 @@ def _predicates(random: Random) -> list[tuple[str, Predicate]]:
         try:
             found.append((text, bound(parsed(text), COLUMNS)))
         except ConfigurationError:
-            # Decimals of too many digits, and numbers that are no floats.
+            # Decimals with too many digits, and numbers that are not floats.
             continue
     return found
 
 
 @contextmanager
 def _in_memory(rows: pyarrow.RecordBatch, random: Random) -> Iterator[Any]:
-    """A log of these rows. Gives what reads it: (predicate, counts) -> the positions of the rows."""
+    """Write a log of these rows; yields a function (predicate, counts) -> positions of the matching rows."""
     with pytest.MonkeyPatch.context() as patched:
         engine = StandInSpark(patched)
         for module in (source, feeds):
@@ -142,7 +143,8 @@ def _in_memory(rows: pyarrow.RecordBatch, random: Random) -> Iterator[Any]:
 def _whole_way(
     spark: SparkSession, frame: DataFrame, log: str, asked: list[tuple[tuple[str, Predicate], list[bool | None]]]
 ) -> Iterator[tuple[str, list[int]]]:
-    """For each predicate its text if Spark with the option has other rows than without; else an empty one."""
+    """For each predicate, its text if Spark reads other rows with the option than without, else an empty string; and the
+    positions."""
     if not asked:
         return
     frame.write.format("bookspark").option("log", log).option("rowFormat", "arrow").mode("append").save()

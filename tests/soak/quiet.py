@@ -1,8 +1,9 @@
-"""An hour of healthy load: five bookies with autorecovery, writers, a log with a producer and a reader of a group. Meanwhile
-somebody looks as ``bookspark why`` does, and somebody watches the console. No look may tell of a trouble.
+"""An hour of healthy load: five bookies with autorecovery, writers, a log with a producer and a reader of a group.
+Meanwhile one thread looks as ``bookspark why`` does, and another requests the console. No look may report a trouble.
 
-A round is a minute. The load is a part of what the machine can do, with pauses, as an alarm that only a full machine raises
-is none of the cluster: it is told all the same. Ledgers of all ages are made, read, and deleted, and the bookies collect them.
+A round is a minute. The load is a part of the machine's capacity, with pauses, because an alarm that only a full machine
+raises is not the cluster's; it is reported nevertheless. Ledgers of all ages are created, read, and deleted, and the
+bookies collect them.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from tests.soak._command import main
 _LOOK_SECONDS = 2.0
 _PAUSE_SECONDS = 0.1
 _LEDGERS_KEPT = 200
+# The console's sentence without a trouble.
 _QUIET = "There is nothing to do."
-"""What the console says if there is no trouble."""
 
 
 class _Load:
-    """Threads that work until ``end``; the first failure of one ends all."""
+    """Threads that work until ``end``; the first failure ends them all."""
 
     def __init__(self) -> None:
         self.ends = threading.Event()

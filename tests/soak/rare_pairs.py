@@ -1,8 +1,8 @@
-"""Which pairs of a machine's state and an event random schedules rarely meet, and which options reach them: measures as many
-schedules as there are rounds (8,000 if no number is given), each with options and a world of its own. The first half has no aims
-(``simulation.search.drawn_options``). What it says is written as the table ``rare_states`` to a file in the current directory,
-from where it is copied into the tree. The second half is run without aims and with them: in how many schedules came the ten pairs
-that were the rarest in the first one? ``--first`` is the first block of seeds."""
+"""Finds the pairs of a machine's state and an event that random schedules rarely meet, and the options that reach them. It
+runs as many schedules as there are rounds (8,000 by default), each with options and a world of its own. The first half
+has no aims (``simulation.search.drawn_options``). Its result is written as the table ``rare_states`` to a file in the
+current directory, to be copied into the tree. The second half runs without aims and with them: in how many schedules
+did the ten rarest pairs of the first half occur? ``--first`` is the first block of seeds."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from bookspark.lab.simulation.search.random_schedules import BLOCK, RandomSchedu
 from bookspark.lab.simulation.simulation_options import SimulationOptions
 from tests.soak._command import main
 
+# A pair is rare if fewer than this part of the schedules meet it.
 _RARE = 0.01
-"""A pair is rare that fewer than this part of the schedules meet."""
+# A state that more than this part of the schedules reach needs no aim.
 _OFTEN = 0.1
-"""A state that more than this part of the schedules reach is not aimed at."""
+# This many schedules are added to those that reached a state with each value of an option, and to the expected ones.
 _PRIOR = 2
-"""So many schedules that reached a state are added to those of each value of an option, and to those that were to be expected."""
+# Weights are eighths of a power of two.
 _WEIGHT_MIN, _WEIGHT_MAX = 6, 16
-"""Weights are eighths of a power of two."""
 
 Schedule = tuple[SimulationOptions, frozenset[Pair]]
 
 
 def measured(rounds: int, first: int, aims: bool) -> list[Schedule]:
-    """The options of schedules, and the pairs that each of them met."""
+    """The options of the schedules, and the pairs that each of them met."""
     found = []
     for number in range(first, first + rounds):
         world, _, violation = RandomSchedules({}, aims=aims).schedule(number * BLOCK)
@@ -45,7 +45,7 @@ def counted(schedules: list[Schedule]) -> Counter[Pair]:
 
 
 def table(schedules: list[Schedule]) -> dict[tuple[str, str], tuple[int, dict[str, dict[str, int]]]]:
-    """How many rare pairs each state has, and how much more often it was reached with each value of an option."""
+    """The number of rare pairs of each state, and how much more often it was reached with each value of an option."""
     counts, many = counted(schedules), len(schedules)
     rare = Counter((pair.machine, pair.state) for pair in all_pairs() if counts[pair] <= many * _RARE)
     given = Counter((one.name, option_word(getattr(o, one.name))) for o, _ in schedules for one in fields(o))
@@ -72,7 +72,7 @@ def rare_pairs(rounds: int, first: int = 0) -> Mapping[str, object]:
     Path("rare_states.txt").write_text(f"RARE = {{\n{lines}}}\n")
     without, with_aims = (counted(measured(half, first + half, aims=aims)) for aims in (False, True))
     before = counted(learnt)
-    # By schedules that are not among those that are compared.
+    # Chosen by schedules that are not among the compared ones.
     rarest = sorted(before, key=lambda pair: (before[pair], pair))
     for pair in rarest[:20]:
         print(f"{' '.join(pair)}: {before[pair]} before; {without[pair]} without aims, {with_aims[pair]} with them")

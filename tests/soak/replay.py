@@ -1,6 +1,8 @@
-"""Chaos with many clients, whose every decision is recorded, and then made again by the pure code.
+"""Chaos with many clients, whose every decision is recorded and then replayed by the pure code.
 
-The number of rounds is that of minutes. The record lies in a temporary folder, which is kept if something was found."""
+The number of rounds is that of minutes. The record is in a temporary folder, which is kept if a difference or violation is
+found.
+"""
 
 from __future__ import annotations
 

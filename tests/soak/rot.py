@@ -1,8 +1,9 @@
-"""Rot at scale: on five bookies one byte of one copy of each of 200 ledgers changes, and nobody does anything.
+"""Rot at scale: on five bookies one byte of one copy of each of 200 ledgers changes, and no client or operator acts.
 
-Within a scrub period (and what the copies take) each copy is whole again. It is read from each bookie. One of the ledgers loses
-its other copies too: exactly those entries are lost, and everything else is repaired. Then one of two disks of a bookie fails
-while it serves: its entries are copied again without a restart, and the writers see no error. ROUNDS: entries of a ledger.
+Within a scrub period (and the time of copying) each copy is whole again, by a read from each bookie. One of the ledgers
+loses its other copies too: exactly those entries are lost, and everything else is repaired. Then one of two disks of a
+bookie fails while it serves: its entries are copied again without a restart, and the writers see no error. ROUNDS: entries
+of a ledger.
 """
 
 from __future__ import annotations
@@ -47,13 +48,13 @@ def payload(ledger_id: int, entry_id: int) -> bytes:
 
 
 def rot(cluster: LocalCluster, entries: int, random: Random) -> Mapping[str, object]:
-    """Have bytes rot, and wait until all is whole. Returns figures; raises AssertionError."""
+    """Damage bytes and wait until all copies are whole. Returns figures; raises AssertionError."""
     client = cluster.bookkeeper()
     written = [_write(client, entries) for _ in range(LEDGERS)]
     batches = [_rot_one(cluster, client, ledger, random) for ledger in written]
     lost_ledger, lost_batch = written[0], batches[0]
     for bookie in lost_ledger.fragments[0].ensemble:
-        # The batches of a ledger may be cut differently on each bookie.
+        # Each bookie may have cut the ledger into different batches.
         for row in _rows(client, bookie, lost_ledger.ledger_id):
             if row["first_entry_id"] <= lost_batch[0] <= row["last_entry_id"]:
                 _change_a_byte(cluster, bookie, row, random)
@@ -63,7 +64,7 @@ def rot(cluster: LocalCluster, entries: int, random: Random) -> Mapping[str, obj
         statuses = [client.bookie_status(bookie.bookie_id) for bookie in cluster.bookies]
         return sum(status.lost_copies for status in statuses) >= LEDGERS + 2
 
-    # Only the lists are looked at: a read would find what the scrub has to find.
+    # Only the bookies' lists are read: reading entries would find the damage that the scrub has to find.
     whole: set[int] = set()
 
     def all_is_whole() -> bool:
@@ -95,7 +96,7 @@ def rot(cluster: LocalCluster, entries: int, random: Random) -> Mapping[str, obj
 
 
 def dying_disk(cluster: LocalCluster, entries: int) -> Mapping[str, object]:
-    """One of two disks of a bookie fails. Returns figures; raises AssertionError."""
+    """Let one of two disks of a bookie fail. Returns figures; raises AssertionError."""
     client = cluster.bookkeeper()
     with _failing_bookie(cluster, client) as (bookie_id, fail):
         written = [_write(client, entries) for _ in range(30)]
@@ -137,7 +138,7 @@ def dying_disk(cluster: LocalCluster, entries: int) -> Mapping[str, object]:
 
 
 def _after(happened: Callable[[], bool], begun: float) -> float:
-    """Wait for it; returns how many seconds after ``begun`` it was there."""
+    """Wait for the condition; returns the seconds since ``begun``."""
     await_that(happened, PERIOD_SECONDS + _SLACK_SECONDS)
     return round(time.monotonic() - begun, 1)
 
@@ -187,7 +188,7 @@ def _change_a_byte(cluster: LocalCluster, bookie_id: str, row: Mapping[str, int]
 
 
 def _read(client: BookKeeper, ledger: LedgerMetadata, bookie: str, entries: int) -> set[int]:
-    """The entries that are read from one bookie, each with what was written."""
+    """The entries readable on one bookie, each checked against the written payload."""
     rows = [(row["first_entry_id"], row["last_entry_id"]) for row in _rows(client, bookie, ledger.ledger_id)]
     found: set[int] = set()
     for copy in copies_on(client.context, bookie, ledger.ledger_id, sorted(rows)):

@@ -1,9 +1,9 @@
-"""Five bookies without a journal, and each round one of them loses what it had not synced, or its whole disk, and heals
+"""Five bookies without a journal: in each round one of them loses its unsynced entries or its whole disk, and heals
 itself.
 
-Writers, recoverers and readers are at work all the time, and the history of what they saw is checked as they go. The bookie
-is booted at once, and the next one is hit when it has healed. In the end every ledger can be read whole, nothing is in
-limbo, and by the lists of all bookies every entry has all its copies.
+Writers, recoverers and readers work all the time, and their history is checked. The bookie is booted at once; the next one
+is hit when it has healed. At the end every ledger can be read whole, no ledger is in limbo, and by the lists of all
+bookies every entry has all its copies.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from tests.soak._command import main
 
 log = logging.getLogger(__name__)
 
+# A power cut takes every entry without a requested sync. Deleted ledgers are not collected, because a reader may still
+# read them.
 BOOKIES = {
     "journal_write_data": False,
     "stamp_missing_cookies": True,
@@ -33,18 +35,18 @@ BOOKIES = {
     "background_sync_bytes": 1 << 40,
     "gc_wait_time_seconds": 86_400.0,
 }
-"""A power cut takes all that nobody asked to be synced. What is deleted is not collected, as somebody may be reading it."""
 AUTORECOVERY = {"check_interval_hours": 0.0, "check_confirm_seconds": 0.5, "retry_seconds": 0.5, "poll_seconds": 1.0}
 _KINDS = (Writer, Writer, Recoverer, Reader)
 _HEALED_SECONDS_MAX = 240.0
 _PATIENT = {"answer_timeout_seconds": 30.0, "connect_timeout_seconds": 30.0, "recovery_timeout_seconds": 120.0}
 _BETWEEN_SECONDS = 1.0
+# The youngest ledgers are kept. The others are read whole after each round and deleted, so that rounds don't become
+# longer.
 _LEDGERS_KEPT = 150
-"""The youngest ones. The others are read whole after each round, and deleted, so that rounds don't become longer."""
 
 
 class _AtWork:
-    """The clients, from ``__enter__`` to ``__exit__``."""
+    """The clients, which work from ``__enter__`` to ``__exit__``."""
 
     def __init__(self, cluster: LocalCluster, history: History, random: Random) -> None:
         self.ledgers = Ledgers()
@@ -119,7 +121,7 @@ def self_healing(cluster: LocalCluster, rounds: int, seed: int = 0) -> Mapping[s
 def _retire(
     client: BookKeeper, ledgers: Ledgers, history: History, counts: Counter[str], kept: int = _LEDGERS_KEPT
 ) -> None:
-    """Read old ledgers whole; delete them, but for the youngest, which are left for the audit at the end."""
+    """Read old ledgers whole and delete them, except the youngest, which stay for the audit at the end."""
     every = ledgers.every()[counts["ledgers read whole"] :]
     for ledger_id in every[: max(0, len(every) - kept)]:
         read_whole(client, ledger_id, history, f"last reader of {ledger_id}")
@@ -142,7 +144,7 @@ def _is_healed(client: BookKeeper, bookie: LocalBookie) -> bool:
     try:
         status = client.bookie_status(bookie.bookie_id)
     except BookKeeperError:
-        return False  # a client's old connection to it
+        return False  # a client's old connection to the bookie
     return status.healed_boot == status.lossy_boot and not status.limbo_ledgers
 
 

@@ -1,10 +1,9 @@
-"""Writing at full speed for minutes while one bookie stands still (SIGSTOP) and one runs for a hundredth of the time: what the
-client and the bookies keep in memory, and how fast the writer is.
+"""Writing at full speed for minutes while one bookie is stopped (SIGSTOP) and another runs for a hundredth of the time:
+the memory of the client and the bookies, and the writer's speed.
 
-A round is a minute. Default options, three copies, an ack quorum of two, and one spare bookie: it takes the place of the one that
-stands still, and there is none for the slow one. A ledger is written for half a minute, and then deleted and collected, so that
-the disk is enough. BookKeeper's client keeps without a bound what such bookies do not take in, unless it is told otherwise (its
-#3497).
+A round is a minute. Default options, three copies, an ack quorum of two, and one spare bookie: it replaces the stopped
+bookie, and none is left for the slow one. A ledger is written for half a minute, and then deleted and collected, to save
+disk space. BookKeeper's client keeps entries for such bookies without a bound, unless configured otherwise (its #3497).
 """
 
 from __future__ import annotations
@@ -32,18 +31,18 @@ _RUNNING_SECONDS, _PERIOD_SECONDS = 0.01, 1.0
 
 
 class _Writer:
-    """Appends to one ledger after the other, and looks at the memory of all processes."""
+    """Appends to one ledger after another, and watches the memory of all processes."""
 
     def __init__(self, bookkeeper: BookKeeper, cluster: LocalCluster) -> None:
         self._bookkeeper = bookkeeper
         pids = {"client": os.getpid()} | {bookie.bookie_id: bookie.pid for bookie in cluster.bookies}
         self._pids = {name: pid for name, pid in pids.items() if pid is not None}
         self.ledger = bookkeeper.create_ledger(3, 3, 2)
+        # The greatest memory of each process, in bytes.
         self.largest = self._memory()
-        """The most that each process had in memory, in bytes."""
 
     def write(self, seconds: float) -> float:
-        """Append for that long; returns the entries a second."""
+        """Append for so many seconds; returns the entries a second."""
         began, looked, appended = time.monotonic(), 0.0, 0
         ledger_began = began
         while (now := time.monotonic()) < began + seconds:
@@ -115,7 +114,7 @@ def _first_two(cluster: LocalCluster, ledger: LedgerHandle) -> tuple[LocalBookie
 
 @contextmanager
 def _slow(bookie: LocalBookie) -> Iterator[None]:
-    """The bookie runs for a hundredth of the time."""
+    """Let the bookie run for a hundredth of the time."""
     ended = threading.Event()
 
     def slow() -> None:

@@ -1,15 +1,16 @@
-"""A snapshot and all audits of a cluster with very many ledgers, and how they grow: time, memory, shuffled bytes, and files.
+"""A snapshot and all audits of a cluster with very many ledgers, and their growth: time, memory, shuffled bytes, and
+files.
 
-A round is a thousand ledgers, so the default is 10⁵; ``--rounds 10000`` are 10⁷. Their records are made in a real ZooKeeper, as
-the client writes them, on bookies that really run and hold nothing. More than REAL_THOUSANDS_MAX do not fit beside Spark in a
-machine of 24 GB: they are made up where they are read (``_made_up_ledgers``), and so are fewer with ``--made-up 1``. A tenth of
-them are made first and audited, then all: each time by a driver with 4 GB and one executor with two cores and 4 GB, in processes
-whose memory and processor time are watched. The audits are over that snapshot and an index that is made up of its fragments: each
-bookie has all that it should, but for a thousandth of the ledgers.
+A round is a thousand ledgers, so the default is 10⁵; ``--rounds 10000`` are 10⁷. Their metadata is created in a real
+ZooKeeper, as the client writes it, naming running bookies that hold no entries. More than REAL_THOUSANDS_MAX do not fit
+beside Spark in a machine of 24 GB: they are made up by their readers (``_made_up_ledgers``), and fewer are made up too
+with ``--made-up 1``. First a tenth of them is created and audited, then all: each time by a driver with 4 GB and one
+executor with two cores and 4 GB, in processes whose memory and processor time are watched. The audits read that snapshot
+and an index made up from its fragments: each bookie has all its entries, except for a thousandth of the ledgers.
 
-What a driver holds must not grow with ledgers: what is left of its heap once collections free nothing more, and the largest
-Python process, may be GROWTH_MIB more at ten times the ledgers. A table of the ledgers may have FILES_MAX files. ``--table FILE``
-writes the rows of docs/performance.md.
+The driver's memory must not grow with ledgers: the heap left after collections free nothing more, and the largest Python
+process, may be GROWTH_MIB larger at ten times the ledgers. A table of the ledgers may have FILES_MAX files. ``--table
+FILE`` writes the rows of docs/performance.md.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from tests.soak.console_scale import FIRST, make_records
 
 GROWTH_MIB, FILES_MAX = 192, 50
 REAL_THOUSANDS_MAX = 2_000
+# The environment variable with the number of ledgers that the driver and its workers make up.
 MADE_UP = "BOOKSPARK_SOAK_MADE_UP_LEDGERS"
-"""The environment variable that tells the driver and its workers how many ledgers to make up."""
 _DRIVER_SECONDS_MAX = 24 * 3600.0
 _ZOOKEEPER_GB_PER_MILLION = 1.3
 
@@ -101,7 +102,7 @@ _COLUMNS: Mapping[str, Callable[[Mapping[str, Any]], object]] = {
 
 
 def _page(told: Sequence[Mapping[str, Any]]) -> str:
-    """The table of docs/performance.md, with when and where it was measured."""
+    """The table of docs/performance.md, with the time and machine of the measurement."""
     lines = [f"- `soak snapshot-scale`, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {os.cpu_count()} processors", ""]
     lines += [f"| {' | '.join(map(str.strip, _COLUMNS))} |", "|" + "---|" * len(_COLUMNS)]
     lines += [f"| {' | '.join(str(value(one)) for value in _COLUMNS.values())} |" for one in told]

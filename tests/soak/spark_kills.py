@@ -1,4 +1,5 @@
-"""The sink's query hit again and again: its driver (around the commit entry, too), executors, tasks, bookies. No row twice."""
+"""The sink's query is hit again and again: its driver (also around the commit entry), executors, tasks, bookies. No row
+twice."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from tests.spark.rows_through import rows_through
 
 
 def run(rounds: int) -> Mapping[str, float]:
-    """So many rows."""
+    """Copy so many rows."""
     with LocalCluster(bookies=3) as cluster, tempfile.TemporaryDirectory(prefix="bookspark-rows-") as folder:
         spark = session("rows", master="local[2]", zookeeper=cluster.zookeeper)
         try:

@@ -1,5 +1,5 @@
-"""Ten thousand connections of strangers, silent, half open or with garbage, at a bookie of 700 descriptors, while a writer
-goes on: no append fails, and the bookie's memory does not grow with them. A round is a connection."""
+"""Ten thousand connections of strangers, silent, half open or with garbage, to a bookie with 700 descriptors, while a
+writer continues: no append fails, and the bookie's memory does not grow with them. A round is a connection."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.soak._command import main
 from tests.soak.slow_bookies import resident_bytes
 
 _DESCRIPTORS = 700
+# The number of connections that the strangers keep; the bookie has ended most of the older ones.
 _HELD_MAX = 3000
-"""How many connections the strangers keep; of the older ones the bookie has ended most."""
 _GROWTH_BYTES_MAX = 32_000_000
 _BEFORE_SECONDS = 10.0
 _ENTRY = bytes(4096)
@@ -37,7 +37,7 @@ def _garbage(connection: socket.socket, chance: random.Random) -> None:
 
 
 def _half_a_frame(connection: socket.socket, chance: random.Random) -> None:
-    """An Arrow message that announces more than comes."""
+    """An Arrow message that announces more bytes than follow."""
     connection.sendall(b"\xff\xff\xff\xff" + struct.pack("<i", chance.randrange(1, 1 << 31)) + bytes(20))
 
 
@@ -60,15 +60,15 @@ _KINDS: tuple[Callable[[socket.socket, random.Random], None], ...] = (
 
 
 class _Strangers:
-    """Connects, in a thread of its own, so many times."""
+    """Makes so many connections, in a thread of its own."""
 
     def __init__(self, address: str, connections: int) -> None:
         host, _, port = address.rpartition(":")
         self._address, self._connections = (host, int(port)), connections
         self.made: Counter[str] = Counter()
         self.ended = threading.Event()
+        # Never set: its wait paces the connections.
         self._stopped = threading.Event()
-        """Nobody sets it: it paces the connections."""
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -77,7 +77,7 @@ class _Strangers:
         try:
             for number in range(self._connections):
                 kind = _KINDS[number % len(_KINDS)]
-                with suppress(OSError):  # the bookie may have ended it already
+                with suppress(OSError):  # the bookie may have ended the connection already
                     held.append(socket.create_connection(self._address, 60))
                     self.made[kind.__name__.strip("_")] += 1
                     kind(held[-1], chance)
@@ -92,7 +92,7 @@ class _Strangers:
 
 def strange_connections(connections: int) -> Mapping[str, object]:
     with ExitStack() as stack:
-        # Logs are short, so that the bookie needs descriptors of its own all the time.
+        # Short logs, so that the bookie needs new descriptors of its own all the time.
         cluster = stack.enter_context(LocalCluster(bookies=1, entry_log_bytes_max=1 << 20))
         bookie, client = cluster.bookies[0], stack.enter_context(cluster.bookkeeper())
         assert bookie.pid is not None and bookie.address is not None
@@ -123,7 +123,8 @@ def strange_connections(connections: int) -> Mapping[str, object]:
 
 
 def _append(ledger: LedgerHandle, pid: int, is_over: Callable[[], bool]) -> tuple[int, int]:
-    """Append until it is over, each acknowledged; returns the most memory that the process had, in bytes, and the appends."""
+    """Append until ``is_over()``, each append acknowledged; returns the process's greatest memory in bytes, and the number
+    of appends."""
     largest = appended = 0
     while not is_over():
         ledger.append(_ENTRY)

@@ -1,7 +1,7 @@
-"""Twenty troubles (``tests/operations/why/twenty.py``), each in a real cluster: do ``bookspark why`` and the console name the
-cause, after how many seconds, does the command that they name work and mend it, and which alert fires?
+"""Twenty troubles (``tests/operations/why/twenty.py``), each in a real cluster: do ``bookspark why`` and the console name
+the cause, after how many seconds, does the named command work and repair it, and which alert fires?
 
-The seconds count from the moment when something is broken. ROUNDS: how many of the troubles, from ``--first`` on (1: the first).
+The seconds count from the moment of the break. ROUNDS: how many of the troubles, from ``--first`` on (1: the first).
 Alerts are tried where ``promtool`` is installed (Debian: prometheus).
 """
 
@@ -32,7 +32,7 @@ _NEEDED = 19
 
 
 def try_one(trouble: Trouble) -> dict[str, Any]:
-    """What came of it. Never raises Exception: a trouble that is not named is a row of the table."""
+    """The row of a trouble. Never raises Exception: a trouble that is not named is a row of the table too."""
     row: dict[str, Any] = {
         "trouble": trouble.title,
         "kind": "",
@@ -92,7 +92,7 @@ def _tell(stage: Stage, trouble: Trouble, broken: Broken, row: dict[str, Any]) -
             row["alerts"] = fired(stage.series())
             return trouble.alert in row["alerts"]
 
-        # Some things are counted once a session has ended.
+        # Some metrics are counted only after a session has ended.
         with suppress(AssertionError):
             await_that(fires, _ALERT_SECONDS_MAX)
     broken.before()
@@ -100,14 +100,14 @@ def _tell(stage: Stage, trouble: Trouble, broken: Broken, row: dict[str, Any]) -
 
 
 def _mend(stage: Stage, broken: Broken, named: Mapping[str, Any], row: dict[str, Any]) -> None:
-    """Type what is named, and then what is still named, until nothing is."""
+    """Type the named command, and then the commands still named, until the trouble is gone."""
     if broken.kind == "failed-directory":
         applying = stage.spawn(*named["command"].split()[1:], "--yes")
         stage.equips(applying, broken.after)
         row["works"] = applying.wait(120) == 0
     else:
         ran = stage.types(named["command"])
-        # 1: it did what was asked, and found something.
+        # 1: the command succeeded and reports a finding.
         row["works"] = ran.status in (0, 1)
         row["printed"] = ran.out[-300:]
         broken.after()
@@ -127,7 +127,7 @@ def _mend(stage: Stage, broken: Broken, named: Mapping[str, Any], row: dict[str,
 
 
 def fired(series: Mapping[str, str]) -> list[str]:
-    """The alerts that fire when Prometheus scrapes this for 70 minutes."""
+    """The alerts that fire if Prometheus scrapes these series for 70 minutes."""
     asked = {"expr": 'group by (alertname) (ALERTS{alertstate="firing"})', "eval_time": "70m", "exp_samples": []}
     told = [{"series": key, "values": value} for key, value in series.items()]
     case = {"name": "trouble", "interval": "1m", "input_series": told, "promql_expr_test": [asked]}
@@ -156,7 +156,7 @@ def troubles(rounds: int, first: int = 0) -> Mapping[str, object]:
 
 
 def is_good(row: Mapping[str, Any], seconds_max: float = NAMED_SECONDS_MAX) -> bool:
-    """Was it named by both within ``seconds_max``, and did the command work?"""
+    """Whether both named it within ``seconds_max``, and the command worked."""
     times = (row["why_s"], row["console_s"])
     return all(one is not None and one <= seconds_max for one in times) and bool(row.get("works")) and row["mended"]
 

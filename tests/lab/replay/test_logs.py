@@ -1,4 +1,4 @@
-"""What is decided about logs is recorded where it is asked: claims, commits, replays, orphans, compaction."""
+"""Decisions about logs are recorded and replayed: claims, commits, replays, orphans, compaction."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PASSWORD = b"the log's password"
 
 
 def committed_batches():
-    """Two runs of a query; a batch comes again, and one of an older checkpoint."""
+    """Two runs of a query; each commits a batch twice and then a batch of a rewound checkpoint."""
     bookkeeper = MemoryBookKeeper()
     registry = LogRegistry(bookkeeper.metadata)
     registry.ensure("orders", {}, PASSWORD)
@@ -32,7 +32,7 @@ def committed_batches():
     collect_orphans(bookkeeper, "orders", PASSWORD)
 
 
-def test_decisions_about_logs_are_made_again(record):
+def test_decisions_about_logs_are_replayed_without_a_difference(record):
     committed_batches()
     end_recording()
     result = Replay(record).run()
@@ -44,7 +44,7 @@ def test_decisions_about_logs_are_made_again(record):
     assert b"password" not in b"".join(raw_records(record))
 
 
-def test_a_claim_that_is_decided_otherwise_now_is_found(record, monkeypatch):
+def test_changed_claim_decision_is_reported_as_a_difference(record, monkeypatch):
     committed_batches()
     end_recording()
     monkeypatch.setattr(log_record.LogRecord, "newest_epoch", property(lambda self: self.epoch + 1))

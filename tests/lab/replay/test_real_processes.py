@@ -1,4 +1,4 @@
-"""Bookies, a client and autorecovery record, and the pure code decides the same again."""
+"""The recorded decisions of real bookies, a client and autorecovery equal those of the pure code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.awaiting import SECONDS_MAX, await_that
 
 
 @pytest.mark.acceptance
-def test_what_real_processes_decided_is_decided_again(record, new_chroot):
+def test_decisions_of_real_processes_are_replayed_without_a_difference(record, new_chroot):
     folder = str(record)
     autorecovery = {"client": {"record_decisions": folder}, "lost_bookie_delay_seconds": 0.0, "poll_seconds": 0.2}
     with (
@@ -27,7 +27,7 @@ def test_what_real_processes_decided_is_decided_again(record, new_chroot):
         striped = client.create_ledger(3, 2, 2)
         striped.append_batch([b"a"])
         follower = client.open_ledger_no_recovery(striped.ledger_id)
-        # Asked before the entry is there, or nobody would have to wait.
+        # The poll starts before the append, or it would not have to wait.
         polled = follower.read_last_add_confirmed_and_entry_async(1, SECONDS_MAX)
         striped.append(b"b")
         assert polled.result(SECONDS_MAX)[0] == 1
@@ -35,7 +35,7 @@ def test_what_real_processes_decided_is_decided_again(record, new_chroot):
         given = client.create_ledger_adv()
         given.append_at_async(1, b"one")
         given.append_at_async(0, b"zero").result(SECONDS_MAX)
-        # Nobody closes this one: it is recovered.
+        # This ledger is not closed by its writer, so it is recovered.
         assert [entry.payload for entry in client.open_ledger(striped.ledger_id).read(0, 1)] == [b"a", b"b"]
         lost = ledger.metadata.last_fragment.ensemble[0]
         next(one for one in cluster.bookies if one.bookie_id == lost).kill()
@@ -60,5 +60,5 @@ def test_what_real_processes_decided_is_decided_again(record, new_chroot):
     }
     processes = Counter(one.process.partition("-")[0] for one in result.counts)
     assert processes == {"bookie": 4, "test": 1, "autorecovery": 1}
-    # The one that was killed, and no other.
+    # Only the killed bookie's record is unclean.
     assert sum(not one.clean for one in result.counts) == 1

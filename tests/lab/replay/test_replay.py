@@ -1,4 +1,4 @@
-"""A record of decisions is made again by the pure code; what was planted is found."""
+"""The pure code replays a record of decisions; planted differences and broken laws are reported."""
 
 from __future__ import annotations
 
@@ -39,8 +39,7 @@ def append(writer, entry_id):
 
 
 def recover(entries, lac=-1):
-    """A recoverer of the ledger, to whom each bookie says that it has the entries ``0..entries - 1``. Returns the record that it
-    closed the ledger with."""
+    """Recover the ledger, with every bookie reporting the entries ``0..entries - 1``; returns the closed metadata."""
     recovery = made(LedgerRecovery)
     actions = recovery.step(MetadataRead(METADATA, 0))
     version = 0
@@ -69,7 +68,7 @@ def recover(entries, lac=-1):
     raise AssertionError("the recovery does not end")
 
 
-def test_equal_answers_and_a_ledger_that_keeps_every_law(record):
+def test_replay_of_an_unchanged_record_reports_no_difference_and_no_broken_law(record):
     writer = made(LedgerWriter, METADATA, 0)
     assert append(writer, 0) == [Confirm(0)]
     assert recover(1).last_entry_id == 0
@@ -79,7 +78,7 @@ def test_equal_answers_and_a_ledger_that_keeps_every_law(record):
     assert result.decisions > 8
 
 
-def test_a_machine_that_was_changed_since_is_found_and_named(record, monkeypatch):
+def test_machine_changed_since_the_record_is_named_with_the_decision(record, monkeypatch):
     writer = made(LedgerWriter, METADATA, 0)
     for entry_id in range(3):
         append(writer, entry_id)
@@ -99,17 +98,17 @@ def test_a_machine_that_was_changed_since_is_found_and_named(record, monkeypatch
     assert difference.ledger_id == 7
 
 
-def test_a_record_that_lies_is_found(record):
+def test_forged_confirm_in_the_record_is_reported(record):
     writer = made(LedgerWriter, METADATA, 0)
     append(writer, 0)
-    # As if the process had confirmed what nobody had acknowledged.
+    # As if the process had confirmed an entry without acknowledgements.
     this.recorder.put([1, HEARD, "b3", 0, 0, 5])
     end_recording()
     (difference,) = Replay(record).run().differences
     assert "Confirm(last_add_confirmed=5)" in difference.recorded
 
 
-def test_one_machine_that_differs_does_not_hide_the_others(record):
+def test_difference_in_one_machine_does_not_hide_the_others(record):
     first, second = made(LedgerWriter, METADATA, 0), made(LedgerWriter, METADATA, 0)
     append(first, 0)
     this.recorder.put([1, HEARD, "b3", 0, 0, 5])
@@ -119,12 +118,12 @@ def test_one_machine_that_differs_does_not_hide_the_others(record):
     result = Replay(record).run()
     assert [one.machine for one in result.differences] == ["LedgerWriter 1"]
     assert result.decisions == 6
-    # What the machine was given after that is not compared, and not taken for equal.
+    # Later events of that machine are not compared, and are not counted as equal.
     assert result.lost == 3
 
 
-def test_an_append_that_a_recovery_cut_off_is_found_by_the_joined_histories(record):
-    """Every answer is that of the pure code: two bookies lied to the recoverer, or had forgotten."""
+def test_entry_truncated_by_recovery_breaks_a_law_of_the_joined_histories(record):
+    """Each machine's answers are right: two bookies lied to the recoverer or had lost the entry."""
     writer = made(LedgerWriter, METADATA, 0)
     append(writer, 0)
     append(writer, 1)
@@ -137,7 +136,7 @@ def test_an_append_that_a_recovery_cut_off_is_found_by_the_joined_histories(reco
     assert result.first_failing == 7
 
 
-def test_a_confirmed_entry_that_is_absent_later_is_found(record, monkeypatch):
+def test_read_that_misses_a_confirmed_entry_breaks_a_law(record, monkeypatch):
     monkeypatch.setattr("bookspark.lab.replay.joining.MARGIN_NS", 0)
     append(made(LedgerWriter, METADATA, 0), 0)
     this.recorder._drain()
@@ -150,7 +149,7 @@ def test_a_confirmed_entry_that_is_absent_later_is_found(record, monkeypatch):
     assert broken.law == "an entry that was confirmed is never absent"
 
 
-def test_an_entry_that_was_confirmed_while_the_read_ran_may_be_absent(record):
+def test_entry_confirmed_during_the_read_may_be_absent(record):
     read = made(RangeRead, METADATA, 0, 0)
     actions = read.start()
     append(made(LedgerWriter, METADATA, 0), 0)
@@ -161,7 +160,7 @@ def test_an_entry_that_was_confirmed_while_the_read_ran_may_be_absent(record):
     assert Replay(record).run().broken == []
 
 
-def test_a_bookie_that_takes_the_writers_add_after_its_fence_is_found(record, monkeypatch):
+def test_add_accepted_after_the_fence_breaks_a_law(record, monkeypatch):
     admit = BookieLedger.admit_add
 
     def forgets_fences(self, master_key, recovery):
@@ -183,7 +182,7 @@ def test_a_bookie_that_takes_the_writers_add_after_its_fence_is_found(record, mo
     assert [one.law for one in result.broken] == ["no_add_after_the_fence"]
 
 
-def test_a_lac_that_no_writer_confirmed_is_found(record):
+def test_lac_that_no_writer_confirmed_breaks_a_law(record):
     append(made(LedgerWriter, METADATA, 0), 0)
     ledger = watched(BookieLedger(7))
     ledger.added(ledger.admit_add(b"key", False), 4, -1)
@@ -191,7 +190,7 @@ def test_a_lac_that_no_writer_confirmed_is_found(record):
     assert [one.law for one in Replay(record).run().broken] == ["last_add_confirmed_is_confirmed"]
 
 
-def test_a_torn_record_of_the_writer_excuses_what_it_may_have_confirmed(record):
+def test_torn_writer_record_excuses_an_unconfirmed_lac(record):
     append(made(LedgerWriter, METADATA, 0), 0)
     ledger = watched(BookieLedger(7))
     ledger.added(ledger.admit_add(b"key", False), 4, -1)
@@ -201,6 +200,6 @@ def test_a_torn_record_of_the_writer_excuses_what_it_may_have_confirmed(record):
     assert Replay(record).run().broken == []
 
 
-def test_a_folder_without_a_record_is_refused(tmp_path):
+def test_folder_without_a_record_is_refused(tmp_path):
     with pytest.raises(ConfigurationError, match="there is no record of decisions"):
         Replay(tmp_path).run()

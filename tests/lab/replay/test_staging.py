@@ -1,4 +1,4 @@
-"""A recorded history becomes a story of the simulator, or the place where reality left it is told."""
+"""A recorded history is played in the simulator, up to the step where the record departs from it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def staged(folder):
     return replay.staged(7)
 
 
-def test_a_whole_history_is_played_by_the_simulators_own_machines(record):
+def test_whole_history_is_played_by_the_simulators_machines(record):
     writer = made(LedgerWriter, METADATA, 0)
     append(writer, 0)
     append(writer, 1)
@@ -33,7 +33,7 @@ def test_a_whole_history_is_played_by_the_simulators_own_machines(record):
     assert lines[-1].endswith("done, the ledger is CLOSED at entry 1")
 
 
-def test_entries_that_were_appended_together_are_appended_one_after_the_other(record):
+def test_entries_appended_together_are_appended_one_by_one(record):
     writer = made(LedgerWriter, METADATA, 0)
     writer.step(Append(3, 30))
     writer.step(AddAnswered("b1", 0, 2, Positive()))
@@ -43,8 +43,8 @@ def test_entries_that_were_appended_together_are_appended_one_after_the_other(re
     assert played.lines()[-1].endswith("the writer hears from b3: add of 2 ok; entry 2 is confirmed")
 
 
-def test_a_fence_arrives_before_the_add_that_it_refuses_and_after_those_that_were_taken(record):
-    """The recoverer hears of its fence only after the writer was refused."""
+def test_fence_arrives_before_the_refused_add_and_after_the_accepted_adds(record):
+    """The recoverer gets the answer to its fence only after the writer got the refusal."""
     writer = made(LedgerWriter, METADATA, 0)
     append(writer, 0)
     writer.step(Append(1, 10))
@@ -59,7 +59,7 @@ def test_a_fence_arrives_before_the_add_that_it_refuses_and_after_those_that_wer
     )
 
 
-def test_a_refusal_that_was_heard_before_the_fences_own_answer(record):
+def test_refusal_may_arrive_before_the_answer_to_the_fence(record):
     writer = made(LedgerWriter, METADATA, 0)
     writer.step(Append(1, 10))
     recovery = made(LedgerRecovery)
@@ -72,7 +72,7 @@ def test_a_refusal_that_was_heard_before_the_fences_own_answer(record):
     assert played.lines()[-1].endswith("the recoverer hears from b2: LAC -1")
 
 
-def test_of_entries_that_were_refused_together_the_first_ends_the_writer(record):
+def test_first_of_several_entries_refused_together_ends_the_writer(record):
     writer = made(LedgerWriter, METADATA, 0)
     writer.step(Append(2, 20))
     recover(0)
@@ -83,13 +83,13 @@ def test_of_entries_that_were_refused_together_the_first_ends_the_writer(record)
 
 
 def idle(writer):
-    """It has the bookies told that entry 0 is confirmed."""
+    """Confirm entry 0 and let the idle writer send this LAC to the bookies."""
     append(writer, 0)
     (told,) = writer.step(Idle(1.0, 1.0))
     assert told.last_add_confirmed == 0
 
 
-def test_a_recovery_knows_the_explicit_lac_that_an_idle_writer_told(record):
+def test_recovery_learns_the_explicit_lac_of_an_idle_writer(record):
     writer = made(LedgerWriter, METADATA, 0)
     idle(writer)
     writer.step(ExplicitLacAnswered("b1", Positive(), 1.0))
@@ -102,7 +102,7 @@ def test_a_recovery_knows_the_explicit_lac_that_an_idle_writer_told(record):
     assert played.lines()[-1].endswith("the recoverer hears from b1: LAC 0")
 
 
-def test_an_explicit_lac_is_there_before_the_fence_although_its_answer_comes_later(record):
+def test_explicit_lac_answered_after_the_fence_was_stored_before_it(record):
     writer = made(LedgerWriter, METADATA, 0)
     idle(writer)
     recovery = made(LedgerRecovery)
@@ -115,7 +115,7 @@ def test_an_explicit_lac_is_there_before_the_fence_although_its_answer_comes_lat
     assert any(line.endswith("the recoverer hears from b1: LAC 0") for line in played.lines())
 
 
-def test_entries_that_a_recoverer_is_given_arrived_before_the_fence_though_the_writer_never_heard(record):
+def test_entries_returned_to_the_recoverer_arrived_before_the_fence(record):
     writer = made(LedgerWriter, METADATA, 0)
     append(writer, 0)
     writer.step(Append(1, 10))
@@ -125,7 +125,7 @@ def test_entries_that_a_recoverer_is_given_arrived_before_the_fence_though_the_w
     assert played.lines()[-1].endswith("done, the ledger is CLOSED at entry 1")
 
 
-def test_a_bookie_that_lies_is_where_reality_left_the_simulator(record):
+def test_false_answer_of_a_bookie_is_where_the_record_leaves_the_simulator(record):
     writer = made(LedgerWriter, METADATA, 0)
     append(writer, 0)
     append(writer, 1)

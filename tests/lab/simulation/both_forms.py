@@ -1,4 +1,4 @@
-"""Prints what the simulator finds, as one JSON object; with ``--compiled FOLDER``, by modules that were compiled."""
+"""Prints the simulator's findings as a JSON object; with ``--compiled FOLDER`` those of the compiled modules."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ SEARCHES = {
     "reader": SimulationOptions(2, 2, 1, readers=1, reads=1, long_polls=True, closes=False, recoverers=0),
     "held back": replace(TINY, holds_back=True, entries=2),
 }
+# A planted bug that random schedules find; its story is shrunk and then replaced by a shortest story.
 SHRUNK = {"limbo": False, "ensemble": 2, "crash_loses": CrashLoses.EVERYTHING}
-"""A planted bug that random schedules find; its story is shrunk, and then told by its shortest."""
 
 
 def found(schedules: int) -> dict[str, Any]:
-    """What both forms have to say alike: digests of all moves, and stories."""
+    """The findings on which both forms must agree: digests of all moves, and stories."""
     from bookspark.lab.simulation.search.exhaustive import Exhaustive
     from bookspark.lab.simulation.search.random_schedules import RandomSchedules
     from bookspark.lab.simulation.story import tell

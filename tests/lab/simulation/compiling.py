@@ -1,6 +1,6 @@
 """Compiles the simulator's modules to C: ``scripts/compile-simulator``. It needs a C compiler.
 
-Law: a folder is there whole or not at all. Folders of other sources are taken away.
+Law: a folder exists completely or not at all. Folders of other sources are deleted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SECONDS_MAX = 1200
 
 
 def compile_simulator(folder: Path = FOLDER) -> Path:
-    """Compile what is not compiled yet. Returns the folder with the modules. Raises RuntimeError if that fails."""
+    """Compile the sources unless done already; returns the folder with the modules. Raises RuntimeError if that fails."""
     target = folder / digest_of(ROOT)
     if target.is_dir():
         return target
@@ -58,8 +58,8 @@ def compile_simulator(folder: Path = FOLDER) -> Path:
 
 
 def check(folder: Path) -> None:
-    """Compare the findings of the compiled modules with those of the sources: schedules of each mode, planted bugs with their
-    stories, and searches. It takes minutes. Raises RuntimeError if they differ."""
+    """Compare the findings of the compiled modules and the sources: schedules of each mode, planted bugs with their
+    stories, and searches. Takes minutes. Raises RuntimeError if they differ."""
     if _found() != _found("--compiled", str(folder)):
         raise RuntimeError(
             "compiled modules and sources find different things: compare tests/lab/simulation/both_forms.py"

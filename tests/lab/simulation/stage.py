@@ -1,7 +1,7 @@
-"""A simulated world that is moved by sentences: a scenario is written as its story is told.
+"""A simulated world moved by sentences, so that a scenario reads like its story.
 
-Law: each line is the beginning of what ``story`` says of exactly one move that is possible now, so a scenario can't claim what
-the real machines don't do. Lines that start with # and empty ones are for the reader.
+Law: each line is the start of the sentence of exactly one move that is possible now, so a scenario can't claim a step that
+the real machines don't take. Empty lines and lines with # are skipped.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from bookspark.lab.simulation.world import World
 
 
 class Stage:
-    """A world and where it has got to."""
+    """A world and its current state."""
 
     def __init__(self, options: SimulationOptions) -> None:
         self.world = World(options)
@@ -20,7 +20,7 @@ class Stage:
         self.told: list[str] = []
 
     def play(self, scenario: str) -> None:
-        """Make the moves that the lines tell, one after the other."""
+        """Make the moves of the lines, one after the other."""
         for line in filter(None, (line.strip() for line in scenario.splitlines())):
             if not line.startswith("#"):
                 self._make(line)

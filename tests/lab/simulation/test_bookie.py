@@ -1,4 +1,4 @@
-"""The simulated bookie: its disk remembers what a real one would."""
+"""The simulated bookie: its disk keeps what a real disk would keep."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ def taken(bookie, request):
     return bookie.deliver(Message(1, request), OPTIONS, sync_at_once=True)
 
 
-def test_control_records_of_different_kinds_with_equal_fields_are_all_remembered():
-    """``FenceNoted(7) == FenceUnsureNoted(7)``, as both are tuples: kept in one set, the second of them was forgotten."""
+def test_crash_keeps_control_records_of_different_kinds_with_equal_fields():
+    """``FenceNoted(7) == FenceUnsureNoted(7)``, because both are tuples: once they were kept in one set, and the second
+    was lost."""
     bookie = SimulatedBookie(mark=LossyBootNoted(1, LEDGER_ID))
     taken(bookie, Add(0, 0, -1, -1, ("e0",), recovery=True))
     taken(bookie, Read(0, 0, fence=True))
@@ -29,7 +30,7 @@ def test_control_records_of_different_kinds_with_equal_fields_are_all_remembered
     assert bookie.ledger.fence_unsure and bookie.ledger.fenced
 
 
-def test_limbo_that_was_cleared_does_not_come_back_with_a_crash():
+def test_cleared_limbo_does_not_return_after_a_crash():
     bookie = SimulatedBookie(unclean=True)
     bookie.crash(Found((METADATA,)), "b1", OPTIONS)
     bookie.booted(OPTIONS)
@@ -40,8 +41,8 @@ def test_limbo_that_was_cleared_does_not_come_back_with_a_crash():
 
 
 @pytest.mark.parametrize("loses", CrashLoses)
-def test_phase_one_that_a_crash_broke_off_begins_anew(loses):
-    """Its records may not be durable yet, and the marker goes after them."""
+def test_boot_interrupted_in_phase_one_starts_again(loses):
+    """Its records may not be durable yet, and the marker is deleted only after them."""
     options = SimulationOptions(crash_loses=loses)
     bookie = SimulatedBookie(unclean=True)
     for _ in range(2):
@@ -51,7 +52,7 @@ def test_phase_one_that_a_crash_broke_off_begins_anew(loses):
     assert bookie.ledger.fenced and bookie.ledger.limbo
 
 
-def test_a_collected_ledger_leaves_one_number():
+def test_collected_ledger_leaves_only_the_highest_collected_id():
     bookie = SimulatedBookie()
     taken(bookie, Add(0, 0, -1, -1, ("e0",), recovery=False))
     bookie.collect(OPTIONS, (LEDGER_ID,))
@@ -62,7 +63,7 @@ def test_a_collected_ledger_leaves_one_number():
     assert len(bookie.unsure) == 1
 
 
-def test_an_explicit_lac_outlives_a_crash_and_a_disk_does_not():
+def test_explicit_lac_survives_a_crash_but_not_a_lost_disk():
     bookie = SimulatedBookie()
     assert taken(bookie, WriteLac(3)) == [Message(1, WriteLacAnswer(Positive()))]
     bookie.crash(Found((METADATA,)), "b1", OPTIONS)

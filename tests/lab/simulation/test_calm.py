@@ -1,4 +1,4 @@
-"""What becomes of all that was begun once nothing goes wrong any more: it comes to an end."""
+"""Everything that was begun ends once faults stop."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ ALONE = {
 
 @pytest.mark.parametrize("replication", list(Replication))
 @pytest.mark.parametrize("ledger_type", list(LedgerType))
-def test_a_writer_that_is_left_alone_comes_to_an_end(ledger_type, replication):
-    """A VD writer asked a bookie that had come back at another place in the ensemble to sync for ever, without a pause."""
+def test_writer_without_disturbance_ends(ledger_type, replication):
+    """Once, a VD writer asked a bookie that had returned at another place of the ensemble for syncs for ever, without a
+    pause."""
     given = ALONE | {"losses": 2, "ledger_type": ledger_type, "replication": replication}
     schedules = RandomSchedules(given)
     for seed in range(101_600, 101_700):
@@ -48,7 +49,7 @@ def test_a_writer_that_is_left_alone_comes_to_an_end(ledger_type, replication):
 
 
 def ignoring(machine, event):
-    """The machine's step, without one kind of event."""
+    """The machine's step, ignoring one kind of event."""
     step = machine.step
     return lambda self, came: [] if isinstance(came, event) else step(self, came)
 
@@ -61,7 +62,7 @@ def ignoring(machine, event):
         (RangeRead, ReadAnswered, "the reader"),
     ],
 )
-def test_a_machine_that_never_ends_is_told_with_its_story(monkeypatch, machine, event, who):
+def test_machine_that_never_ends_is_reported_with_a_short_story(monkeypatch, machine, event, who):
     monkeypatch.setattr(machine, "step", ignoring(machine, event))
     failure = RandomSchedules({"recoverers": 1, "readers": 1, "replicators": 0, "closes": True}).run(2000, 2000).failure
     assert failure is not None and failure.violation.invariant == INVARIANT and who in failure.violation.what
@@ -79,7 +80,7 @@ def test_a_machine_that_never_ends_is_told_with_its_story(monkeypatch, machine, 
         (LedgerRecovery, ReadAnswered, attrgetter("_metadata.ledger_id"), "the recoverer of ledger 8"),
     ],
 )
-def test_a_machine_of_the_second_ledger_that_never_ends_is_told(monkeypatch, machine, event, ledger_id, who):
+def test_machine_of_the_second_ledger_that_never_ends_is_reported(monkeypatch, machine, event, ledger_id, who):
     step = machine.step
 
     def deaf_for_the_second(self, came):
@@ -92,8 +93,8 @@ def test_a_machine_of_the_second_ledger_that_never_ends_is_told(monkeypatch, mac
     assert tell(failure.world, failure.moves)[-1] == f"     → {INVARIANT}: {failure.violation.what}."
 
 
-def test_a_machine_that_goes_on_for_ever_is_told(monkeypatch):
-    """A recoverer that begins anew at each answer."""
+def test_machine_that_steps_for_ever_is_reported(monkeypatch):
+    """A recoverer that starts again at each answer."""
     step = LedgerRecovery.step
 
     def begins_anew(self, event):
@@ -119,10 +120,10 @@ CHANGES = SimulationOptions(2, 2, 1, spares=1, losses=1, recoverers=0, ensemble_
         (replace(SMALL, recoverers=0, readers=1, reads=1), RangeRead, ReadAnswered, "the reader waits for ever", None),
     ],
 )
-def test_a_search_finds_who_waits_for_ever_and_so_it_does_with_all_states(
+def test_search_finds_a_machine_that_waits_for_ever_with_and_without_reductions(
     monkeypatch, options, machine, event, who, steps
 ):
-    """Whether a search goes by all states or by those that the reductions leave."""
+    """The search visits all states, or only those that the reductions leave."""
     monkeypatch.setattr(machine, "step", ignoring(machine, event))
     for reduced in (True, False):
         search = Exhaustive(options, exchange=reduced, prune=reduced)
@@ -134,8 +135,9 @@ def test_a_search_finds_who_waits_for_ever_and_so_it_does_with_all_states(
         assert Exhaustive(options, exchange=reduced, prune=reduced, invariant="none").run(20_000).violation is None
 
 
-def test_a_search_tells_of_a_recoverer_that_ignores_acks_which_wait_for_a_sync(monkeypatch):
-    """In the state that was visited for it, such a write-back had come to nothing, and no move led there: an AssertionError."""
+def test_search_finds_a_recoverer_that_ignores_acks_waiting_for_a_sync(monkeypatch):
+    """Once, an AssertionError: in the state visited for it the pending write-back was dropped, and no move led to that
+    state."""
     monkeypatch.setattr(LedgerRecovery, "step", ignoring(LedgerRecovery, AddAnswered))
     options = replace(SMALL, crashes=1, accept_loss=True, closes=False, ensemble_changes=ChangeMode.OFF)
     result = Exhaustive(options, invariant=INVARIANT).run(20_000)
@@ -150,10 +152,8 @@ def test_a_search_tells_of_a_recoverer_that_ignores_acks_which_wait_for_a_sync(m
         (LedgerWriter, MetadataWritten, CHANGES),
     ],
 )
-def test_who_waits_for_ever_is_told_in_a_story_hardly_longer_than_the_shortest_that_is_known(
-    monkeypatch, machine, event, options
-):
-    """Such stories were shrunk, and none was searched: recoveries took up to 31 steps."""
+def test_story_of_an_endless_wait_is_hardly_longer_than_the_shortest(monkeypatch, machine, event, options):
+    """Once, such stories were only shrunk, without a search for a shorter one: recoveries took up to 31 steps."""
     monkeypatch.setattr(machine, "step", ignoring(machine, event))
     known = Exhaustive(options, invariant=INVARIANT).run(200_000)
     failure = RandomSchedules({"accept_loss": False, "readers": 0}).run(2000, 2000).failure
@@ -161,8 +161,9 @@ def test_who_waits_for_ever_is_told_in_a_story_hardly_longer_than_the_shortest_t
     assert len(failure.moves) <= 1.2 * len(known.moves), "\n".join(tell(failure.world, failure.moves))
 
 
-def test_a_departure_that_calm_had_made_is_in_the_story_if_someone_waits_because_of_it(monkeypatch):
-    """It was no move of the world, whose departures were all drawn, so nothing could be taken out of such a story."""
+def test_story_of_an_endless_wait_includes_the_departure_made_by_calm(monkeypatch):
+    """Once, that departure was no move of the world, whose departures were used up, so such a story could not be
+    shortened."""
     monkeypatch.setattr(LedgerWriter, "step", ignoring(LedgerWriter, BookiesChosen))
     given = ALONE | {"crashes": 0, "losses": 0, "duplicates": 0, "hold_ups": 0, "ensemble_changes": ChangeMode.AT_ONCE}
     schedules, seed = RandomSchedules(given), 2000
@@ -173,8 +174,8 @@ def test_a_departure_that_calm_had_made_is_in_the_story_if_someone_waits_because
     assert tell(failure.world, failure.moves)[-1].startswith(f"     → {INVARIANT}: the writer waits for ever")
 
 
-def test_a_search_says_nothing_of_answers_that_a_crash_took_along(monkeypatch):
-    """Whoever waits for them runs out of time, and nobody has a clock there."""
+def test_search_does_not_report_waits_for_answers_lost_in_a_crash(monkeypatch):
+    """A machine that waits for them times out, and a search has no clock."""
     options = replace(SMALL, ack_quorum=2, crashes=1, closes=False)
     assert Exhaustive(options).run(60_000).violation is None
     monkeypatch.setattr(calm, "CRASHES", METADATA)
@@ -182,6 +183,7 @@ def test_a_search_says_nothing_of_answers_that_a_crash_took_along(monkeypatch):
     assert Exhaustive(options).run(60_000).violation.invariant == INVARIANT
 
 
-def test_a_guaranteed_writer_waits_for_the_last_holders_of_what_it_confirmed():
-    """Two entries, confirmed by one bookie each; both bookies went for good. That it waits was told as a violation."""
+def test_guaranteed_writer_may_wait_for_the_departed_holders_of_confirmed_entries():
+    """Two entries, confirmed by one bookie each, and both bookies departed for good. Once, this wait was reported as a
+    violation."""
     assert RandomSchedules({}).schedule(10248)[2] is None

@@ -1,4 +1,4 @@
-"""Each checker can fail: a state is bent until it has to."""
+"""Each checker fails on states that break its law and passes sound states."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def holding(*entry_ids, **state):
 def view(
     lac=-1, b1=(), b2=(), b3=(), closed_at=None, length=None, lafr=-1, fragments=None, accepted_loss=None, **options
 ):
-    """Ledger 7 at 3/3/2 with what its bookies hold."""
+    """Ledger 7 at 3/3/2 with the entries that its bookies hold."""
     world = World(SimulationOptions(readers=1, **options))
     found = world.view(world.initial)
     metadata = found.metadata if fragments is None else replace(found.metadata, fragments=fragments)
@@ -149,7 +149,7 @@ SOUND = [
     view(lac=0, b1=(0,), b2=SimulatedBookie(lost_boots=1), closed_at=0),
     view(lac=0, b2=SimulatedBookie(lost_boots=2), closed_at=-1, **ACCEPTED),
     view(lac=0, b2=SimulatedBookie(lost_boots=2), closed_at=0, length=0, **GIVEN_UP),
-    # A bookie in limbo after a loss of the other ledger does not know that it never had the entry.
+    # With two ledgers, a bookie that lost only the other's data can't know whether it held this entry.
     view(closed_at=0, length=0, second_ledger=True, **GIVEN_UP),
     a_recoverer_closed_after_writing_back(0, b1=(0,), b2=(0,)),
     told((0, 1), b1=(0,), b2=(0,), closed_at=0),
@@ -160,25 +160,25 @@ SOUND = [
 ]
 
 
-def test_each_has_a_file_and_a_violation():
+def test_each_checker_has_a_module_and_a_violation():
     files = {path.stem for path in Path(checkers.__file__).parent.glob("*.py")} - {"__init__"}
     assert files == set(CHECKERS) == set(VIOLATIONS)
 
 
 @pytest.mark.parametrize("name", VIOLATIONS)
-def test_it_sees_what_it_is_for(name):
+def test_each_checker_reports_its_violations(name):
     for found in VIOLATIONS[name]:
         assert CHECKERS[name](found) is not None
 
 
 @pytest.mark.parametrize("found", SOUND)
-def test_a_sound_state_passes_them_all(found):
+def test_sound_state_passes_every_checker(found):
     assert {name: said for name, check in CHECKERS.items() if (said := check(found))} == {}
 
 
 @pytest.mark.parametrize("given", [{}, {"readers": 1, "long_polls": True}, {"accept_loss": True, "departures": 1}])
-def test_the_verdict_of_what_is_seen_is_that_of_the_whole_state(given):
-    """States that look the same share a verdict: no checker needs more than it is shown."""
+def test_verdict_from_the_view_equals_the_verdict_from_the_whole_state(given):
+    """States with equal views share a verdict, so no checker may need more than the view."""
     given = {
         **given,
         "limbo": False,
@@ -198,14 +198,14 @@ def test_the_verdict_of_what_is_seen_is_that_of_the_whole_state(given):
             assert world.violation(state) == verdict
 
 
-def test_a_checker_that_looks_at_more_than_it_is_shown_is_stopped(monkeypatch):
+def test_checker_that_reads_beyond_the_view_fails(monkeypatch):
     monkeypatch.setitem(CHECKERS, "peeps", lambda found: str(found.writer.machine))
     world = World(SimulationOptions())
     with pytest.raises(AttributeError):
         world.violation(world.initial)
 
 
-def test_only_the_law_of_repair_finds_a_repair_that_ends_well_and_does_nothing(monkeypatch):
+def test_repair_that_does_nothing_is_found_only_by_repairs_have_repaired(monkeypatch):
     monkeypatch.setattr("bookspark.protocol.repair.ledger_replication.repairs", lambda metadata, lost: iter(()))
 
     def found():
@@ -218,8 +218,9 @@ def test_only_the_law_of_repair_finds_a_repair_that_ends_well_and_does_nothing(m
 
 
 @pytest.mark.parametrize("given_up", [False, True])
-def test_a_lac_that_goes_back_is_a_contradiction_unless_an_operator_gave_up_what_it_covered(given_up):
-    """Readers had seen what the operator accepted as lost, and schedules with a departure and an accepted loss were reported."""
+def test_lac_that_goes_back_is_a_contradiction_unless_an_operator_accepted_the_loss(given_up):
+    """Once, schedules with a departure and an accepted loss were reported, because readers had seen the entries given up
+    by the operator."""
     closed = view(closed_at=-1, accepted_loss=AcceptedLoss("operator", 0, ("b1",)) if given_up else None).metadata
     reader = ReaderClient(SimulationOptions(readers=1))
     reader.last_add_confirmed = 0

@@ -1,4 +1,4 @@
-"""Compiled modules of the simulator are never stale: what was compiled from other sources is not found."""
+"""Compiled modules of the simulator are never stale: modules compiled from other sources are not used."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def sources(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "edited", ["lab/simulation/slots.py", "lab/simulation/bookie.py", "protocol/writing/writer.py", "errors.py"]
 )
-def test_an_edit_of_any_source_leads_to_another_folder(sources: Path, edited: str) -> None:
+def test_edit_of_any_source_changes_the_digest(sources: Path, edited: str) -> None:
     before = digest_of(sources)
     assert before == digest_of(ROOT)
     with open(sources / "bookspark" / edited, "a", encoding="utf-8") as file:
@@ -43,7 +43,7 @@ def test_an_edit_of_any_source_leads_to_another_folder(sources: Path, edited: st
     assert digest_of(sources) != before
 
 
-def test_each_module_that_is_compiled_has_its_source() -> None:
+def test_each_compiled_module_has_its_source() -> None:
     assert all((ROOT / f"{name.replace('.', '/')}.py").is_file() for name in MODULES)
 
 
@@ -52,7 +52,7 @@ def used(folder: Path, first: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS_MAX)
 
 
-def test_without_modules_from_these_sources_the_sources_are_used(tmp_path: Path) -> None:
+def test_sources_are_used_without_modules_compiled_from_them(tmp_path: Path) -> None:
     other = tmp_path / ("0" * 20)
     other.mkdir()
     (other / f"{SHARED}.so").write_bytes(b"of other sources")
@@ -61,14 +61,14 @@ def test_without_modules_from_these_sources_the_sources_are_used(tmp_path: Path)
     assert used(tmp_path / "nowhere").stdout == "False\n"
 
 
-def test_modules_from_these_sources_are_used_and_a_broken_one_is_an_error(tmp_path: Path) -> None:
+def test_broken_compiled_module_is_an_import_error(tmp_path: Path) -> None:
     own = tmp_path / digest_of(ROOT)
     own.mkdir()
     (own / f"{SHARED}.so").write_bytes(b"no library")
     assert "ImportError" in used(tmp_path).stderr
 
 
-def test_a_process_that_has_imported_a_source_goes_on_with_sources(tmp_path: Path) -> None:
+def test_process_that_has_imported_a_source_keeps_using_sources(tmp_path: Path) -> None:
     own = tmp_path / digest_of(ROOT)
     own.mkdir()
     (own / f"{SHARED}.so").write_bytes(b"no library")

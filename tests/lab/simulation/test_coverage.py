@@ -1,4 +1,4 @@
-"""What schedules have met, of what the machines' tables say may come."""
+"""The pairs of state and event that schedules have met, out of those in the machines' tables."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from bookspark.operations.cli.main import command_line
 WRITTEN = Pair("LedgerWriter", "OPEN", "Append"), Pair("LedgerWriter", "CLOSE_WRITE", "MetadataWritten")
 
 
-def test_all_machines_that_clients_step_are_in_it():
+def test_all_pairs_covers_every_machine_that_clients_step():
     assert {pair.machine for pair in all_pairs()} == {
         "LedgerWriter", "LedgerRecovery", "LacRead", "LacWait", "RangeRead", "LedgerReplication", "LedgerHealing",
     }  # fmt: skip
     assert set(WRITTEN) < all_pairs()
 
 
-def test_a_pair_is_met_once_its_event_has_come():
+def test_pair_is_met_once_its_event_arrives():
     world = World(SimulationOptions(1, 1, 1))
     state = world.initial
     assert met_pairs(world.met) == frozenset()
@@ -36,7 +36,7 @@ def test_a_pair_is_met_once_its_event_has_come():
     assert not any(pair.machine == "LedgerRecovery" for pair in met_pairs(world.met))
 
 
-def test_what_other_schedules_met_is_kept():
+def test_pairs_met_by_earlier_runs_are_kept():
     search = RandomSchedules({})
     search.run(1, 0)
     first = search.met
@@ -44,8 +44,8 @@ def test_what_other_schedules_met_is_kept():
     assert first < search.met < all_pairs()
 
 
-def test_half_of_the_schedules_aim_at_what_is_rarely_reached():
-    """Recoveries that choose what is lost, healing, and ensemble changes that were overtaken."""
+def test_half_of_the_schedules_aim_at_rare_states():
+    """Rare states: recoveries that choose the losses, healing, and overtaken ensemble changes."""
     rare = {
         ("LedgerRecovery", "LOOKING"),
         ("LedgerRecovery", "CHOOSING"),
@@ -64,13 +64,13 @@ def test_half_of_the_schedules_aim_at_what_is_rarely_reached():
     assert reached(aims=True) > 1.5 * reached(aims=False) > 5
 
 
-def test_what_is_rarely_reached_is_a_state_of_a_machine_and_its_options_are_options_of_the_simulator():
+def test_rare_states_and_their_weights_name_existing_states_and_options():
     assert RARE.keys() <= {pair[:2] for pair in all_pairs()}
     for pairs, weights in RARE.values():
         assert pairs > 0 and weights.keys() <= SimulationOptions.__dataclass_fields__.keys()
 
 
-def test_given_options_are_kept_whatever_is_aimed_at():
+def test_given_options_are_kept_whatever_the_schedule_aims_at():
     given = {"accept_loss": False, "heals": False, "entries": 2}
     for number in range(200):
         drawn = draw_options(Random(number), given)
@@ -78,7 +78,7 @@ def test_given_options_are_kept_whatever_is_aimed_at():
         assert drawn == draw_options(Random(number), given)
 
 
-def test_the_command_names_what_never_came():
+def test_coverage_option_lists_the_pairs_never_met():
     arguments = [
         "--exhaustive",
         "--ensemble",

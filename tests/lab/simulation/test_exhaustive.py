@@ -1,4 +1,4 @@
-"""The exhaustive driver: BP-46's table on our code, #2614, and that its reductions leave nothing out."""
+"""The exhaustive search: BP-46's table on our code, #2614, and the completeness of its reductions."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ NO_DIVERGENCE = "no_divergence_between_writer_and_metadata"
 BP46 = SimulationOptions(2, 2, 1, crashes=1, crash_loses=CrashLoses.EVERYTHING, journal_write_data=False)
 
 
-class TestTheTableOfBP46:
-    """Crashes that lose everything, at E/WQ/AQ 2/2/1: one entry, one writer, one recoverer, one crash."""
+class TestBP46Table:
+    """Crashes that lose everything at E/WQ/AQ 2/2/1: one entry, one writer, one recoverer, one crash."""
 
-    def test_with_all_protections_no_order_violates_anything(self):
+    def test_no_order_violates_a_law_with_all_protections(self):
         result = Exhaustive(BP46).run()
         assert result.finished
         assert result.violation is None
@@ -33,7 +33,7 @@ class TestTheTableOfBP46:
         ("protection", "said"),
         [
             ("limbo", "fenced, not in limbo"),  # scenario 2: a bookie that lost the entry denies it
-            ("boot_fencing", "not fenced, in limbo"),  # scenario 1: a bookie that lost its fence takes an add
+            ("boot_fencing", "not fenced, in limbo"),  # scenario 1: a bookie that lost its fence accepts an add
             ("lossy_boot_mark", "not fenced, not in limbo"),  # the disk is lost after the close
         ],
     )
@@ -46,21 +46,21 @@ class TestTheTableOfBP46:
         assert any(said in line for line in story)
 
 
-def test_without_the_fence_flag_on_recovery_reads_the_truncation_of_2614_is_found():
+def test_truncation_of_2614_is_found_without_fencing_recovery_reads():
     search = Exhaustive(SimulationOptions(3, 3, 2).without("fence_on_recovery_read"))
     result = search.run()
     assert result.violation.invariant == NO_DIVERGENCE
     assert len(result.moves) == 17
 
 
-def test_with_the_fence_flag_no_order_violates_anything_at_3_3_2():
+def test_no_order_violates_a_law_with_fencing_recovery_reads_at_3_3_2():
     result = Exhaustive(SimulationOptions(3, 3, 2)).run()
     assert result.finished
     assert result.violation is None
 
 
-def test_without_pinning_a_confirmed_entry_of_a_guaranteed_ledger_becomes_unreadable():
-    """ "Guaranteeing write quorum", figure 3."""
+def test_confirmed_entry_of_a_guaranteed_ledger_becomes_unreadable_without_pinning():
+    """Figure 3 of "Guaranteeing write quorum"."""
     options = SimulationOptions(
         2, 2, 1, spares=1, entries=2, losses=1, recoverers=0, closes=False,
         replication=Replication.GUARANTEED, ensemble_changes=ChangeMode.AT_ONCE,
@@ -71,7 +71,7 @@ def test_without_pinning_a_confirmed_entry_of_a_guaranteed_ledger_becomes_unread
     assert result.violation is None
 
 
-def test_what_recovery_writes_has_to_be_synced_before_its_ack():
+def test_recovery_write_backs_must_be_synced_before_their_ack():
     options = SimulationOptions(2, 2, 2, crashes=1, journal_write_data=False, closes=False)
     result = Exhaustive(options.without("sync_on_recovery_add")).run()
     assert result.violation.invariant == "what_recovery_wrote_is_synced"
@@ -94,8 +94,8 @@ SMALL = [
 
 
 @pytest.mark.parametrize("options", SMALL, ids=lambda options: options.arguments())
-def test_the_reductions_leave_no_state_out(options):
-    """Every state that a plain search visits is one that the reduced search visits, or is taken for one."""
+def test_reductions_leave_no_state_out(options):
+    """Every state of a plain search is visited by the reduced search, or equivalent to a visited state."""
     world = World(options)
     visited = Reductions(world).visited
     plain = reachable(world, lambda state: state)
@@ -124,16 +124,16 @@ TINY = SimulationOptions(2, 2, 1, closes=False, recoverers=0)
     ],
     ids=lambda options: options.arguments(),
 )
-def test_the_search_makes_every_move(options):
-    """Its own successors are what ``moves`` and ``apply`` say, and what ``visited`` takes these for."""
+def test_search_makes_every_move(options):
+    """Its successors equal those of ``moves`` and ``apply``, mapped by ``visited``."""
     search = Exhaustive(options)
     world, visited = search.world, Reductions(search.world).visited
     for state in sorted(reachable(world, visited, states_max=4_000))[::7]:
         assert set(search.successors(state)) == {visited(world.apply(state, move)) for move in world.moves(state)}
 
 
-def test_a_bookie_has_to_remember_that_it_collected_deleted_ledgers():
-    """BookKeeper #4462, after the fence has gone with the ledger."""
+def test_divergence_is_found_if_a_bookie_forgets_its_collections():
+    """BookKeeper #4462: a collected ledger takes its fence with it."""
     options = SimulationOptions(2, 2, 1, deletes=True, closes=False)
     assert Exhaustive(options.without("collection_mark")).run().violation.invariant == NO_DIVERGENCE
     result = Exhaustive(options).run()
@@ -144,16 +144,16 @@ def test_a_bookie_has_to_remember_that_it_collected_deleted_ledgers():
 class TestAutorecovery:
     OPTIONS = SimulationOptions(1, 1, 1, spares=1, entries=2, replicators=1, recoverers=0)
 
-    def test_whoever_it_takes_for_lost_nothing_is_lost(self):
+    def test_nothing_is_lost_whichever_bookie_autorecovery_considers_lost(self):
         result = Exhaustive(self.OPTIONS).run()
         assert result.finished
         assert result.violation is None
 
-    def test_a_copy_has_to_be_made_before_it_is_named(self, monkeypatch):
+    def test_copy_must_be_made_before_metadata_names_it(self, monkeypatch):
         monkeypatch.setattr(ledger_replication, "copies", lambda *_: ())
         assert Exhaustive(self.OPTIONS).run().violation.invariant == "all_acked_entries_are_readable"
 
-    def test_the_last_fragment_of_an_open_ledger_has_to_be_left_to_its_writer(self, monkeypatch):
+    def test_last_fragment_of_an_open_ledger_must_be_left_to_its_writer(self, monkeypatch):
         def all_of_it(metadata, lost):
             last = metadata.last_entry_id if metadata.closed else 0
             ensemble = metadata.last_fragment.ensemble
@@ -166,11 +166,11 @@ class TestAutorecovery:
 
 
 def swapped(metadata):
-    """The record with the spare in place of the bookie, whether or not it is still written to."""
+    """The metadata with the spare in place of the bookie, even in a fragment still written to."""
     return replace(metadata, fragments=(Fragment(0, ("b2",)),))
 
 
-def test_a_search_that_is_cut_short_says_so():
+def test_search_cut_short_reports_not_finished():
     result = Exhaustive(BP46).run(states_max=500)
     assert not result.finished
     assert result.violation is None
@@ -188,7 +188,7 @@ def test_a_search_that_is_cut_short_says_so():
     ],
     ids=lambda options: options.arguments(),
 )
-def test_other_modes_within_small_bounds(options):
+def test_other_modes_violate_nothing_within_small_bounds(options):
     result = Exhaustive(options).run()
     assert result.finished
     assert result.violation is None
@@ -208,14 +208,14 @@ def reachable(world, visited, states_max=1_000_000):
 
 
 @pytest.mark.parametrize("away", [{"departures": 1}, {"losses": 1}])
-def test_what_is_merely_away_is_never_accepted_as_lost(away):
+def test_absent_bookie_is_never_accepted_as_lost(away):
     result = Exhaustive(SimulationOptions(2, 2, 1, accept_loss=True, closes=False, **away)).run()
     assert result.finished
     assert result.violation is None
 
 
-def test_without_named_losses_an_operator_cuts_off_what_a_bookie_has():
-    """As it was: all that did not answer counted as lost."""
+def test_operator_cuts_off_a_bookies_entries_without_named_losses():
+    """Once, every bookie that did not answer counted as lost."""
     options = SimulationOptions(2, 2, 1, losses=1, accept_loss=True, closes=False).without("named_losses")
     result = Exhaustive(options).run()
     assert result.violation is not None and result.violation.invariant == "accepted_losses_are_losses"
@@ -226,12 +226,12 @@ BEHIND_A_LOSS = SimulationOptions(
 )
 
 
-def test_what_a_bookie_holds_is_not_cut_off_behind_a_loss():
+def test_entries_after_a_loss_are_not_cut_off():
     result = Exhaustive(BEHIND_A_LOSS).run()
     assert result.finished and result.violation is None
 
 
-def test_without_a_look_at_later_entries_an_operator_cuts_off_what_a_bookie_has():
-    """As it was: the first entry that nobody knows ended the ledger."""
+def test_operator_cuts_off_a_bookies_entries_without_looking_at_later_entries():
+    """Once, the first unknown entry ended the ledger."""
     result = Exhaustive(BEHIND_A_LOSS.without("later_entries")).run()
     assert result.violation is not None and result.violation.invariant == "accepted_losses_are_losses"

@@ -1,4 +1,4 @@
-"""Violations that the simulator found in the machines, each shortened to what matters, and what is done against it."""
+"""Violations that the simulator found in the machines, shortened to the essential moves."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from bookspark.protocol.ledger.ledger_metadata import LedgerType
 from tests.lab.simulation.stage import Stage
 
 
-def test_a_fenced_bookie_refuses_the_sync_of_the_old_writer():
-    """A VD writer's LAC follows what its bookies report as synced. A recoverer that is late writes an entry back behind the end
-    at which another one has closed the ledger; told to the old writer, that copy confirmed the entry (random seed 1001117)."""
+def test_fenced_bookie_refuses_a_sync_of_the_old_writer():
+    """A VD writer's LAC follows its bookies' synced entries. A late recoverer writes an entry back after the end at which
+    another recoverer closed the ledger; reported to the old writer, that copy confirmed the entry (random seed
+    1001117)."""
     stage = Stage(SimulationOptions(3, 3, 2, entries=2, recoverers=2, ledger_type=LedgerType.VD_JOURNAL))
     stage.play("""
         the writer appends e0

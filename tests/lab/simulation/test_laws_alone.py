@@ -1,7 +1,7 @@
 """Each law of BP-46, of BP-14 and of guaranteed write quorum has a planted bug that no other checker finds.
 
-All orders within the bounds of the options are searched, to their end. Each state is judged by every checker, whatever others
-said before, and what was begun has to end as well.
+All orders within the bounds of the options are searched to the end. Every checker judges each state, whatever the others
+said before, and everything begun must end as well.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ Plant = Callable[[pytest.MonkeyPatch], object]
 
 
 def lac_of_what_is_acknowledged(patch: pytest.MonkeyPatch) -> None:
-    """BP-14: the LAC follows acks, and not syncs."""
+    """BP-14: the LAC follows acks instead of syncs."""
     patch.setattr(Volatile, "holders", lambda self, add, leaving: add.acks - leaving)
 
 
 def close_without_a_sync(patch: pytest.MonkeyPatch) -> None:
-    """BP-14: a close does not wait until what was acknowledged is synced."""
+    """BP-14: a close does not wait until the acknowledged entries are synced."""
 
     def close(writer: LedgerWriter) -> list[object]:
         acknowledged = writer.cursors.last_add_acknowledged == writer.cursors.last_add_pushed
@@ -41,7 +41,7 @@ def close_without_a_sync(patch: pytest.MonkeyPatch) -> None:
 
 
 def fully_replicated_at_an_ack_quorum(patch: pytest.MonkeyPatch) -> None:
-    """Guaranteed write quorum: LAFR goes on at AQ copies."""
+    """Guaranteed write quorum: LAFR advances at AQ copies."""
     right = Cursors.__init__
 
     def make(self: Cursors, metadata, replication) -> None:  # type: ignore[no-untyped-def]
@@ -52,13 +52,13 @@ def fully_replicated_at_an_ack_quorum(patch: pytest.MonkeyPatch) -> None:
 
 
 def recovery_to_an_ack_quorum(patch: pytest.MonkeyPatch) -> None:
-    """Guaranteed write quorum, tweak 3: a recovery writes back to AQ, and closes."""
+    """Guaranteed write quorum, tweak 3: a recovery writes back to AQ and closes."""
     patch.setattr("bookspark.protocol.reading.recovery.replication_of", lambda metadata: BestEffort())
 
 
 class Planted(NamedTuple):
+    # a change of a machine, or a protection that the world around the machines leaves out
     plant: Plant | str
-    """What changes a machine; or the protection that the world around the machines leaves out."""
     options: SimulationOptions
     finder: str
 
@@ -82,7 +82,7 @@ PLANTED = [
 
 
 def finders(options: SimulationOptions, patch: pytest.MonkeyPatch) -> set[str]:
-    """Who finds something in any state within the bounds."""
+    """The checkers that report a violation in any state within the bounds."""
     found: set[str] = set()
     checks = dict(CHECKERS)
 
@@ -100,9 +100,7 @@ def finders(options: SimulationOptions, patch: pytest.MonkeyPatch) -> set[str]:
 @pytest.mark.parametrize(
     "planted", PLANTED, ids=[getattr(one.plant, "__name__", f"without {one.plant}") for one in PLANTED]
 )
-def test_a_planted_bug_is_found_by_its_checker_and_by_no_other(
-    monkeypatch: pytest.MonkeyPatch, planted: Planted
-) -> None:
+def test_planted_bug_is_found_by_its_checker_and_by_no_other(monkeypatch: pytest.MonkeyPatch, planted: Planted) -> None:
     with monkeypatch.context() as patch:
         assert finders(planted.options, patch) == set()
     options = planted.options

@@ -1,4 +1,4 @@
-"""Laws that are about what a client does, and not about a state of the world: whoever breaks one is found by random schedules."""
+"""Laws about a client's actions, not about a state of the world: random schedules find each planted violation."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def found(given: dict[str, Any], schedules: int) -> Violation | None:
 
 
 @pytest.mark.parametrize("who", WRONG)
-def test_one_that_breaks_a_law_of_its_own_is_found(who: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_that_breaks_a_law_is_found_by_random_schedules(who: str, monkeypatch: pytest.MonkeyPatch) -> None:
     where, name, plant, given, said = WRONG[who]
     assert found(given, 40) is None
     monkeypatch.setattr(where, name, plant(getattr(where, name)))

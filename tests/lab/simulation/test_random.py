@@ -1,4 +1,4 @@
-"""The random driver: it repeats itself byte for byte, finds what it should, and shrinks what it finds."""
+"""The random driver repeats itself byte for byte, finds planted bugs, and shrinks their stories."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NO_LIMBO = {"limbo": False, "ensemble": 2, "crash_loses": CrashLoses.EVERYTHING}
 
 
 def test_random_schedules_of_all_modes_violate_nothing():
-    """``SCHEDULES=1000`` in the environment makes it a thousand times as many."""
+    """``SCHEDULES=1000`` in the environment runs a thousand times as many."""
     result = RandomSchedules({}).run(SCHEDULES, seed=1)
     failure = result.failure
     assert failure is None, "\n".join((str(failure.seed), *tell(failure.world, failure.moves)))
@@ -33,7 +33,7 @@ def failure():
     return RandomSchedules(NO_LIMBO).run(2000, seed=1).failure
 
 
-def test_a_failing_schedule_is_replayed_by_its_seed_alone_in_any_process(failure):
+def test_failing_schedule_is_replayed_from_its_seed_in_any_process(failure):
     command = [
         sys.executable,
         "-m",
@@ -51,7 +51,7 @@ def test_a_failing_schedule_is_replayed_by_its_seed_alone_in_any_process(failure
     assert "\n".join(tell(failure.world, failure.moves)) in again.stdout
 
 
-def test_what_is_left_of_a_story_is_needed(failure):
+def test_shrunk_story_can_not_be_shrunk_further(failure):
     assert len(failure.moves) < failure.moves_before
     assert len(tell(failure.world, failure.moves)) == len(failure.moves) + 1
     assert shrink(failure.world, failure.moves, failure.violation) == list(failure.moves)
@@ -69,7 +69,7 @@ def test_what_is_left_of_a_story_is_needed(failure):
     ],
     ids=["drawn", "heals", "deletes", "holds back", "accepts loss", "no limbo"],
 )
-def test_moves_and_verdicts_are_those_of_the_whole_state_though_only_what_changed_is_looked_at(given):
+def test_incremental_moves_and_verdicts_equal_those_of_the_whole_state(given):
     schedules = RandomSchedules(given)
     for seed in range(100):
         world, moves, violation = schedules.schedule(seed)
@@ -92,7 +92,7 @@ PLANTED = [
 
 
 def seen_at(search: Exhaustive) -> list[bool]:
-    """At which moves of the shortest story the verdict of what changed is a violation."""
+    """For each move of the shortest story, whether the incremental verdict is a violation."""
     world, moves = search.world, search.run().moves
     states = [world.initial]
     for move in moves:
@@ -101,18 +101,18 @@ def seen_at(search: Exhaustive) -> list[bool]:
 
 
 @pytest.mark.parametrize("options", PLANTED, ids=SimulationOptions.arguments)
-def test_a_violation_is_seen_at_the_move_that_makes_it_whatever_that_changed(options):
+def test_violation_is_seen_at_the_move_that_causes_it(options):
     *before, last = seen_at(Exhaustive(options))
     assert last and not any(before)
 
 
-def test_a_bookie_that_fails_is_seen_at_the_request_that_it_fails_at(monkeypatch):
+def test_bookie_failure_is_seen_at_the_request_that_causes_it(monkeypatch):
     monkeypatch.setattr(SimulatedBookie, "deliver", lambda *_: 1 / 0)
     *before, last = seen_at(Exhaustive(SimulationOptions(1, 1, 1)))
     assert last and not any(before)
 
 
-def test_options_that_are_given_are_kept():
+def test_given_options_are_kept():
     world, _, _ = RandomSchedules({"ensemble": 4, "crashes": 0, "entries": 3}).schedule(5)
     options: SimulationOptions = world.options
     assert (options.ensemble, options.crashes, options.entries) == (4, 0, 3)
@@ -126,7 +126,7 @@ def test_options_that_are_given_are_kept():
         ({"hold_ups": 2}, range(20), "the writer is held up by b"),
     ],
 )
-def test_what_a_client_may_do_to_its_machine_is_done(given, seeds, told):
+def test_clients_drop_held_adds_abandon_writers_and_hold_up_bookies(given, seeds, told):
     stories: list[str] = []
     for seed in seeds:
         world, moves, violation = RandomSchedules(given).schedule(seed)
@@ -135,8 +135,9 @@ def test_what_a_client_may_do_to_its_machine_is_done(given, seeds, told):
     assert any(told in line for line in stories)
 
 
-def test_a_cursor_that_passes_over_what_still_counts_is_found(monkeypatch):
-    """A bookie that missed entries goes on behind those that the writer is done with, and not behind all that it acknowledged."""
+def test_cursor_that_skips_entries_still_needed_is_found(monkeypatch):
+    """A bookie that missed entries continues after the last entry that the writer no longer needs, not after its own last
+    acknowledgement."""
     right = Volatile.pass_over
     monkeypatch.setattr(Volatile, "pass_over", lambda self, bookie, done: right(self, bookie, done + 1))
     given = {"holds_back": True, "ledger_type": LedgerType.VD_JOURNAL, "replication": Replication.BEST_EFFORT}

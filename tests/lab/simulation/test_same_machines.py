@@ -1,4 +1,4 @@
-"""The machines that the simulator drives are those that the client and the bookie run: breaking one breaks both."""
+"""The simulator drives the machines that the client and the bookie run: breaking a machine breaks both."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bookspark.store.wire.header import Status
 from tests.store.bookie.kit import KEY, Pumped, config
 
 
-def test_the_client_imports_them():
+def test_client_imports_the_simulators_machines():
     assert ledger_driver.LedgerWriter is writer.LedgerWriter
     assert bookkeeper.LedgerRecovery is recoverer.LedgerRecovery
     assert read_handle.RangeRead is reader.RangeRead
@@ -35,7 +35,7 @@ def test_the_client_imports_them():
 
 
 def add_after_fence(directory):
-    """A real bookie's storage, fenced, gets the old writer's add."""
+    """Fence a real bookie's storage, then add an entry as the old writer."""
     storage = Pumped(config(directory))
     try:
         assert storage.add(7, 0) is Status.OK
@@ -45,7 +45,7 @@ def add_after_fence(directory):
         storage.storage.close()
 
 
-def test_a_bookie_that_forgets_fences_fails_in_the_simulator_and_for_real(monkeypatch, tmp_path):
+def test_bookie_that_forgets_fences_fails_in_the_simulator_and_for_real(monkeypatch, tmp_path):
     options = SimulationOptions(2, 2, 1)
     assert Exhaustive(options).run().violation is None
     assert add_after_fence(tmp_path / "whole") is Status.FENCED
@@ -55,8 +55,7 @@ def test_a_bookie_that_forgets_fences_fails_in_the_simulator_and_for_real(monkey
 
 
 def append_while_one_hangs(cluster, seconds):
-    """A real client appends at AQ 3 while one of three bookies hangs. Is it told, within ``seconds``, that the entry is
-    confirmed?"""
+    """Whether a real client's append at AQ 3 is confirmed within ``seconds`` while one of three bookies hangs."""
     with cluster.bookkeeper() as client:
         ledger = client.create_ledger(ack_quorum=3)
         cluster.bookies[0].suspend()
@@ -76,7 +75,7 @@ def counts_one_ack_for_all(writer, event):
     return writer._advance()
 
 
-def test_a_writer_that_counts_no_acks_fails_in_the_simulator_and_for_real(monkeypatch, new_chroot):
+def test_writer_that_counts_no_acks_fails_in_the_simulator_and_for_real(monkeypatch, new_chroot):
     options = SimulationOptions(2, 2, 2, recoverers=0)
     with LocalCluster(bookies=3, zookeeper=new_chroot()) as cluster:
         assert Exhaustive(options).run().violation is None
@@ -89,7 +88,7 @@ def test_a_writer_that_counts_no_acks_fails_in_the_simulator_and_for_real(monkey
 @pytest.mark.parametrize(
     "machine", [writer.LedgerWriter, recoverer.LedgerRecovery, reader.RangeRead, reader.LacRead, reader.LacWait]
 )
-def test_they_are_the_protocols_own(machine):
+def test_simulated_machines_are_defined_in_the_protocol(machine):
     assert machine.__module__.startswith("bookspark.protocol.")
 
 
@@ -97,6 +96,7 @@ def test_they_are_the_protocols_own(machine):
 
 LEASE = "a barrier task's lease on its bookie: the world of the simulator has one ledger, and no tasks"
 GIVEN_IDS = "ids are put in order before anything is sent; tests/protocol/test_given_ids.py tries every order"
+# Events and actions of the protocol named only by production or only by the simulator, with the reason.
 ONE_SIDED = {
     "Given": GIVEN_IDS,
     "NoMore": GIVEN_IDS,
@@ -108,11 +108,10 @@ ONE_SIDED = {
     "Refuse": LEASE,
     "End": LEASE,
 }
-"""Events and actions of the protocol that only production or only the simulator names, and why."""
 
 
 def members(union):
-    """The classes of a union of classes, of which one may be a union itself."""
+    """The classes of a union; a member may be a union itself."""
     return {kind for part in typing.get_args(union) for kind in (members(part) or {part}) if isinstance(kind, type)}
 
 
@@ -125,7 +124,7 @@ def events_and_actions():
 
 
 def names_of_the_protocol(folder):
-    """Every class of the protocol that a module in ``folder`` names, but for its imports."""
+    """Every class of the protocol named by a module in ``folder``, imports excepted."""
     for path in (Path(bookspark.__file__).parent / folder).rglob("*.py"):
         nodes = list(ast.walk(ast.parse(path.read_text())))
         known = {}
@@ -149,7 +148,8 @@ def imported(module, name):
 
 
 def test_production_and_the_simulator_use_the_same_events_and_actions():
-    """What only one of them uses is not proved, or is proved for nothing. The client decided on explicit LACs by itself."""
+    """An event or action used only by production is not verified; used only by the simulator, it is verified for nothing.
+    Once, the client decided on explicit LACs by itself."""
     kinds = set(events_and_actions())
     production = {kind for folder in ("store", "servers") for kind in names_of_the_protocol(folder)}
     simulated = set(names_of_the_protocol("lab/simulation"))
@@ -157,7 +157,7 @@ def test_production_and_the_simulator_use_the_same_events_and_actions():
     assert one_sided == ONE_SIDED.keys()
 
 
-def test_nobody_is_left_out():
-    """Each is used by somebody but the machines themselves."""
+def test_every_event_and_action_is_used():
+    """Used by a module other than the machines themselves."""
     used = {kind for folder in ("store", "servers", "lab/simulation") for kind in names_of_the_protocol(folder)}
     assert {kind.__name__ for kind in set(events_and_actions()) - used} == set()

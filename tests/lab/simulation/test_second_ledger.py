@@ -1,4 +1,4 @@
-"""A second ledger on the same bookies: what only two ledgers can show is found, and a right protocol violates nothing."""
+"""A second ledger on the same bookies: faults that need two ledgers are found, and the right protocol violates nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def found(given, second_ledger, schedules=SCHEDULES, first=0):
 
 
 @pytest.mark.parametrize("kept", [slice(0, 1), slice(-1, None)], ids=["the first", "the last"])
-def test_a_boot_that_fences_one_ledger_of_those_that_it_finds_is_found_with_two(monkeypatch, kept):
+def test_boot_that_fences_only_one_of_its_ledgers_is_found_with_two(monkeypatch, kept):
     monkeypatch.setattr(
         "bookspark.lab.simulation.bookie.phase_one",
         lambda name, ledgers, highest, before: phase_one(name, ledgers[kept], highest, before),
@@ -38,7 +38,7 @@ def test_a_boot_that_fences_one_ledger_of_those_that_it_finds_is_found_with_two(
     assert found(LOST, second_ledger=False, schedules=FEW) is None
 
 
-def test_a_collection_that_takes_ledgers_along_that_are_there_is_found_with_two(monkeypatch):
+def test_collection_of_existing_ledgers_is_found_with_two(monkeypatch):
     deleted = {**TWO_OF_TWO, "deletes": True}
     seconds = "bookspark.lab.simulation.ledgers.second_ledger"
     monkeypatch.setattr(f"{seconds}.suspects", lambda held, listing: tuple(held))
@@ -48,6 +48,7 @@ def test_a_collection_that_takes_ledgers_along_that_are_there_is_found_with_two(
     assert found(deleted, second_ledger=False, schedules=FEW) is None
 
 
+# Only what these faults need; they are rare: one schedule in a thousand shows them.
 QUIET = {
     **TWO_OF_TWO,
     **dict.fromkeys(("spares", "readers", "replicators", "losses", "duplicates", "departures"), 0),
@@ -59,11 +60,10 @@ QUIET = {
     "ledger_type": LedgerType.PD_JOURNAL,
     "replication": Replication.BEST_EFFORT,
 }
-"""Nothing but what these faults need, which is rare enough: one of a thousand such schedules shows them."""
 
 
 def mark_of_open_ledgers(name, ledgers, highest, before):
-    """The mark is as high as the open ledgers, so a younger one that is closed already is above it."""
+    """The mark is as high as the open ledgers, so a younger closed ledger is above it."""
     return phase_one(name, ledgers, max((one.ledger_id for one in ledgers if not one.closed), default=highest), before)
 
 
@@ -73,12 +73,12 @@ def mark_of_the_first(name, ledgers, highest, before):
 
 
 def note_of_the_last_collection(before, collected):
-    """What was collected before is forgotten, so the note goes back."""
+    """Earlier collections are forgotten, so the note goes back."""
     return CollectionNoted(max(collected, default=before.highest_ledger_id))
 
 
 def note_of_the_first_collection(before, collected):
-    """Who has a note makes no other."""
+    """A bookie with a note never updates it."""
     return note_collection(before, collected) if before == NOTHING_COLLECTED else before
 
 
@@ -92,8 +92,8 @@ def note_of_the_first_collection(before, collected):
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_a_mark_or_a_note_that_holds_for_one_ledger_of_two_is_found_with_two(monkeypatch, name, wrong, given, first):
-    """``first``: a seed some schedules before one that finds it today."""
+def test_mark_or_note_for_only_one_of_two_ledgers_is_found_with_two(monkeypatch, name, wrong, given, first):
+    """``first``: a seed some schedules before the seed that finds the fault today."""
     monkeypatch.setattr(f"bookspark.lab.simulation.bookie.{name}", wrong)
     violation = found(given, second_ledger=True, schedules=MANY, first=first)
     assert violation is not None
@@ -105,7 +105,7 @@ def test_a_mark_or_a_note_that_holds_for_one_ledger_of_two_is_found_with_two(mon
 @pytest.mark.parametrize(
     "given", [{"crashes": 2}, {**LOST, "heals": True}, {"deletes": True, "crashes": 1}, {"journal_write_data": False}]
 )
-def test_what_a_bookie_has_once_is_the_same_for_both_and_nothing_is_violated(given):
+def test_bookie_state_shared_by_two_ledgers_stays_equal_and_nothing_is_violated(given):
     schedules, made = RandomSchedules({**given, "second_ledger": True}), 0
     for seed in range(40):
         world, moves, violation = schedules.schedule(seed)
@@ -127,7 +127,7 @@ def test_what_a_bookie_has_once_is_the_same_for_both_and_nothing_is_violated(giv
     assert made > 20
 
 
-def test_its_moves_are_told():
+def test_story_tells_the_moves_of_the_second_ledger():
     schedules, told = RandomSchedules({"second_ledger": True}), list[str]()
     for seed in range(20):
         world, moves, _ = schedules.schedule(seed)
@@ -136,12 +136,13 @@ def test_its_moves_are_told():
     assert any("ledger 8: the writer appends e0" in line for line in told)
 
 
-def test_a_writer_may_be_fenced_by_a_boot_that_lost_what_was_the_other_ledgers():
-    """A bookie in limbo fences every ledger that it may have had. It was told as a violation, of the second ledger only."""
+def test_boot_that_lost_the_other_ledgers_data_may_fence_a_writer():
+    """A bookie in limbo fences every ledger that it may have had. Once, this was reported as a violation, only for the
+    second ledger."""
     assert RandomSchedules({}).schedule(500_005_010)[2] is None
     assert TwoLedgers(SimulationOptions(second_ledger=True)).second.options.second_ledger, "so its checkers know"
 
 
-def test_an_exhaustive_search_says_that_it_has_no_second_ledger():
+def test_exhaustive_search_refuses_a_second_ledger():
     with pytest.raises(ConfigurationError, match="--second-ledger"):
         Exhaustive(SimulationOptions(second_ledger=True))

@@ -1,4 +1,4 @@
-"""A violation that a random schedule found is told by a shortest story, and a machine that fails is a violation, too."""
+"""A violation of a random schedule is reported with a shortest story, and a failing machine is a violation too."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ GIVEN = NO_LIMBO | {"ensemble": 2, "entries": 3, "recoverers": 2, "duplicates": 
 
 @pytest.fixture(scope="module")
 def long_story():
-    """A schedule that went a long way to the violation, with much that has nothing to do with it."""
+    """A schedule with many moves unrelated to its violation."""
     world, moves, violation = RandomSchedules(GIVEN).schedule(1207)
     shrunk = shrink(world, moves, violation)
     assert (len(moves), len(shrunk)) > (40, 20)
     return world, shrunk, violation
 
 
-def test_a_found_violation_is_told_no_longer_than_the_shortest_one_that_is_known(long_story):
+def test_story_of_a_violation_is_no_longer_than_the_shortest_known(long_story):
     world, moves, violation = long_story
     known = Exhaustive(DISKS_LOST.without("limbo")).run()
     told_in, story = shortest(world, moves, violation.invariant, NO_LIMBO)
@@ -43,7 +43,7 @@ def test_a_found_violation_is_told_no_longer_than_the_shortest_one_that_is_known
     assert len(story) <= len(known.moves) < len(moves)
 
 
-def test_options_that_a_user_gave_stay(long_story, monkeypatch):
+def test_options_given_by_the_user_are_kept(long_story, monkeypatch):
     monkeypatch.setattr(searched, "_STATES_MAX_IN_ALL", 3_000)
     world, moves, violation = long_story
     given = {"limbo", "ensemble", "write_quorum", "journal_write_data", "heals"}
@@ -52,7 +52,7 @@ def test_options_that_a_user_gave_stay(long_story, monkeypatch):
         assert getattr(told_in.options, name) == getattr(world.options, name), name
 
 
-def test_nothing_is_searched_that_the_story_did_not_use(long_story, monkeypatch):
+def test_search_is_limited_to_the_options_that_the_story_used(long_story, monkeypatch):
     world, moves, _ = long_story
     used = used_options(world, moves)
     assert used.readers == used.replicators == 0 or world.options.readers or world.options.replicators
@@ -70,19 +70,19 @@ def test_nothing_is_searched_that_the_story_did_not_use(long_story, monkeypatch)
         assert options.ensemble_changes in (used.ensemble_changes, ChangeMode.OFF)
 
 
-def test_a_search_for_one_invariant_passes_over_others():
+def test_search_for_one_invariant_ignores_others():
     found = Exhaustive(DISKS_LOST.without("limbo"), invariant="no_dirty_reads").run()
     assert found.finished and found.violation is None
 
 
-def test_a_search_for_short_stories_says_that_it_did_not_finish():
+def test_search_limited_to_short_stories_reports_not_finished():
     found = Exhaustive(DISKS_LOST.without("limbo"), moves_max=16).run()
     assert not found.finished and found.violation is None
     assert len(Exhaustive(DISKS_LOST.without("limbo"), moves_max=17).run().moves) == 17
 
 
 @pytest.mark.parametrize("arguments", ["--random 50 --seed 1", "--exhaustive --ensemble 2 --write-quorum 2"])
-def test_an_illegal_record_is_a_violation_with_its_story_and_no_bad_option(monkeypatch, arguments):
+def test_illegal_metadata_is_a_violation_with_a_story_and_not_a_bad_option(monkeypatch, arguments):
     right = LedgerMetadata.__post_init__
 
     def strict(metadata):
@@ -99,13 +99,13 @@ def test_an_illegal_record_is_a_violation_with_its_story_and_no_bad_option(monke
     assert any("its machine fails: ConfigurationError" in line for line in lines)
 
 
-def test_a_bookies_decision_that_fails_is_a_violation(monkeypatch):
+def test_failing_decision_of_a_bookie_is_a_violation(monkeypatch):
     monkeypatch.setattr("bookspark.lab.simulation.bookie.answer_last_add_confirmed", lambda *_: {}[0])
     found = Exhaustive(SimulationOptions(2, 2, 2)).run()
     assert found.violation.invariant == "no_machine_fails" and "KeyError" in found.violation.what
 
 
-def test_an_event_that_a_machine_does_not_know_is_a_violation(monkeypatch):
+def test_event_unknown_to_a_machine_is_a_violation(monkeypatch):
     right = LedgerWriter.step
 
     def step(writer, event):

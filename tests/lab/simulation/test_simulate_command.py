@@ -1,4 +1,4 @@
-"""``bookspark simulate``: what it prints and how it ends."""
+"""Output and exit status of ``bookspark simulate``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def run(arguments):
     return result.exit_code, result.stdout.splitlines()
 
 
-def test_no_violation_ends_with_0_and_one_json_object():
+def test_run_without_a_violation_exits_with_0_and_a_json_object():
     code, lines = run(f"--exhaustive {DISKS_LOST}")
     document = json.loads(lines[-1])
     assert code == 0
@@ -27,7 +27,7 @@ def test_no_violation_ends_with_0_and_one_json_object():
     assert document["states"] > 7_000
 
 
-def test_a_violation_ends_with_1_and_its_numbered_story():
+def test_violation_exits_with_1_and_its_numbered_story():
     code, lines = run(f"--exhaustive {DISKS_LOST} --no-limbo")
     document = json.loads(lines[-1])
     assert code == 1
@@ -36,7 +36,7 @@ def test_a_violation_ends_with_1_and_its_numbered_story():
     assert lines[-2].startswith("again: bookspark simulate --exhaustive")
 
 
-def test_the_command_that_it_prints_tells_the_story_again():
+def test_printed_command_tells_the_story_again():
     _, first = run("--random 50 --seed 400 --no-limbo --ensemble 2 --crash-loses everything")
     again = next(line for line in first if line.startswith("again: "))
     code, second = run(again.removeprefix("again: bookspark simulate "))
@@ -47,7 +47,7 @@ def test_the_command_that_it_prints_tells_the_story_again():
     assert json.loads(second[-1])["schedules"] == 1
 
 
-def test_a_search_that_gives_up_says_that_it_did_not_finish():
+def test_search_that_reaches_its_limit_reports_not_finished():
     code, lines = run(f"--exhaustive --states-max 300 {DISKS_LOST}")
     assert code == 0
     assert json.loads(lines[-1])["finished"] is False
@@ -67,5 +67,5 @@ def test_a_search_that_gives_up_says_that_it_did_not_finish():
         "--random 0",
     ],
 )
-def test_bad_options_end_with_2(arguments):
+def test_bad_options_exit_with_2(arguments):
     assert run(arguments)[0] == 2

@@ -1,4 +1,4 @@
-"""A violation as a page: the drawing shows each message once, and nothing on it comes from elsewhere."""
+"""A violation as a page: the drawing shows each message once, and the page loads nothing from elsewhere."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_command_writes_a_page_that_needs_nothing_else(tmp_path):
+def test_page_option_writes_a_self_contained_page(tmp_path):
     path = tmp_path / "story.html"
     arguments = f"--exhaustive {DISKS_LOST.arguments()} --no-limbo --page {path}"
     result = CliRunner().invoke(command_line(["simulate"]), ["simulate", *arguments.split()])
@@ -82,14 +82,14 @@ def test_the_command_writes_a_page_that_needs_nothing_else(tmp_path):
     assert text.count('class="event"') == 17
 
 
-def test_a_page_that_can_not_be_written_is_told_and_the_story_too(tmp_path):
+def test_unwritable_page_is_reported_and_the_story_is_still_printed(tmp_path):
     arguments = f"--exhaustive {DISKS_LOST.arguments()} --no-limbo --page {tmp_path / 'no' / 'story.html'}"
     result = CliRunner().invoke(command_line(["simulate"]), ["simulate", *arguments.split()])
     assert result.exit_code == 1
     assert "the page can't be written" in result.stderr and " 17. the recoverer writes" in result.stdout
 
 
-def test_what_a_name_may_hold_is_shown_as_text():
+def test_names_are_escaped_in_the_page():
     world = World(DISKS_LOST)
     page = story_page(world, [world.moves(world.initial)[0]], Violation("no_dirty_reads", "a < b"), "simulate <script>")
     assert "a &lt; b" in page

@@ -1,4 +1,4 @@
-"""Searches without the collector of cyclic garbage: it works before and after them, and they leave it nothing to do."""
+"""Searches without Python's cyclic garbage collector: it runs before and after them, and they leave little garbage."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bookspark.lab.simulation.search.uncollected import uncollected
 from bookspark.lab.simulation.simulation_options import SimulationOptions
 
 
-def test_the_collector_rests_while_a_search_runs_and_works_after_it():
+def test_garbage_collector_is_off_during_a_search_and_on_after_it():
     for search in (lambda: Exhaustive(SimulationOptions(2, 2, 2)).run(), lambda: RandomSchedules({}).run(20, seed=1)):
         collections = sum(generation["collections"] for generation in gc.get_stats())
         search()
@@ -20,7 +20,7 @@ def test_the_collector_rests_while_a_search_runs_and_works_after_it():
         assert gc.isenabled()
 
 
-def test_a_collector_that_rested_before_a_search_rests_after_it():
+def test_garbage_collector_that_was_off_stays_off():
     with uncollected():
         with uncollected():
             pass
@@ -28,13 +28,13 @@ def test_a_collector_that_rested_before_a_search_rests_after_it():
     assert gc.isenabled()
 
 
-def test_it_works_again_after_an_error():
+def test_garbage_collector_is_on_again_after_an_error():
     with pytest.raises(ZeroDivisionError), uncollected():
         raise ZeroDivisionError
     assert gc.isenabled()
 
 
-def test_random_schedules_leave_no_more_than_some_objects_of_each_world():
+def test_random_schedules_leave_little_cyclic_garbage():
     schedules = RandomSchedules({})
     schedules.run(20, seed=1)
     gc.collect()

@@ -1,4 +1,4 @@
-"""Cloning: the search copies a machine before each step, so that its copy must be one in every way."""
+"""Cloning: the search copies a machine before each step, so the copy must equal it in every respect."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bookspark.protocol.writing.writer_state import PendingAdd
 
 
 def changeable(value: Any) -> Iterator[Any]:
-    """All that may change in ``value``, once for each way to it."""
+    """All mutable parts of ``value``, once for each path to them."""
     if clone(value) is value:
         return
     yield value
@@ -38,14 +38,14 @@ def changeable(value: Any) -> Iterator[Any]:
 
 
 def parts_with_two_ways(value: Any) -> list[Any]:
-    """Of a copy, each way would end at a part of its own."""
+    """The parts reachable on two paths; in a copy each path would lead to a part of its own."""
     seen: set[int] = set()
     return [part for part in changeable(value) if id(part) in seen or seen.add(id(part))]  # type: ignore[func-returns-value]
 
 
 @pytest.mark.parametrize("ledger_type", LedgerType)
 @pytest.mark.parametrize("replication", Replication)
-def test_there_is_one_way_to_all_that_may_change_in_a_machine(
+def test_each_mutable_part_of_a_machine_is_reachable_on_one_path(
     ledger_type: LedgerType, replication: Replication
 ) -> None:
     options = SimulationOptions(2, 2, 1, spares=1, readers=1, replicators=1, crashes=1, losses=1, heals=True)
@@ -60,7 +60,7 @@ def test_there_is_one_way_to_all_that_may_change_in_a_machine(
     assert not any(map(parts_with_two_ways, machines))
 
 
-def test_a_part_that_is_referred_to_twice_is_seen() -> None:
+def test_part_referenced_twice_is_detected() -> None:
     writer = LedgerWriter(LedgerMetadata(1, 1, 1, 1, (Fragment(0, ("b1",)),)), 0)
     writer.cursors.pending[0] = add = PendingAdd(0, 0, 10, ("b1",))
     assert parts_with_two_ways(writer) == []
@@ -87,7 +87,7 @@ class Tight:
     __slots__ = ("first", "second")
 
 
-def test_equal_objects_have_equal_frozen_forms_and_others_have_not() -> None:
+def test_equal_objects_have_equal_frozen_forms_and_different_objects_do_not() -> None:
     unset, half = Tight(), Tight()
     half.second = 1
     distinct = [
@@ -101,7 +101,7 @@ def test_equal_objects_have_equal_frozen_forms_and_others_have_not() -> None:
     assert freeze(Loose(a=1, b={2: 3, 4: 5})) == freeze(Loose(b={4: 5, 2: 3}, a=1))
 
 
-def test_a_token_stands_for_its_value_after_many_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_stands_for_its_value_after_many_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(values, "_BY_ID_MAX", 10)
     first = freeze(Told(("first",)))
     others = {freeze(Told((str(number),))) for number in range(100)}
@@ -109,8 +109,8 @@ def test_a_token_stands_for_its_value_after_many_others(monkeypatch: pytest.Monk
     assert freeze(Told(("first",))) == first
 
 
-def test_a_value_is_forgotten_with_the_last_frozen_form_that_it_is_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The table of tokens grew with each schedule of a run."""
+def test_value_is_forgotten_with_the_last_frozen_form_that_contains_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, the table of tokens grew with each schedule of a run."""
     monkeypatch.setattr(values, "_BY_ID_MAX", 0)
     freeze(Told(("the only one that is known by its identity",)))
     gc.collect()
@@ -122,7 +122,7 @@ def test_a_value_is_forgotten_with_the_last_frozen_form_that_it_is_in(monkeypatc
     assert tokens_kept() <= before + 1
 
 
-def test_a_copy_of_an_object_with_fields_that_were_never_set_is_equal_to_it() -> None:
+def test_clone_of_an_object_with_unset_fields_equals_it() -> None:
     half = Tight()
     half.second = [1]
     copy = clone(half)
@@ -131,8 +131,9 @@ def test_a_copy_of_an_object_with_fields_that_were_never_set_is_equal_to_it() ->
 
 
 @pytest.mark.parametrize("kind", [tuple, frozenset])
-def test_the_first_value_of_a_type_is_frozen_as_the_later_ones_are(kind: type) -> None:
-    """A type was known as its own frozen form only after its first value, which was another state than the same one later."""
+def test_first_value_of_a_type_has_the_same_frozen_form_as_later_values(kind: type) -> None:
+    """Once, a type was known as its own frozen form only after its first value, which then differed from the same value
+    later."""
 
     class New(Enum):
         ONE = 1

@@ -1,4 +1,4 @@
-"""A writer that is told to end has ended: one that goes on is found by random schedules."""
+"""A writer ends when its deadline has passed: random schedules find a writer that goes on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def found():
     return next((violation for violation in broken if violation is not None), None)
 
 
-def test_a_writer_that_goes_on_when_its_time_is_over_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writer_that_ignores_its_deadline_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     step = LedgerWriter.step
 
     def deaf(self: LedgerWriter, event: Any) -> list[Any]:
@@ -32,6 +32,6 @@ def test_a_writer_that_goes_on_when_its_time_is_over_is_found(monkeypatch: pytes
     assert "was told DeadlinePassed, and has not ended" in violation.what
 
 
-def test_a_writer_gives_up_for_the_bookies_that_it_wrote_to_and_not_for_those_of_the_record_that_it_finds() -> None:
-    """Repair had put others in their place by then. It was told as a violation."""
+def test_writer_may_give_up_over_bookies_it_wrote_to_that_repair_replaced() -> None:
+    """By then repair had replaced them in the metadata. Once, this was reported as a violation."""
     assert RandomSchedules({"ledger_type": LedgerType.VD_JOURNAL}).schedule(500_040_035)[2] is None

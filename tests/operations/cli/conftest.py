@@ -1,4 +1,4 @@
-"""The ``bookspark`` command in this process, and a cluster for it."""
+"""The ``bookspark`` command, run in this process, and a cluster for it."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def bookspark(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixtur
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody is there to answer as ZooKeeper, so it is not waited for as long as elsewhere in the tests."""
+    """Wait only half a second for ZooKeeper: no server answers in these tests."""
     assert ZooKeeperStore.__init__.__kwdefaults__ is not None
     monkeypatch.setitem(ZooKeeperStore.__init__.__kwdefaults__, "start_timeout_seconds", 0.5)
 
 
 @pytest.fixture
 def on_cluster(bookspark: Run, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """The same with BOOKSPARK_ZOOKEEPER naming the cluster."""
+    """The ``bookspark`` fixture with BOOKSPARK_ZOOKEEPER set to the cluster."""
     monkeypatch.setenv("BOOKSPARK_ZOOKEEPER", cluster.zookeeper)
     return bookspark

@@ -1,4 +1,4 @@
-"""``bookspark ledger recover --accept-loss``: a ledger of which a lossy boot took what nobody can tell any more."""
+"""``bookspark ledger recover --accept-loss``, for a ledger whose entries are in limbo after a lossy boot."""
 
 from __future__ import annotations
 
@@ -26,21 +26,23 @@ def cluster(new_chroot: Callable[[], str]) -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def ledger_id(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Ack quorum 1, and one of three bookies lost what it had not synced; the writer is gone."""
+    """A ledger with ack quorum 1 whose writer is gone; one of its three bookies lost unsynced entries."""
     keep_steady(monkeypatch)
-    # An idle writer tells its LAC, and with that record a bookie syncs what the cut is to take.
+    # An idle writer sends its LAC, and with that record the bookie would sync the entries that the power cut must take.
     with cluster.bookkeeper(explicit_lac_interval_seconds=3600.0) as bookkeeper:
         ledger = bookkeeper.create_ledger(3, 3, 1)
         ledger.append_batch([b"kept"] * 10)
-        # One of them has acknowledged it. One that has not got it yet loses nothing, and what the client has not sent yet is
-        # cut off with it.
+        # Wait until all three bookies have the entries: with ack quorum 1 the append returns at the first acknowledgement,
+        # and a bookie without entries loses nothing.
         for bookie in cluster.bookies:
             await_that(lambda bookie_id=bookie.bookie_id: bookkeeper.list_ranges(bookie_id, ledger.ledger_id).num_rows)
     cut_power(cluster.bookies[0])
     return ledger.ledger_id
 
 
-def test_it_is_the_way_out_and_leaves_a_note(on_cluster: Run, cluster: LocalCluster, ledger_id: int) -> None:
+def test_recover_is_refused_without_accept_loss_and_the_loss_is_recorded_with_it(
+    on_cluster: Run, cluster: LocalCluster, ledger_id: int
+) -> None:
     limbo = cluster.bookies[0].bookie_id
     refused = on_cluster("ledger", "recover", str(ledger_id))
     assert refused.status == 2
@@ -64,12 +66,12 @@ def test_it_is_the_way_out_and_leaves_a_note(on_cluster: Run, cluster: LocalClus
     assert read.out == b"kept\n" * 10
 
 
-def test_acknowledged_entries_behind_one_that_is_lost_are_kept(on_cluster: Run, cluster: LocalCluster) -> None:
-    """Each entry was on one bookie. The ledger was closed before the first one that was lost, and all that followed was cut off,
-    whole and acknowledged, on bookies that had lost nothing."""
+def test_acknowledged_entries_after_a_lost_entry_are_kept(on_cluster: Run, cluster: LocalCluster) -> None:
+    """Each entry was on one bookie. Once, recovery closed the ledger before the first lost entry and so cut off all later
+    entries, although acknowledged and whole on bookies that had lost nothing."""
     with cluster.bookkeeper(explicit_lac_interval_seconds=3600.0) as bookkeeper:
         ledger = bookkeeper.create_ledger(3, 1, 1)
-        # One batch: no entry tells that one before it is confirmed.
+        # One batch, so that no entry carries a LAC that confirms an earlier entry.
         ledger.append_batch([b"%d" % entry_id for entry_id in range(9)])
         [holder] = bookkeeper.get_ledger_metadata(ledger.ledger_id).write_set_of(0)
     cut_power(next(bookie for bookie in cluster.bookies if bookie.bookie_id == holder))
@@ -89,7 +91,7 @@ def test_acknowledged_entries_behind_one_that_is_lost_are_kept(on_cluster: Run, 
             assert found == [b"%d" % first, b"%d" % (first + 1)]
 
 
-def test_a_ledger_that_can_be_recovered_is_not_noted(on_cluster: Run, cluster: LocalCluster) -> None:
+def test_accept_loss_records_no_loss_if_recovery_loses_nothing(on_cluster: Run, cluster: LocalCluster) -> None:
     with cluster.bookkeeper() as bookkeeper:
         ledger = bookkeeper.create_ledger(3, 3, 2)
         ledger.append(b"kept")
@@ -98,8 +100,8 @@ def test_a_ledger_that_can_be_recovered_is_not_noted(on_cluster: Run, cluster: L
     assert cluster.bookkeeper().get_ledger_metadata(ledger.ledger_id).accepted_loss is None
 
 
-def test_what_stopped_bookies_have_is_cut_off_only_if_they_are_named(on_cluster: Run, cluster: LocalCluster) -> None:
-    """Before, 100 acknowledged entries were cut off because their bookies were stopped."""
+def test_entries_of_stopped_bookies_are_cut_off_only_if_they_are_named(on_cluster: Run, cluster: LocalCluster) -> None:
+    """Once, 100 acknowledged entries were cut off because their bookies were stopped."""
     with cluster.bookkeeper() as bookkeeper:
         ledger = bookkeeper.create_ledger(3, 3, 2)
         ledger.append_batch([b"kept"] * 100)
@@ -128,8 +130,8 @@ def test_what_stopped_bookies_have_is_cut_off_only_if_they_are_named(on_cluster:
     assert done.text.startswith(f"ledger {ledger.ledger_id} is recovered and closed: 100 entries")
 
 
-def test_a_users_own_label_does_no_harm(on_cluster: Run, cluster: LocalCluster) -> None:
-    """Before, ``open_ledger`` failed with a JSONDecodeError, after it had closed the ledger."""
+def test_users_own_accepted_loss_label_is_kept_and_does_no_harm(on_cluster: Run, cluster: LocalCluster) -> None:
+    """Once, ``open_ledger`` closed the ledger and then failed with a JSONDecodeError."""
     with cluster.bookkeeper() as bookkeeper:
         label = {"bookspark.accepted_loss": b"mine"}
         ledger = bookkeeper.create_ledger(3, 3, 2, custom_metadata=label)

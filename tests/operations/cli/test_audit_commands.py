@@ -1,4 +1,4 @@
-"""``bookspark audit`` and its like, before Spark has anything to do."""
+"""``bookspark audit``, ``snapshot`` and ``safe-to-stop``: errors found before Spark starts."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tests.operations.cli.conftest import Run
 
 @pytest.fixture(autouse=True)
 def _no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes long to start, only to say what can be known at once."""
+    """Spark takes seconds to start; these errors are known without it."""
     monkeypatch.setattr(
         "bookspark.operations.cli.commands.audit.quiet_session", lambda name: pytest.fail("Spark was started")
     )
 
 
 @pytest.mark.parametrize("command", [("audit",), ("safe-to-stop", "bookie-1")])
-def test_a_folder_without_snapshots(bookspark: Run, command: tuple[str, ...], tmp_path: Path) -> None:
+def test_folder_without_snapshots_is_an_error(bookspark: Run, command: tuple[str, ...], tmp_path: Path) -> None:
     outcome = bookspark(*command, "--path", str(tmp_path / "missing"))
     assert outcome.status == 2 and f"there is no snapshot under {tmp_path}/missing" in outcome.err
 
@@ -29,7 +29,9 @@ def test_a_folder_without_snapshots(bookspark: Run, command: tuple[str, ...], tm
 @pytest.mark.parametrize(
     "command", [("audit",), ("snapshot", "--path", "x"), ("audit", "--path", ".", "--integrity-check")]
 )
-def test_a_cluster_that_is_not_there(bookspark: Run, command: tuple[str, ...], tmp_path: Path) -> None:
+def test_unreachable_cluster_is_an_error_that_names_its_address(
+    bookspark: Run, command: tuple[str, ...], tmp_path: Path
+) -> None:
     settings = tmp_path / "settings.toml"
     settings.write_text("[client]\nmetadata_timeout_seconds = 0.5\n")
     outcome = bookspark("--config", str(settings), *command, "--zookeeper", "127.0.0.1:1")
@@ -37,8 +39,8 @@ def test_a_cluster_that_is_not_there(bookspark: Run, command: tuple[str, ...], t
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
-def test_progress_is_shown_on_a_terminal_alone(is_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """75 seconds went by in silence."""
+def test_progress_is_shown_only_on_a_terminal(is_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, 75 seconds passed in silence."""
     err = io.StringIO()
     monkeypatch.setattr(err, "isatty", lambda: is_terminal)
     monkeypatch.setattr("sys.stderr", err)

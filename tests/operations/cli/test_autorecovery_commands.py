@@ -21,7 +21,7 @@ QUIET = {"check_interval_hours": 0.0, "check_confirm_seconds": 0.1, "poll_second
 
 @pytest.fixture
 def auditor(cluster: LocalCluster) -> Iterator[str]:
-    """The name of an auditor that runs."""
+    """The name of a running auditor."""
     process = cluster.add_autorecovery(**QUIET)
     with cluster.bookkeeper() as bookkeeper:
         await_that(lambda: bookkeeper.metadata.auditors.auditor() == process.name)
@@ -32,7 +32,7 @@ def auditor(cluster: LocalCluster) -> Iterator[str]:
 
 @pytest.fixture
 def marked(cluster: LocalCluster) -> Iterator[int]:
-    """A ledger with a task that nobody can do."""
+    """A ledger whose repair task has failed once and can't succeed."""
     bookkeeper = cluster.bookkeeper()
     ledger = bookkeeper.create_ledger(ensemble_size=2, write_quorum=2)
     ledger.append_batch([b"12345"] * 100)
@@ -53,7 +53,7 @@ def marked(cluster: LocalCluster) -> Iterator[int]:
         another.delete_ledger(ledger.ledger_id)
 
 
-def test_without_an_auditor(on_cluster: Run) -> None:
+def test_commands_without_an_auditor_fail_or_report_unknown_values(on_cluster: Run) -> None:
     for command in ("who-is-auditor", "trigger"):
         outcome = on_cluster("autorecovery", command)
         assert outcome.status == 2 and "bookspark autorecovery run" in outcome.err
@@ -72,7 +72,7 @@ def test_without_an_auditor(on_cluster: Run) -> None:
     assert json.loads(on_cluster("autorecovery", "list", "--json").out) == []
 
 
-def test_what_lacks_copies_is_listed_with_its_reasons(on_cluster: Run, marked: int) -> None:
+def test_underreplicated_ledgers_are_listed_with_their_reasons(on_cluster: Run, marked: int) -> None:
     (task,) = json.loads(on_cluster("autorecovery", "list", "--json").out)
     assert task["ledger_id"] == marked and list(task["bookies"].values()) == ["lost"]
     assert (task["attempts"], task["error"], task["holder"]) == (1, "no other bookie", "worker-2")
@@ -85,7 +85,7 @@ def test_what_lacks_copies_is_listed_with_its_reasons(on_cluster: Run, marked: i
     assert "at least 1 ledgers, 500 B" in on_cluster("autorecovery", "status").text
 
 
-def test_an_exact_check_at_once(on_cluster: Run, auditor: str) -> None:
+def test_exact_check_runs_at_once_on_trigger(on_cluster: Run, auditor: str) -> None:
     assert on_cluster("autorecovery", "who-is-auditor").text == f"{auditor}\n"
     report = json.loads(on_cluster("autorecovery", "trigger", "--json").out)
     assert report["marked"] == 0 and report.get("skipped", {}) == {}
@@ -94,14 +94,14 @@ def test_an_exact_check_at_once(on_cluster: Run, auditor: str) -> None:
     assert auditor in status and "0 of 0 ledgers lack copies" in status
 
 
-def test_the_switch(on_cluster: Run) -> None:
+def test_disable_and_enable_switch_autorecovery(on_cluster: Run) -> None:
     assert on_cluster("autorecovery", "disable").status == 0
     assert "disabled" in on_cluster("autorecovery", "status").text
     assert on_cluster("autorecovery", "enable").status == 0
     assert "disabled" not in on_cluster("autorecovery", "status").text
 
 
-def test_the_delay(on_cluster: Run) -> None:
+def test_delay_is_shown_set_refused_and_reset(on_cluster: Run) -> None:
     assert "lost_bookie_delay_seconds" in on_cluster("autorecovery", "delay").text
     assert on_cluster("autorecovery", "delay", "90").text == on_cluster("autorecovery", "delay").text == "90 s\n"
     for wrong in ("soon", "nan", "inf"):
@@ -110,13 +110,13 @@ def test_the_delay(on_cluster: Run) -> None:
     assert "lost_bookie_delay_seconds" in on_cluster("autorecovery", "delay", "default").text
 
 
-def test_a_bookie_that_serves_is_not_decommissioned(on_cluster: Run, cluster: LocalCluster) -> None:
+def test_serving_bookie_is_not_decommissioned(on_cluster: Run, cluster: LocalCluster) -> None:
     bookie = cluster.bookies[0].bookie_id
     outcome = on_cluster("autorecovery", "decommission", bookie)
     assert outcome.status == 2 and bookie in outcome.err and "stop it" in outcome.err
 
 
-def test_a_bookie_that_nobody_knows_is_not_decommissioned_and_the_known_ones_are_told(
+def test_unknown_bookie_is_not_decommissioned_and_the_error_names_cookie_list(
     on_cluster: Run, cluster: LocalCluster
 ) -> None:
     outcome = on_cluster("autorecovery", "decommission", "bookie-nobody")
@@ -124,7 +124,7 @@ def test_a_bookie_that_nobody_knows_is_not_decommissioned_and_the_known_ones_are
     assert set(on_cluster("cookie", "list").text.split()) == {bookie.bookie_id for bookie in cluster.bookies}
 
 
-def test_it_runs_until_it_is_told_to_end(on_cluster: Run, cluster: LocalCluster) -> None:
+def test_autorecovery_run_ends_on_sigterm(on_cluster: Run, cluster: LocalCluster) -> None:
     command = [sys.executable, "-m", "bookspark.operations.cli.main", "autorecovery", "run"]
     environment = os.environ | {"BOOKSPARK_ZOOKEEPER": cluster.zookeeper}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:

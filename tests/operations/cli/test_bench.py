@@ -1,4 +1,4 @@
-"""``bookspark bench ledger`` with hardly any entries, and the table that ``bookspark bench peers ledger`` makes of such lines."""
+"""``bookspark bench ledger`` at a tiny scale, and the comparison table of ``bookspark bench peers ledger``."""
 
 from __future__ import annotations
 
@@ -34,32 +34,32 @@ def test_each_workload_prints_a_line(bookspark: Run, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_limit_writes_new_files_and_not_over_those_of_the_one_before(tmp_path: Path) -> None:
+def test_limit_measurements_leave_no_files_behind(tmp_path: Path) -> None:
     assert fed_loops(tmp_path, 1024, 20, syncs=False) > 0
     use_memory_once(tmp_path, 3 << 20)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_labels_tell_workloads_apart() -> None:
+def test_labels_of_workloads_are_unique_and_without_spaces() -> None:
     labels = [workload.label for workloads in WORKLOADS.values() for workload in workloads]
     assert len(labels) == len(set(labels))
     assert not any(" " in label for label in labels)
 
 
-def test_only_the_cases_that_are_named_are_measured() -> None:
+def test_only_the_named_cases_are_measured() -> None:
     assert [one.label for one in chosen(Turn.SYNCED, ["L1", "L2"], 1.0)] == ["L1", "L2-100", "L2-1024", "L2-16384"]
     assert chosen(Turn.COLD, ["L1"], 1.0) == []
     assert {one.case for turn in Turn for one in chosen(turn, [], 1.0)} == set(CASES)
 
 
-def test_a_small_scale_leaves_a_whole_batch_and_the_length_of_recovered_ledgers() -> None:
+def test_small_scale_keeps_a_whole_batch_and_the_length_of_recovered_ledgers() -> None:
     assert Workload("b", Kind.BATCH, entries=5000, batch=1000).scaled(0.001).entries == 1000
     assert Workload("r", Kind.RECOVER, entries=2000, ledgers=9).scaled(0.001) == Workload(
         "r", Kind.RECOVER, entries=2000
     )
 
 
-def test_the_table_compares_medians_with_the_targets() -> None:
+def test_table_compares_medians_with_the_targets() -> None:
     lines = [
         {"label": "L1", "system": "bookspark", "p50_ms": 0.2, "p99_ms": 2.0},
         *({"label": "L1", "system": "bookkeeper", "p50_ms": p50, "p99_ms": 4.0} for p50 in (1.0, 2.0, 9.0)),
@@ -74,7 +74,7 @@ def test_the_table_compares_medians_with_the_targets() -> None:
     ]
 
 
-def test_what_guaranteed_replication_costs_is_seen_beside_our_own_best_effort() -> None:
+def test_guaranteed_replication_is_compared_with_our_own_best_effort() -> None:
     lines = [
         {"label": "L12-pd", "system": "bookspark", "adds_per_second": 100.0, "p99_ms": 1.0},
         {"label": "L12-pd-guaranteed", "system": "bookspark", "adds_per_second": 89.0, "p99_ms": 1.0},
@@ -85,7 +85,7 @@ def test_what_guaranteed_replication_costs_is_seen_beside_our_own_best_effort() 
     assert "100 (own, best effort) | 0.89 | ≥ 0.9 | missed" in guaranteed
 
 
-def test_beside_a_ratio_stands_the_limit_of_the_same_run_and_how_far_from_it() -> None:
+def test_table_shows_the_limit_of_the_same_run_beside_each_ratio() -> None:
     lines = [
         {"label": "L2-100", "system": "bookspark", "adds_per_second": 100.0, "p99_ms": 2.0},
         {"label": "L2-100", "system": "bookkeeper", "adds_per_second": 25.0, "p99_ms": 8.0},
@@ -97,7 +97,7 @@ def test_beside_a_ratio_stands_the_limit_of_the_same_run_and_how_far_from_it() -
 
 
 @pytest.mark.parametrize("turn", [Turn.SYNCED, Turn.LEDGERS, Turn.COLD, Turn.UNJOURNALED])
-def test_a_limit_is_measured_for_each_case_that_has_one(turn: Turn, tmp_path: Path) -> None:
+def test_limit_is_measured_for_each_case_that_has_a_limit(turn: Turn, tmp_path: Path) -> None:
     workloads = [workload.scaled(0.0005) for workload in WORKLOADS[turn]]
     found = {line["label"]: line for line in limits(turn, workloads, tmp_path)}
     without = (Kind.RECOVER, Kind.CREATE_CLOSE, Kind.IDLE)
@@ -108,7 +108,7 @@ def test_a_limit_is_measured_for_each_case_that_has_one(turn: Turn, tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_each_run_is_appended_and_what_changed_is_told_on_the_same_machine_alone(
+def test_each_run_is_appended_and_compared_only_with_runs_on_the_same_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kept_results, "commit", lambda tree: "abc")
@@ -167,13 +167,13 @@ def test_two_trees_are_measured_in_turns_each_with_its_own_code(tmp_path: Path) 
             trees.against(tree, wrong, [Turn.SYNCED], 1, 1.0, None)
 
 
-def test_a_row_tells_the_numbers_of_the_run_and_not_of_a_full_one() -> None:
+def test_row_shows_the_entry_count_of_its_run() -> None:
     line = {"label": "L11", "entries": 5000, "idle_bytes": 1e6, "resident_bytes": 2e6}
     (_, row) = table([line | {"system": "bookspark"}, line | {"system": "bookkeeper"}]).splitlines()[2:]
     assert "that took 5,000 entries" in row
 
 
-def test_batches_are_compared_with_the_best_that_the_peer_does() -> None:
+def test_batches_are_compared_with_the_peers_best_workload() -> None:
     lines = [
         {"label": "L3-100x100", "system": "bookspark", "adds_per_second": 100.0},
         {"label": "L2-100", "system": "bookkeeper", "adds_per_second": 4.0},

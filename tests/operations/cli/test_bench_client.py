@@ -1,5 +1,4 @@
-"""What ``bookspark bench peers client`` asks BookKeeper's own client to do, and the table that it makes of it. Measuring itself
-takes minutes, also with ``--quick``."""
+"""Workloads and table of ``bookspark bench peers client``. The measurement itself takes minutes, even with ``--quick``."""
 
 from __future__ import annotations
 
@@ -7,22 +6,22 @@ from bookspark.lab.bench.peers.client_comparison import TARGETS, WIRES, workload
 from bookspark.lab.bench.peers.ledger_targets import table
 
 
-def test_each_label_that_is_wanted_is_measured() -> None:
+def test_each_wanted_label_is_measured() -> None:
     labels = [workload.split(" ")[0] for wire in WIRES for workload in workloads(wire, 1.0)]
     assert len(labels) == len(set(labels))
     wanted = {target.label for target in TARGETS}
-    # Reads are made of the ledgers that were written.
+    # The read workloads read the ledgers of the B2 workloads.
     assert wanted - set(labels) == {label.replace("B2", "B3") for label in labels if label.startswith("B2")}
     assert set(labels) <= wanted
 
 
-def test_a_small_scale_leaves_something_to_do() -> None:
+def test_small_scale_leaves_at_least_one_entry() -> None:
     for wire in WIRES:
         for workload in workloads(wire, 1e-9):
             assert "entries=1 " in workload and f"wire={wire}" in workload
 
 
-def test_the_table_compares_adds_reads_and_processor_time() -> None:
+def test_table_compares_adds_reads_and_processor_time() -> None:
     lines = [
         {"label": "B2-1024-v3", "system": system, "adds_per_second": rate, "bookies_cpu_seconds": cpu, "entries": 1000}
         for system, rate, cpu in (("bookspark", 30.0, 0.06), ("bookkeeper", 50.0, 0.03))

@@ -1,4 +1,4 @@
-"""What ``bookspark bench peers logs`` measures with hardly any rows and without Kafka, and the table that it makes of it."""
+"""``bookspark bench peers logs`` with few rows and without Kafka, and its table."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_each_case_gives_a_line_for_each_system_that_has_it(tmp_path: Path, monk
     assert len(table(lines).splitlines()) == 2 + len(log_comparison.LIMITS)
 
 
-def test_the_table_compares_medians_with_what_is_wanted() -> None:
+def test_table_compares_medians_with_the_targets() -> None:
     lines = [
         *(
             {"system": "producer", "case": "single", "rows_per_second": rate, "cpu_us": 4.0}

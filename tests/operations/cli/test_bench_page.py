@@ -1,4 +1,4 @@
-"""``bookspark bench page``: the tables of docs/performance.md, from what the benches kept."""
+"""``bookspark bench page``: the tables of docs/performance.md, made from the kept results of the benches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def rows_of(text: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| ")][1:]
 
 
-def test_a_row_has_its_ratio_its_aim_and_the_limit_of_the_same_run() -> None:
+def test_row_has_its_ratio_its_target_and_the_limit_of_the_same_run() -> None:
     figures = {
         "bookspark L1": {"p50_ms": 0.5, "p99_ms": 1.0},
         "bookkeeper L1": {"p50_ms": 3.0, "p99_ms": 20.0},
@@ -44,7 +44,7 @@ def test_a_row_has_its_ratio_its_aim_and_the_limit_of_the_same_run() -> None:
     assert text.startswith("before\n") and text.endswith("after\n")
 
 
-def test_rates_own_figures_the_best_of_a_peer_and_differences_are_judged_each_in_its_way() -> None:
+def test_rates_own_figures_best_peer_figures_and_differences_are_judged() -> None:
     figures = {
         "bookspark L3-1024x100": {"adds_per_second": 400e3},
         "bookkeeper L2-1024": {"adds_per_second": 30e3},
@@ -74,7 +74,7 @@ def test_rates_own_figures_the_best_of_a_peer_and_differences_are_judged_each_in
     ]
 
 
-def test_each_row_is_of_the_newest_run_that_measured_it_and_short_runs_are_none(tmp_path: Path) -> None:
+def test_each_row_shows_the_newest_full_run_that_measured_it(tmp_path: Path) -> None:
     runs = [
         run("ledger", {"bookspark L1": {"p50_ms": 9.0, "p99_ms": 9.0}, "limit L1": {"p50_ms": 1.0}}),
         run("ledger", {"bookspark L1": {"p50_ms": 3.0, "p99_ms": 9.0}}, commit="newer"),
@@ -92,7 +92,7 @@ def test_each_row_is_of_the_newest_run_that_measured_it_and_short_runs_are_none(
     assert rows_of(with_tables(EMPTY, kept_runs(tmp_path, quick=True)))[0][1] == "1"
 
 
-def test_a_page_without_marks_and_a_folder_without_results_are_refused(bookspark: Run, tmp_path: Path) -> None:
+def test_page_without_marks_and_folder_without_results_are_refused(bookspark: Run, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("no marks")
     outcome = bookspark("bench", "page", str(page), "--cache", str(tmp_path))
@@ -106,7 +106,7 @@ def test_a_page_without_marks_and_a_folder_without_results_are_refused(bookspark
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_the_page_says_what_limits_each_case(name: str) -> None:
+def test_page_explains_the_limit_of_each_case(name: str) -> None:
     text = PAGE.read_text("utf-8")
     begin, end = marks(name)
     section = re.split(r"^## ", text.partition(begin)[2].partition(end)[2], flags=re.MULTILINE)[0]
@@ -114,8 +114,8 @@ def test_the_page_says_what_limits_each_case(name: str) -> None:
     assert words == {row.case for row in TABLES[name]}
 
 
-def test_rows_name_what_the_benches_measure() -> None:
-    """A row that no bench measures would never be in the page."""
+def test_rows_name_figures_that_the_benches_measure() -> None:
+    """A row that no bench measures would never appear on the page."""
     from bookspark.lab.bench.ledger.cases import WORKLOADS
 
     labels = {workload.label for workloads in WORKLOADS.values() for workload in workloads}

@@ -1,4 +1,4 @@
-"""What ``bookspark bench peers spark`` makes of its measurements. Measuring itself takes minutes, also with ``--quick``."""
+"""The table of ``bookspark bench peers spark``. The measurement itself takes minutes, even with ``--quick``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bookspark.lab.bench.processes import family_cpu_seconds
 _BURN = "import sys, time\nwhile time.process_time() < 0.5: pass\nprint(flush=True); sys.stdin.read()"
 
 
-def test_the_table_says_how_many_times_better_bookspark_is() -> None:
+def test_table_shows_how_many_times_better_bookspark_is() -> None:
     lines = [
         *({"system": "bookspark", "case": "write", "rows_per_second": rate} for rate in (100.0, 300.0, 9000.0)),
         {"system": "kafka", "case": "write", "rows_per_second": 200.0},
@@ -27,7 +27,7 @@ def test_the_table_says_how_many_times_better_bookspark_is() -> None:
     ]
 
 
-def test_a_system_whose_turn_failed_leaves_its_cells_empty() -> None:
+def test_system_whose_turn_failed_has_empty_cells() -> None:
     lines = [
         {"system": "bookspark", "case": "write", "rows_per_second": 300.0},
         {"system": "delta", "case": "write", "rows_per_second": 200.0},
@@ -40,13 +40,13 @@ def test_a_system_whose_turn_failed_leaves_its_cells_empty() -> None:
     )
 
 
-def test_peers_measured_without_bookspark_are_compared_with_nothing() -> None:
+def test_peers_measured_without_bookspark_get_no_ratios() -> None:
     line = {"system": "kafka", "case": "read 100 B", "rows_per_second": 1234.0}
     heads, _, row = table([line]).splitlines()
     assert (heads, row) == ("| case | kafka |", "| read 100 B, rows per second | 1,234 |")
 
 
-def test_processor_time_of_servers_counts_while_they_run_and_after_they_ended() -> None:
+def test_processor_time_of_servers_counts_while_they_run_and_after_they_end() -> None:
     before = family_cpu_seconds()
     with subprocess.Popen([sys.executable, "-c", _BURN], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
         assert server.stdin is not None and server.stdout is not None

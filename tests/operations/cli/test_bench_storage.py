@@ -1,4 +1,4 @@
-"""``bookspark bench storage`` with next to nothing to do: every part prints what it measured."""
+"""``bookspark bench storage`` at a tiny scale: every part prints and keeps its measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``bookspark bookie``: looking into the directories of a bookie that is stopped, and asking one that serves."""
+"""``bookspark bookie``: commands on the directories of a stopped bookie and on a serving bookie."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def snapshot(places: list[str]) -> dict[str, bytes]:
     return found
 
 
-def test_an_operator_collects_at_once_and_switches_a_bookie_to_read_only(
+def test_operator_collects_garbage_at_once_and_switches_a_bookie_to_read_only(
     on_cluster: Run, cluster: LocalCluster
 ) -> None:
     bookie = cluster.bookies[0].bookie_id
@@ -66,7 +66,7 @@ def test_an_operator_collects_at_once_and_switches_a_bookie_to_read_only(
     assert missing.status == 2 and "bookie-none did not do it" in missing.err
 
 
-def test_a_bookie_that_serves_says_how_it_is(on_cluster: Run, cluster: LocalCluster) -> None:
+def test_serving_bookie_reports_its_status(on_cluster: Run, cluster: LocalCluster) -> None:
     bookie = cluster.bookies[0]
     text = on_cluster("bookie", "status", bookie.bookie_id).text
     assert text.startswith(f"{bookie.bookie_id}, process {bookie.pid}: writable\n")
@@ -77,7 +77,7 @@ def test_a_bookie_that_serves_says_how_it_is(on_cluster: Run, cluster: LocalClus
     assert (missing.status, "bookie bookie-none did not answer" in missing.err) == (2, True)
 
 
-def test_how_far_a_bookie_is_with_healing() -> None:
+def test_bookie_status_shows_the_progress_of_healing() -> None:
     healing = HealingStatus(ledgers=120, ledgers_left=40, entries_copied=12000, bytes_copied=1_200_000, seconds=60.0)
     status = BookieStatus(
         "b1", 1, 2, ["/disk"], 120, 0, 0, lossy_boot=3, healed_boot=2, limbo_ledgers=4, healing=healing
@@ -93,7 +93,7 @@ def test_how_far_a_bookie_is_with_healing() -> None:
     assert progress == "  healing: 120 of 120 ledgers, 12,000 entries, 1.2 MB copied in 60 s"
 
 
-def test_logs_are_listed_with_what_lives_in_them(bookspark: Run, places: list[str]) -> None:
+def test_logs_are_listed_with_their_live_ledgers_and_entries(bookspark: Run, places: list[str]) -> None:
     logs = json.loads(bookspark("bookie", "logs", "--json", *places).text)
     assert [(log["number"], log["rewritten"], log["ledgers"], log["entries"]) for log in logs] == [
         ("00000040", False, 1, 10), ("00000041", False, 1, 3), ("00000080", False, 1, 1),
@@ -104,7 +104,7 @@ def test_logs_are_listed_with_what_lives_in_them(bookspark: Run, places: list[st
     assert "00000080" in bookspark("bookie", "logs", *places).text
 
 
-def test_a_log_is_read_batch_by_batch(bookspark: Run, places: list[str]) -> None:
+def test_log_is_read_batch_by_batch(bookspark: Run, places: list[str]) -> None:
     [batch] = map(json.loads, bookspark("bookie", "read", "41", "--entries", "--json", *places).text.splitlines())
     assert (batch["ledger_id"], batch["first"], batch["last"], batch["position"]) == (5, 0, 2, len(SCHEMA))
     assert [entry["entry_id"] for entry in batch["entries"]] == [0, 1, 2]
@@ -115,14 +115,14 @@ def test_a_log_is_read_batch_by_batch(bookspark: Run, places: list[str]) -> None
     assert bookspark("bookie", "read", "40", "--ledger", "5", *places).text == ""
 
 
-def test_a_log_that_is_not_there_is_told_with_those_that_are(bookspark: Run, places: list[str]) -> None:
+def test_missing_log_is_an_error_that_lists_the_existing_logs(bookspark: Run, places: list[str]) -> None:
     outcome = bookspark("bookie", "read", "2a", *places)
     assert outcome.status == 2
     assert outcome.err == "bookspark: there is no log 0000002a here; there are: 00000040, 00000041, 00000080\n"
     assert bookspark("bookie", "read", "log", *places).status == 2
 
 
-def test_the_index_is_shown_as_ranges(bookspark: Run, places: list[str]) -> None:
+def test_index_is_shown_as_ranges(bookspark: Run, places: list[str]) -> None:
     rows = json.loads(bookspark("bookie", "index", "--json", *places).text)
     assert [(row["ledger_id"], row["first"], row["last"], row["log"]) for row in rows] == [
         (4, 0, 9, "00000040"), (4, 10, 10, "00000080"), (5, 0, 2, "00000041"),
@@ -131,7 +131,7 @@ def test_the_index_is_shown_as_ranges(bookspark: Run, places: list[str]) -> None
     assert "00000080" in bookspark("bookie", "index", *places).text
 
 
-def test_a_good_directory_verifies_and_nothing_is_changed_by_looking(bookspark: Run, places: list[str]) -> None:
+def test_good_directory_verifies_and_inspection_changes_no_file(bookspark: Run, places: list[str]) -> None:
     before = snapshot(places)
     outcome = bookspark("bookie", "verify", *places)
     assert outcome.status == 0 and outcome.text.count("all good") == 2
@@ -140,7 +140,7 @@ def test_a_good_directory_verifies_and_nothing_is_changed_by_looking(bookspark: 
     assert snapshot(places) == before
 
 
-def test_verify_tells_what_is_damaged_and_which_entries_it_hit(bookspark: Run, places: list[str]) -> None:
+def test_verify_reports_the_damage_and_the_entries_it_hit(bookspark: Run, places: list[str]) -> None:
     path = Path(places[0], "logs", "00000040.arrows")
     content = bytearray(path.read_bytes())
     content[700] ^= 1
@@ -153,7 +153,7 @@ def test_verify_tells_what_is_damaged_and_which_entries_it_hit(bookspark: Run, p
     assert found[0]["damages"][0]["entries"] == [{"ledger_id": 4, "first": 0, "last": 9}]
 
 
-def test_the_index_is_rebuilt_from_the_logs(bookspark: Run, places: list[str]) -> None:
+def test_index_is_rebuilt_from_the_logs(bookspark: Run, places: list[str]) -> None:
     before = json.loads(bookspark("bookie", "index", "--json", *places).text)
     for place in places:
         Path(place, "checkpoint").write_bytes(b"no checkpoint")
@@ -163,16 +163,17 @@ def test_the_index_is_rebuilt_from_the_logs(bookspark: Run, places: list[str]) -
     assert json.loads(bookspark("bookie", "index", "--json", *places).text) == before
 
 
-def test_rebuilding_the_index_leaves_the_marker_of_an_unclean_shutdown(bookspark: Run, places: list[str]) -> None:
+def test_rebuild_keeps_the_marker_of_an_unclean_shutdown(bookspark: Run, places: list[str]) -> None:
     marker = Path(places[0], "unclean")
     marker.write_bytes(b"")
     assert bookspark("bookie", "rebuild", *places).status == 0
     assert marker.exists()
 
 
-def test_the_order_in_which_directories_are_named_does_not_count(bookspark: Run, places: list[str]) -> None:
-    """The first directory was last used without the second one. Named behind it, it was the second one itself, used without
-    itself: the boot after the rebuild was lossy. Named twice, it was in use by the command."""
+def test_order_and_repetition_of_named_directories_do_not_matter(bookspark: Run, places: list[str]) -> None:
+    """The first directory was last used without the second. Named after the second, it made the second count as used
+    without itself, and the boot after the rebuild was lossy. A directory named twice was refused as in use by the
+    command itself."""
     storage = Storage(config(*map(Path, places)), without=places[1:]).open()
     storage.end_phase_one()
     storage.close()
@@ -181,13 +182,13 @@ def test_the_order_in_which_directories_are_named_does_not_count(bookspark: Run,
     assert why_lossy(Storage(config(*map(Path, places))).open().lossy_boots, ()) == ""
 
 
-def test_a_running_bookie_is_an_error_that_names_its_process(bookspark: Run, places: list[str]) -> None:
+def test_running_bookie_is_an_error_that_names_its_process(bookspark: Run, places: list[str]) -> None:
     with DirectoryLocks(places):
         outcome = bookspark("bookie", "verify", *places)
     assert outcome.status == 2 and f"is in use by process {os.getpid()}; stop it" in outcome.err
 
 
-def test_all_directories_of_the_bookie_have_to_be_named(bookspark: Run, places: list[str], tmp_path: Path) -> None:
+def test_all_directories_of_the_bookie_must_be_named(bookspark: Run, places: list[str], tmp_path: Path) -> None:
     outcome = bookspark("bookie", "logs", places[0])
     assert outcome.status == 2 and f"which has {places[0]}, {places[1]}; name all of these" in outcome.err
     assert "is not a directory" in bookspark("bookie", "logs", str(tmp_path / "none")).err
@@ -196,7 +197,7 @@ def test_all_directories_of_the_bookie_have_to_be_named(bookspark: Run, places: 
     assert not (tmp_path / "none").exists()
 
 
-def test_a_cookie_in_which_a_bit_flipped_is_told(bookspark: Run, places: list[str]) -> None:
+def test_cookie_with_any_flipped_bit_is_damaged(bookspark: Run, places: list[str]) -> None:
     path = Path(places[1], "COOKIE")
     content = path.read_bytes()
     for offset in range(len(content)):
@@ -212,7 +213,7 @@ def read_both(places: list[str]) -> None:
         read_cookie(place)
 
 
-def test_the_lock_of_a_directory_on_a_full_disk_can_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directory_on_a_full_disk_can_be_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with DirectoryLocks([str(tmp_path)]):
         pass
 

@@ -1,4 +1,4 @@
-"""What ``bookspark chaos`` prints and returns; what it does is tested in ``tests/system/cluster``."""
+"""Output and exit status of ``bookspark chaos``; the runs themselves are tested in ``tests/system/cluster``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RESULT = ChaosResult(7, 1.5, 3, {"kill": 2}, {"LedgerFencedError": 1}, {"acked":
 
 @pytest.fixture
 def result(monkeypatch):
-    """What the run comes to."""
+    """The faked results of the run; a test may replace the first."""
     results = [RESULT]
 
     def run(self, progress):
@@ -24,7 +24,7 @@ def result(monkeypatch):
     return results
 
 
-def test_a_clean_run_tells_what_was_injected_and_checked(bookspark, result):
+def test_clean_run_reports_its_faults_and_checked_events(bookspark, result):
     outcome = bookspark("chaos", "--seed", "7")
     assert outcome.status == 0
     assert "injected: kill 2\n" in outcome.text
@@ -34,7 +34,7 @@ def test_a_clean_run_tells_what_was_injected_and_checked(bookspark, result):
     assert (document["violations"], document["seed"], document["bookies"]) == (0, 7, 5)
 
 
-def test_a_violation_ends_with_status_1_and_the_history(bookspark, result):
+def test_violation_exits_with_status_1_and_prints_the_history(bookspark, result):
     result[0] = RESULT._replace(violations=["the LAC never goes back: …"], excerpt=["first line", "second line"])
     outcome = bookspark("chaos")
     assert outcome.status == 1

@@ -21,7 +21,7 @@ def quick(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_before_the_first_change(on_cluster: Run) -> None:
+def test_commands_before_the_first_change_report_no_change(on_cluster: Run) -> None:
     outcome = on_cluster("cluster", "status")
     assert outcome.status == 0 and "nobody ever changed" in outcome.text
     assert on_cluster("cluster", "apply", "--yes").status == 2
@@ -29,7 +29,7 @@ def test_before_the_first_change(on_cluster: Run) -> None:
     assert "say what is wanted" in on_cluster("cluster", "plan").err
 
 
-def test_a_plan_changes_nothing_and_is_told_as_json_too(on_cluster: Run, cluster: LocalCluster) -> None:
+def test_plan_changes_nothing_and_is_also_printed_as_json(on_cluster: Run, cluster: LocalCluster) -> None:
     names = sorted(one.bookie_id for one in cluster.bookies)
     pids = [one.pid for one in cluster.bookies]
     outcome = on_cluster("cluster", "plan", "--restart", "all")
@@ -44,7 +44,7 @@ def test_a_plan_changes_nothing_and_is_told_as_json_too(on_cluster: Run, cluster
     assert "nobody ever changed" in on_cluster("cluster", "status").text
 
 
-def test_what_can_not_be_done_is_said_by_the_plan(on_cluster: Run, cluster: LocalCluster) -> None:
+def test_impossible_changes_are_reported_by_the_plan(on_cluster: Run, cluster: LocalCluster) -> None:
     with cluster.bookkeeper() as bookkeeper, bookkeeper.create_ledger() as ledger:
         ledger.append(b"x")
         name = cluster.bookies[0].bookie_id
@@ -62,14 +62,14 @@ def test_what_can_not_be_done_is_said_by_the_plan(on_cluster: Run, cluster: Loca
     assert "neither a bookie nor a host" in on_cluster("cluster", "plan", "--move", f"{name}=nowhere").err
 
 
-def test_a_version_that_all_run_is_no_upgrade(on_cluster: Run) -> None:
+def test_upgrade_to_the_running_version_plans_nothing(on_cluster: Run) -> None:
     import bookspark
 
     outcome = on_cluster("cluster", "plan", "--upgrade-to", bookspark.__version__)
     assert outcome.status == 0 and "nothing is to be done" in outcome.text
 
 
-def test_an_operator_restarts_what_he_is_asked_for(
+def test_apply_asks_the_operator_to_restart_a_bookie_and_then_completes(
     on_cluster: Run, cluster: LocalCluster, quick: str, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     bookie = cluster.bookies[0]

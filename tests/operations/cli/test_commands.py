@@ -1,4 +1,4 @@
-"""The other commands, and what a wrong command line is answered."""
+"""Commands without a module of their own, and the errors of wrong command lines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.operations.cli.conftest import Run
 BOOKSPARK = str(Path(sys.executable).with_name("bookspark"))
 
 
-def test_bookies(on_cluster: Run, cluster: LocalCluster) -> None:
+def test_bookies_are_listed_with_state_and_address(on_cluster: Run, cluster: LocalCluster) -> None:
     told = json.loads(on_cluster("bookies", "--json").out)
     assert [(one["bookie_id"], one["state"]) for one in told] == [
         (bookie_id, "writable") for bookie_id in sorted(bookie.bookie_id for bookie in cluster.bookies)
@@ -32,7 +32,7 @@ def test_bookies(on_cluster: Run, cluster: LocalCluster) -> None:
     assert all(bookie.address in shown for bookie in cluster.bookies)
 
 
-def test_a_suspended_bookie_does_not_answer(on_cluster: Run, cluster: LocalCluster, tmp_path: Path) -> None:
+def test_suspended_bookie_is_listed_as_not_answering(on_cluster: Run, cluster: LocalCluster, tmp_path: Path) -> None:
     settings = tmp_path / "settings.toml"
     settings.write_text("[client]\nanswer_timeout_seconds = 0.2\n")
     bookie = cluster.bookies[0]
@@ -54,14 +54,16 @@ def test_a_suspended_bookie_does_not_answer(on_cluster: Run, cluster: LocalClust
         (("ledger", "read", "-1"), "-1"),
     ],
 )
-def test_a_wrong_command_line(bookspark: Run, arguments: tuple[str, ...], words: str) -> None:
+def test_wrong_command_line_is_a_usage_error_with_a_hint(
+    bookspark: Run, arguments: tuple[str, ...], words: str
+) -> None:
     outcome = bookspark(*arguments)
     assert outcome.status == 2
     assert words in outcome.err
     assert "Traceback" not in outcome.err
 
 
-def test_a_cluster_is_begun_where_init_says(bookspark: Run, new_chroot: Callable[[], str]) -> None:
+def test_init_creates_a_cluster_at_the_given_place_once(bookspark: Run, new_chroot: Callable[[], str]) -> None:
     place = new_chroot()
     refused = bookspark("ledger", "list", "--zookeeper", place)
     assert refused.status != 0 and f"bookspark init --zookeeper zk://{place}" in refused.err
@@ -71,7 +73,7 @@ def test_a_cluster_is_begun_where_init_says(bookspark: Run, new_chroot: Callable
     assert bookspark("ledger", "list", "--zookeeper", place).status == 0
 
 
-def test_no_cluster_named(bookspark: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_without_a_named_cluster_says_how_to_name_it(bookspark: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BOOKSPARK_ZOOKEEPER", raising=False)
     for command in (("bookies",), ("ledger", "list"), ("log", "list"), ("audit",), ("snapshot", "--path", "x")):
         outcome = bookspark(*command)
@@ -82,7 +84,7 @@ def test_no_cluster_named(bookspark: Run, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.usefixtures("impatient")
-def test_zookeeper_unreachable(bookspark: Run, tmp_path: Path) -> None:
+def test_unreachable_zookeeper_is_an_error_in_one_line(bookspark: Run, tmp_path: Path) -> None:
     settings = tmp_path / "settings.toml"
     settings.write_text("[client]\nmetadata_timeout_seconds = 0.5\n")
     with socket.create_server(("127.0.0.1", 0)) as nobody:
@@ -93,8 +95,8 @@ def test_zookeeper_unreachable(bookspark: Run, tmp_path: Path) -> None:
     assert "'http://x' does not name a ZooKeeper" in bookspark("ledger", "list", "--zookeeper", "http://x").err
 
 
-def test_each_command_is_found_by_its_name_as_by_the_whole() -> None:
-    """Only what a command needs is made; the value of an option is no command."""
+def test_each_command_has_the_same_help_alone_as_in_the_whole_command_line() -> None:
+    """Only the needed commands are imported; an option's value is not mistaken for a command."""
     whole = typer.main.get_command(command_line())
     assert list(whole.commands) == list(COMMANDS)
     for name in COMMANDS:
@@ -108,13 +110,13 @@ def shown(commands: Any, name: str) -> str:
         return str(commands.commands[name].get_help(context))
 
 
-def test_debug_shows_where(bookspark: Run) -> None:
+def test_debug_prints_the_traceback(bookspark: Run) -> None:
     outcome = bookspark("--debug", "ledger", "list", "--zookeeper", "http://x")
     assert outcome.status == 2
     assert "Traceback" in outcome.err and outcome.err.splitlines()[-1].startswith("bookspark: ")
 
 
-def test_logs(on_cluster: Run) -> None:
+def test_log_commands_create_describe_read_and_delete_a_log(on_cluster: Run) -> None:
     assert on_cluster("log", "list").status == 0
     outcome = on_cluster("log", "describe", "nothing")
     assert outcome.status == 2
@@ -132,12 +134,12 @@ def test_logs(on_cluster: Run) -> None:
     assert on_cluster("log", "delete", "orders", "--yes", "--password", "secret").status == 0
 
 
-def test_an_unknown_audit_query_is_told_before_spark_starts(on_cluster: Run) -> None:
+def test_unknown_audit_query_is_refused_before_spark_starts(on_cluster: Run) -> None:
     outcome = on_cluster("audit", "orphan")
     assert (outcome.status, outcome.err) == (2, "bookspark: unknown audit query 'orphan'; did you mean 'orphans'?\n")
 
 
-def test_local_runs_until_it_is_told_to_stop(tmp_path: Path) -> None:
+def test_local_runs_until_sigint_and_leaves_no_bookie_process(tmp_path: Path) -> None:
     command = [BOOKSPARK, "local", "--bookies", "1", "--directory", str(tmp_path / "a cluster")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stderr is not None
@@ -158,7 +160,7 @@ def test_local_runs_until_it_is_told_to_stop(tmp_path: Path) -> None:
     assert not Path(f"/proc/{bookie['pid']}").exists()
 
 
-def test_zookeeper_at_a_port_that_is_taken(tmp_path: Path) -> None:
+def test_zookeeper_at_a_port_in_use_is_an_error_in_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = subprocess.run(
@@ -172,7 +174,9 @@ def test_zookeeper_at_a_port_that_is_taken(tmp_path: Path) -> None:
     assert f"port {port}" in done.stderr and done.stderr.count("\n") == 1
 
 
-def test_no_java(monkeypatch: pytest.MonkeyPatch, bookspark: Run, tmp_path: Path) -> None:
+def test_commands_that_need_java_name_a_wrong_java_home(
+    monkeypatch: pytest.MonkeyPatch, bookspark: Run, tmp_path: Path
+) -> None:
     (tmp_path / "ledgers" / "_delta_log").mkdir(parents=True)
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     for command in (("local",), ("zookeeper", "--port", "0"), ("run",), ("audit", "--path", str(tmp_path))):

@@ -1,4 +1,4 @@
-"""``bookspark cookie``: what goes wrong with a bookie's identity, and the commands that the errors name."""
+"""``bookspark cookie``: troubles with a bookie's identity, and the commands that the errors name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.operations.cli.conftest import Outcome, Run
 
 
 class Host:
-    """A bookie with two directories, by the processes that run in them."""
+    """A bookie with two directories, started and stopped as processes."""
 
     def __init__(self, zookeeper: str, root: Path) -> None:
         self.zookeeper = zookeeper
@@ -33,7 +33,7 @@ class Host:
         return ["--zookeeper", self.zookeeper, *map(str, self.directories)]
 
     def start(self) -> str:
-        """Start it and return its id. Raises BookieError with its last words."""
+        """Start the bookie and return its id. Raises BookieError with the last words of its log."""
         config = bookie_config(
             directories=list(map(str, self.directories)), zookeeper=self.zookeeper, lease_seconds=60.0, **self.options
         )
@@ -46,7 +46,7 @@ class Host:
             self._bookie = None
 
     def refused(self) -> str:
-        """Why it does not start."""
+        """The error with which the bookie refuses to start."""
         with pytest.raises(BookieError) as error:
             self.start()
         return str(error.value)
@@ -60,12 +60,12 @@ def host(chroot: str, tmp_path: Path) -> Iterator[Host]:
 
 
 def run_advice(bookspark: Run, words: str, *more: str) -> Outcome:
-    """Run the command that an error ends with."""
+    """Run the command at the end of an error message."""
     command = words[words.index("bookspark cookie") :].split()
     return bookspark(*command[1:], *more)
 
 
-def test_get_and_delete(bookspark: Run, host: Host) -> None:
+def test_cookie_is_listed_shown_and_deleted_once_the_bookie_stopped(bookspark: Run, host: Host) -> None:
     bookie = host.start()
     assert bookspark("cookie", "list", "--zookeeper", host.zookeeper).text.splitlines() == [bookie]
     cookie = json.loads(bookspark("cookie", "get", "--zookeeper", host.zookeeper, bookie).out)
@@ -78,8 +78,8 @@ def test_get_and_delete(bookspark: Run, host: Host) -> None:
     assert (gone.status, gone.err.count("\n")) == (2, 1)
 
 
-def test_a_bookie_that_ledgers_name_is_not_forgotten(bookspark: Run, host: Host) -> None:
-    """It could come back under its name with empty disks, and deny what it acknowledged."""
+def test_cookie_of_a_bookie_that_ledgers_name_is_not_deleted(bookspark: Run, host: Host) -> None:
+    """The bookie could return under its name with empty disks and deny entries that it acknowledged."""
     bookie = host.start()
     with BookKeeper(host.zookeeper) as bookkeeper:
         ledger_id = bookkeeper.create_ledger(1, 1, 1).ledger_id
@@ -91,13 +91,13 @@ def test_a_bookie_that_ledgers_name_is_not_forgotten(bookspark: Run, host: Host)
     assert bookspark(*delete).status == 0
 
 
-def test_nothing_is_changed_while_the_bookie_runs(bookspark: Run, host: Host) -> None:
+def test_cookie_update_is_refused_while_the_bookie_runs(bookspark: Run, host: Host) -> None:
     host.start()
     outcome = bookspark("cookie", "update", *host.arguments)
     assert outcome.status == 2 and "in use by process" in outcome.err
 
 
-def test_moved_directories(bookspark: Run, host: Host, tmp_path: Path) -> None:
+def test_moved_directories_are_accepted_after_the_advised_command(bookspark: Run, host: Host, tmp_path: Path) -> None:
     bookie = host.start()
     host.stop()
     for directory in host.directories:
@@ -107,8 +107,8 @@ def test_moved_directories(bookspark: Run, host: Host, tmp_path: Path) -> None:
     assert host.start() == bookie
 
 
-def test_a_directory_that_is_left_out_is_not_forgotten(bookspark: Run, host: Host) -> None:
-    """The bookie would deny every entry in it."""
+def test_cookie_update_without_one_of_the_directories_is_refused(bookspark: Run, host: Host) -> None:
+    """The bookie would deny every entry in the missing directory."""
     bookie = host.start()
     host.stop()
     both, host.directories = host.directories, host.directories[:1]
@@ -119,7 +119,7 @@ def test_a_directory_that_is_left_out_is_not_forgotten(bookspark: Run, host: Hos
     assert host.start() == bookie
 
 
-def test_a_cookie_that_the_metadata_store_lost(bookspark: Run, host: Host) -> None:
+def test_cookie_lost_by_the_metadata_store_is_restored_by_the_advised_command(bookspark: Run, host: Host) -> None:
     bookie = host.start()
     host.stop()
     store = ZooKeeperStore(host.zookeeper)
@@ -127,7 +127,8 @@ def test_a_cookie_that_the_metadata_store_lost(bookspark: Run, host: Host) -> No
     assert found is not None
     store.delete_cookie(bookie, found.version)
     store.close()
-    (host.directories[0] / "entries").touch()  # so that it is no first boot that was cut short
+    # With a file in it, the directory does not look like an interrupted first boot.
+    (host.directories[0] / "entries").touch()
     assert run_advice(bookspark, host.refused()).status == 0
     (host.directories[0] / "entries").unlink()
     assert host.start() == bookie
@@ -135,7 +136,7 @@ def test_a_cookie_that_the_metadata_store_lost(bookspark: Run, host: Host) -> No
     assert again.status == 2
 
 
-def test_an_emptied_directory(bookspark: Run, host: Host) -> None:
+def test_emptied_directory_is_accepted_after_the_advised_command(bookspark: Run, host: Host) -> None:
     bookie = host.start()
     host.stop()
     shutil.rmtree(host.directories[1])
@@ -144,7 +145,7 @@ def test_an_emptied_directory(bookspark: Run, host: Host) -> None:
     assert host.start() == bookie
 
 
-def test_directories_of_two_bookies(bookspark: Run, chroot: str, tmp_path: Path) -> None:
+def test_directories_of_two_bookies_are_refused(bookspark: Run, chroot: str, tmp_path: Path) -> None:
     hosts = [Host(chroot, tmp_path / name) for name in ("a", "b")]
     for host in hosts:
         host.start()
@@ -154,7 +155,7 @@ def test_directories_of_two_bookies(bookspark: Run, chroot: str, tmp_path: Path)
     assert outcome.status == 2 and "of one bookie" in outcome.err
 
 
-def test_a_bookie_that_lost_all_of_its_disks(bookspark: Run, host: Host) -> None:
+def test_bookie_with_all_disks_lost_returns_with_a_lossy_boot(bookspark: Run, host: Host) -> None:
     bookie = host.start()
     host.stop()
     for directory in host.directories:
@@ -173,7 +174,7 @@ def test_a_bookie_that_lost_all_of_its_disks(bookspark: Run, host: Host) -> None
     assert not any((directory / "unclean").exists() for directory in host.directories)
 
 
-def test_all_disks_are_empty_and_nobody_named_the_bookie(bookspark: Run, host: Host) -> None:
+def test_cookie_fix_of_empty_disks_asks_for_the_bookie_id_if_unclear(bookspark: Run, host: Host) -> None:
     bookie = host.start()
     serving = bookspark("cookie", "fix", "--yes", *host.arguments)
     assert serving.status == 2 and "in use by process" in serving.err
@@ -200,7 +201,7 @@ def test_all_disks_are_empty_and_nobody_named_the_bookie(bookspark: Run, host: H
     assert "lossy boot 1" in (host.directories[0] / "bookie.log").read_text()
 
 
-def test_what_may_be_done_without_a_command(host: Host, tmp_path: Path) -> None:
+def test_options_allow_emptied_and_added_directories_without_a_command(host: Host, tmp_path: Path) -> None:
     bookie = host.start()
     host.stop()
     shutil.rmtree(host.directories[1])
@@ -214,7 +215,7 @@ def test_what_may_be_done_without_a_command(host: Host, tmp_path: Path) -> None:
     assert "lossy boot 1" in log and "disk2 was emptied" in log
 
 
-def test_a_directory_that_cannot_be_read_does_not_keep_the_bookie_down(host: Host) -> None:
+def test_unreadable_directory_does_not_keep_the_bookie_down(host: Host) -> None:
     bookie = host.start()
     host.stop()
     shutil.rmtree(host.directories[1])

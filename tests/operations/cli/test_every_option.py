@@ -1,6 +1,6 @@
-"""Every option and argument of every command, and of every job, is handed wrong values, by what the command line says it takes.
+"""Every option and argument of every command and job gets wrong values, chosen by its declared type.
 
-The commands' own code never runs: a value that gets as far as that was not refused.
+The commands' own code never runs: a value that reaches it was not refused.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from bookspark.spark.bookies.bookies_job import parse_arguments
 from bookspark.support.arguments import checked, judges
 
 ROOT = Path(__file__).resolve().parents[3]
+# The error that typer raises for a wrong command line; typer may bundle its own click.
 USAGE_ERROR: Any = typer.BadParameter.__base__
-"""What typer raises for a wrong command line; it may have a click of its own."""
+# Python's decoding of a byte on the command line that is not UTF-8.
 NOT_UTF8 = "\udcff"
-"""What Python makes of a byte on the command line that is no UTF-8."""
 
 
 class ReachedError(Exception):
-    """The command would have begun."""
+    """The command would have started."""
 
 
 def _stub(function: Any) -> Any:
@@ -43,7 +43,7 @@ def _stub(function: Any) -> Any:
 
 @pytest.fixture
 def commands(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Every command by its name, with nothing behind it."""
+    """Every command by its name, with its callback replaced by a stub."""
 
     def spare(one: typer.Typer) -> None:
         for command in one.registered_commands:
@@ -79,12 +79,12 @@ def _leaves(command: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 @functools.cache
 def _hints(function: Any) -> dict[str, Any]:
-    """They cost more than a parse, and are asked for with each parameter of each command line."""
+    """Cached: the hints cost more than a parse, and each parameter of each command line needs them."""
     return get_type_hints(function, include_extras=True)
 
 
 def _declared(command: Any, parameter: Any) -> tuple[Any, Any]:
-    """The type of a parameter in the function behind the command, and what it tells typer."""
+    """The type of the parameter in the command's function, and its typer annotation."""
     hint = _hints(inspect.unwrap(command.callback))[parameter.name]
     notes = getattr(hint, "__metadata__", ())
     kind = get_args(hint)[0] if notes else hint
@@ -116,7 +116,7 @@ def _right(command: Any, parameter: Any) -> str:
 
 
 def _line(command: Any, wrong: Any, value: str) -> list[str]:
-    """A command line on which all is right but the value of one parameter."""
+    """A command line that is valid except for the value of one parameter."""
     line: list[str] = []
     places: list[str] = []
     for parameter in command.params:
@@ -129,7 +129,7 @@ def _line(command: Any, wrong: Any, value: str) -> list[str]:
     return [*line, "--", *places]
 
 
-def test_wrong_values_on_the_command_line_are_refused_by_name(commands: dict[str, Any]) -> None:
+def test_wrong_values_on_the_command_line_are_refused_by_parameter_name(commands: dict[str, Any]) -> None:
     tried = 0
     for name, command in commands.items():
         for parameter in command.params:
@@ -158,6 +158,6 @@ def test_wrong_values_on_the_command_line_are_refused_by_name(commands: dict[str
         ["--boookies", "3"],
     ],
 )
-def test_the_job_of_bookies_refuses_them_too(arguments: list[str]) -> None:
+def test_bookies_job_refuses_wrong_values(arguments: list[str]) -> None:
     with pytest.raises(BookKeeperError):
         parse_arguments(["--directory", "/d", *arguments])

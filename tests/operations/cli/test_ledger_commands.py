@@ -1,4 +1,4 @@
-"""``bookspark ledger`` over real bookies."""
+"""``bookspark ledger`` against real bookies."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def test_durability_and_replication_are_chosen_at_create(on_cluster: Run) -> Non
     assert "choose a write_quorum of 2 or more" in refused.err
 
 
-def test_a_long_line_that_comes_in_pieces_is_one_entry(on_cluster: Run) -> None:
+def test_long_line_read_in_pieces_is_one_entry(on_cluster: Run) -> None:
     line = bytes(range(11, 256)) * 5000
     ledger = on_cluster("ledger", "append", stdin=line + b"\nlast\n").text.strip()
     assert on_cluster("ledger", "read", ledger).out == line + b"\nlast\n"
 
 
-def test_append_takes_a_file(on_cluster: Run, tmp_path: Path) -> None:
+def test_append_reads_lines_from_a_file(on_cluster: Run, tmp_path: Path) -> None:
     (tmp_path / "lines").write_bytes(b"a\nb\n")
     ledger = on_cluster("ledger", "append", str(tmp_path / "lines")).text.strip()
     assert on_cluster("ledger", "read", ledger, "--first", "1").out == b"b\n"
@@ -50,7 +50,7 @@ def test_append_takes_a_file(on_cluster: Run, tmp_path: Path) -> None:
     )
 
 
-def test_read_as_json(on_cluster: Run) -> None:
+def test_read_json_prints_text_or_base64_payloads(on_cluster: Run) -> None:
     ledger = on_cluster("ledger", "append", stdin=b"text\n\xff").text.strip()
     lines = [json.loads(line) for line in on_cluster("ledger", "read", ledger, "--json").out.splitlines()]
     assert lines == [
@@ -59,7 +59,7 @@ def test_read_as_json(on_cluster: Run) -> None:
     ]
 
 
-def test_metadata_and_list(on_cluster: Run) -> None:
+def test_metadata_and_list_show_the_ledgers_options(on_cluster: Run) -> None:
     options = ("-E", "2", "-w", "2", "-a", "1", "--digest-type", "hmac", "--custom-metadata", "owner=me")
     ledger = on_cluster("ledger", "append", *options, stdin=b"x\n").text.strip()
     metadata = json.loads(on_cluster("ledger", "metadata", ledger).out)
@@ -70,7 +70,7 @@ def test_metadata_and_list(on_cluster: Run) -> None:
     assert "2/2/1" in on_cluster("ledger", "list", "--long").text
 
 
-def test_a_ledger_without_its_writer_is_recovered(on_cluster: Run) -> None:
+def test_ledger_without_its_writer_is_recovered(on_cluster: Run) -> None:
     ledger = on_cluster("ledger", "create").text.strip()
     assert json.loads(on_cluster("ledger", "metadata", ledger).out)["state"] == "OPEN"
     assert on_cluster("ledger", "read", ledger).out == b""
@@ -80,7 +80,7 @@ def test_a_ledger_without_its_writer_is_recovered(on_cluster: Run) -> None:
     assert "was closed already" in on_cluster("ledger", "recover", ledger).text
 
 
-def test_delete_asks(on_cluster: Run) -> None:
+def test_delete_asks_for_confirmation(on_cluster: Run) -> None:
     ledger = on_cluster("ledger", "append", stdin=b"x\n").text.strip()
     assert on_cluster("ledger", "delete", ledger, stdin=b"n\n").status == 2
     assert on_cluster("ledger", "metadata", ledger).status == 0
@@ -89,7 +89,7 @@ def test_delete_asks(on_cluster: Run) -> None:
     assert (gone.status, gone.err) == (2, f"bookspark: there is no ledger {ledger}; it was deleted or never created\n")
 
 
-def test_a_wrong_password_is_one_line(on_cluster: Run) -> None:
+def test_wrong_password_is_an_error_in_one_line(on_cluster: Run) -> None:
     ledger = on_cluster("ledger", "append", "--password", "right", stdin=b"x\n").text.strip()
     assert on_cluster("ledger", "read", ledger, "--password", "right").out == b"x\n"
     wrong = on_cluster("ledger", "read", ledger, "--password", "wrong")
@@ -97,13 +97,13 @@ def test_a_wrong_password_is_one_line(on_cluster: Run) -> None:
     assert wrong.err.startswith("bookspark: ") and "password" in wrong.err and wrong.err.count("\n") == 1
 
 
-def test_entries_beyond_the_end_are_one_line(on_cluster: Run) -> None:
+def test_read_beyond_the_last_entry_is_an_error_in_one_line(on_cluster: Run) -> None:
     ledger = on_cluster("ledger", "append", stdin=b"x\n").text.strip()
     beyond = on_cluster("ledger", "read", ledger, "--last", "5")
     assert beyond.status == 2 and beyond.err.count("\n") == 1
 
 
-def test_whoever_reads_the_output_may_stop_reading(cluster: LocalCluster) -> None:
+def test_closed_output_pipe_ends_read_silently(cluster: LocalCluster) -> None:
     command = shlex.quote(str(Path(sys.executable).with_name("bookspark")))
     script = (
         f"set -o pipefail; ledger=$(seq 20000 | {command} ledger append) && {command} ledger read $ledger | head -n 2"
@@ -119,7 +119,7 @@ def test_whoever_reads_the_output_may_stop_reading(cluster: LocalCluster) -> Non
     assert (done.stdout, done.stderr) == ("1\n2\n", "")
 
 
-def test_append_that_is_ended_tells_which_ledger_it_leaves(cluster: LocalCluster) -> None:
+def test_terminated_append_names_the_open_ledger_it_leaves(cluster: LocalCluster) -> None:
     command = [sys.executable, "-c", "from bookspark.operations.cli.main import main; main()", "ledger", "append"]
     environment = {**os.environ, "BOOKSPARK_ZOOKEEPER": cluster.zookeeper}
     with cluster.bookkeeper() as bookkeeper:
@@ -142,8 +142,8 @@ def test_append_that_is_ended_tells_which_ledger_it_leaves(cluster: LocalCluster
     )
 
 
-def test_commands_that_need_no_client_do_not_load_it() -> None:
-    """Its loading is most of the time that they take. No command loads what others need: not Spark, the model or a bookie."""
+def test_command_line_imports_no_client_spark_simulator_or_bookie() -> None:
+    """Importing the client takes most of the time of a command that does not need it."""
     heavy = ("bookspark.store.client", "pyspark", "bookspark.lab.simulation.world", "bookspark.store.bookie.storage")
     script = f"import sys, bookspark.operations.cli.main; print([one for one in {heavy} if one in sys.modules])"
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)

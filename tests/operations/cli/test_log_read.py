@@ -1,4 +1,5 @@
-"""``bookspark log append``, ``read`` and ``tail``: which rows they write and print."""
+"""``bookspark log append``, ``read`` and ``tail``, and the rows that they write and print; also ``truncate``, ``list`` and
+``readers``."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from tests.operations.cli.conftest import Run
 
 @pytest.fixture(scope="module")
 def times(cluster: LocalCluster) -> list[int]:
-    """The times of three commits of log ``events``, of two rows each."""
+    """Create log ``events`` with three commits of two rows each; the commits' times."""
     log = LogAddress(cluster.zookeeper, "events")
     times = [1_000, 2_000, 3_000]
     with cluster.bookkeeper() as bookkeeper:
@@ -51,17 +52,19 @@ def _commit(bookkeeper: BookKeeper, committer: Committer, run: LogRun, number: i
         (["--since", "1000", "--from-row", "3", "--before", "9000", "--until-row", "99"], "1 b|2 a|2 b"),
     ],
 )
-def test_rows_between_rows_and_times(on_cluster: Run, times: list[int], options: list[str], printed: str) -> None:
+def test_read_prints_the_rows_between_given_rows_and_times(
+    on_cluster: Run, times: list[int], options: list[str], printed: str
+) -> None:
     outcome = on_cluster("log", "read", "events", *options)
     assert (outcome.status, "|".join(outcome.text.splitlines()), outcome.err) == (0, printed, "")
 
 
-def test_what_is_no_time(on_cluster: Run, times: list[int]) -> None:
+def test_invalid_time_is_refused_with_an_example(on_cluster: Run, times: list[int]) -> None:
     outcome = on_cluster("log", "read", "events", "--since", "14:05")
     assert outcome.status == 2 and "--since" in outcome.err and "2026-11-22T14:05:00+01:00" in outcome.err
 
 
-def test_lines_are_appended_and_followed(on_cluster: Run, cluster: LocalCluster) -> None:
+def test_appended_lines_are_followed_by_tail(on_cluster: Run, cluster: LocalCluster) -> None:
     assert on_cluster("log", "create", "lines").status == 0
     outcome = on_cluster("log", "append", "lines", stdin=b"one\n\nthree")
     assert (outcome.status, outcome.text) == (0, "3 rows appended to lane 1 of log lines, the last one is row 2\n")
@@ -84,7 +87,7 @@ def test_lines_are_appended_and_followed(on_cluster: Run, cluster: LocalCluster)
     assert [row.get("payload") for row in found] == ["one", "", "three", None] and found[3]["payload_base64"] == "/w=="
 
 
-def test_a_truncation_asks_first(on_cluster: Run, times: list[int]) -> None:
+def test_truncation_asks_for_confirmation(on_cluster: Run, times: list[int]) -> None:
     outcome = on_cluster("log", "truncate", "events", "2", stdin=b"n\n")
     assert outcome.status != 0 and "before row 2" in outcome.err
     assert len(on_cluster("log", "read", "events").text.splitlines()) == 6
@@ -92,7 +95,9 @@ def test_a_truncation_asks_first(on_cluster: Run, times: list[int]) -> None:
     assert len(on_cluster("log", "read", "events").text.splitlines()) == 4
 
 
-def test_what_each_log_takes(on_cluster: Run, times: list[int], cluster: LocalCluster) -> None:
+def test_list_long_shows_ledgers_and_bytes_of_each_log(
+    on_cluster: Run, times: list[int], cluster: LocalCluster
+) -> None:
     with cluster.bookkeeper() as bookkeeper, bookkeeper.create_ledger(3, 2, 2) as ledger:
         ledger.append(b"x" * 10_000)
     assert "events" in on_cluster("log", "list").text.splitlines()
@@ -107,15 +112,15 @@ def test_what_each_log_takes(on_cluster: Run, times: list[int], cluster: LocalCl
     assert printed.index("(no log)") < printed.index("events")
 
 
-def test_nobody_reads_a_log(on_cluster: Run, times: list[int]) -> None:
-    """It was an empty table."""
+def test_readers_of_a_log_without_readers_says_so(on_cluster: Run, times: list[int]) -> None:
+    """Once, the command printed an empty table."""
     outcome = on_cluster("log", "readers", "events")
     assert outcome.status == 0 and outcome.text == "" and "nobody reads log events now" in outcome.err
     assert json.loads(on_cluster("log", "readers", "events", "--json").text) == []
 
 
-def test_a_truncation_that_gives_no_room_says_why(on_cluster: Run, cluster: LocalCluster) -> None:
-    """The ledgers of a producer that was closed stay, because it may go on. Its lane's end lets them go."""
+def test_truncation_that_frees_no_ledgers_names_the_commands_that_do(on_cluster: Run, cluster: LocalCluster) -> None:
+    """The ledgers of a closed producer stay because the producer may return. Ending its lane releases them."""
     with cluster.bookkeeper() as bookkeeper:
         log = create_log(bookkeeper, "kept")
         with log.producer("gone") as producer:

@@ -1,4 +1,4 @@
-"""What the main job ingests, counted without Spark, and its run folders."""
+"""Inputs of the main job, counted without Spark, and its run folders."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from bookspark.lab.demo.run_folder import ENDED_RUNS_KEPT, RunFolder
         (b"a\n\xef\xbb\xbf", Content(2, 4, 3)),
     ],
 )
-def test_lines_and_bytes(tmp_path: Path, data: bytes, content: Content) -> None:
+def test_count_file_counts_lines_bytes_and_the_longest_line(tmp_path: Path, data: bytes, content: Content) -> None:
     path = tmp_path / "file"
     path.write_bytes(data)
     assert count_file(path) == content
 
 
-def test_lines_longer_than_what_is_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_longer_than_a_chunk_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_CHUNK_BYTES", 7)
     lines = [b"x" * length for length in (0, 1, 6, 7, 8, 13, 14, 15, 50, 0)]
     path = tmp_path / "file"
@@ -54,7 +54,7 @@ def test_compressed_files_are_counted_as_spark_reads_them(tmp_path: Path) -> Non
     assert sorted(link.name for link in links.iterdir()) == ["000000.gz", "000001.bz2"]
 
 
-def test_hidden_files_are_left_out_and_odd_names_are_not(tmp_path: Path) -> None:
+def test_hidden_files_are_ignored_and_odd_names_are_not(tmp_path: Path) -> None:
     for name in ("a b*[c]:d.log", ".hidden", "_SUCCESS", "deep/er/é.jsonl", ".git/x", "_temporary/y"):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ def test_hidden_files_are_left_out_and_odd_names_are_not(tmp_path: Path) -> None
     ]
 
 
-def test_what_can_not_be_ingested(tmp_path: Path) -> None:
+def test_folders_and_files_that_spark_can_not_ingest_are_refused(tmp_path: Path) -> None:
     def refused(words: str, folder: Path = tmp_path) -> None:
         with pytest.raises(InputError, match=words):
             find_input(folder)
@@ -86,14 +86,14 @@ def test_what_can_not_be_ingested(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_an_unreadable_file(tmp_path: Path) -> None:
+def test_unreadable_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("x")
     (tmp_path / "secret").chmod(0)
     with pytest.raises(InputError, match="secret can't be read: Permission denied"):
         find_input(tmp_path)
 
 
-def test_a_file_that_is_written_to_meanwhile(tmp_path: Path) -> None:
+def test_file_changed_after_the_count_is_detected(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("x\n")
     found = find_input(tmp_path)
     found.check_unchanged()
@@ -138,7 +138,7 @@ def test_only_the_last_ended_runs_are_kept(tmp_path: Path) -> None:
         run.close()
 
 
-def test_a_folder_that_is_not_empty_is_not_taken(tmp_path: Path) -> None:
+def test_folder_that_is_not_empty_is_refused_as_a_run_folder(tmp_path: Path) -> None:
     (tmp_path / "x").touch()
     with pytest.raises(ConfigurationError, match="not empty"):
         RunFolder(tmp_path, tmp_path)

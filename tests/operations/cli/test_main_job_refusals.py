@@ -1,4 +1,4 @@
-"""What ends the main job early, and with which status."""
+"""Errors that end the main job early, and its exit status."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ from tests.operations.cli.conftest import Run
 COUNTED, READ = Content(3, 30, 20), Digest(3, 30, Decimal(7))
 
 
-def test_a_folder_that_can_not_be_ingested(bookspark: Run, tmp_path: Path) -> None:
+def test_folder_that_can_not_be_ingested_is_an_error_in_one_line(bookspark: Run, tmp_path: Path) -> None:
     for folder, words in ((tmp_path / "missing", "does not exist"), (tmp_path, "has no files")):
         outcome = bookspark("run", str(folder))
         assert outcome.status == 2
         assert outcome.err.startswith("bookspark: folder ") and words in outcome.err and outcome.err.count("\n") == 1
 
 
-def test_a_run_folder_that_is_not_empty(bookspark: Run, tmp_path: Path) -> None:
+def test_run_folder_that_is_not_empty_is_an_error_in_one_line(bookspark: Run, tmp_path: Path) -> None:
     (tmp_path / "x").write_text("line\n")
     outcome = bookspark("run", str(tmp_path), "--directory", str(tmp_path))
     assert outcome.status == 2
     assert "not empty" in outcome.err and outcome.err.count("\n") == 1
 
 
-def test_equal_is_equal() -> None:
+def test_equal_digests_are_accepted() -> None:
     compare(COUNTED, READ, Digest(3, 30, Decimal(7)))
 
 
 @pytest.mark.parametrize("stored", [Digest(2, 30, Decimal(7)), Digest(3, 31, Decimal(7)), Digest(3, 30, Decimal(8))])
-def test_a_log_that_differs(stored: Digest) -> None:
+def test_log_that_differs_from_its_input_is_refused(stored: Digest) -> None:
     with pytest.raises(ComparisonError, match="differs from its input"):
         compare(COUNTED, READ, stored)
 
 
 @pytest.mark.parametrize("counted", [Content(4, 30), Content(3, 29)])
-def test_an_input_that_spark_reads_otherwise(counted: Content) -> None:
+def test_input_that_spark_reads_differently_counts_as_changed(counted: Content) -> None:
     with pytest.raises(ComparisonError, match="changed meanwhile"):
         compare(counted, READ, READ)
 
 
-def test_reasons_are_one_line() -> None:
+def test_plain_reason_is_one_line() -> None:
     ours = NotEnoughBookiesError("log 'x' needs 3 writable bookies,\nand 2 are registered")
     assert plain_reason(ours) == "log 'x' needs 3 writable bookies, and 2 are registered"
     worker = f'An exception was thrown\n  File "x"\nbookspark.protocol.errors.NotEnoughBookiesError: {plain_reason(ours)}\n\n'
@@ -61,7 +61,7 @@ def test_reasons_are_one_line() -> None:
     assert plain_reason(RuntimeError(call)) == "RuntimeError: org.apache.spark.SparkException: Job aborted"
 
 
-def test_lines_to_paste_name_the_cluster() -> None:
+def test_pasteable_lines_name_the_cluster() -> None:
     lines = pasteable_lines("host:1/a b")
     assert [what for what, _ in lines] == ["write", "read", "audit"]
     assert all(re.search(r"bookspark'? (ledger|audit)", line) and "'host:1/a b'" in line for _, line in lines)

@@ -1,4 +1,4 @@
-"""An older copy of ZooKeeper's data is put back: nothing that bookies hold is deleted, or mixed with what is written later."""
+"""An older backup of ZooKeeper's data is restored: nothing that bookies hold is deleted or mixed with later entries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NEW = [b"new %d" % number for number in range(20)]
 
 
 @pytest.mark.acceptance
-def test_ledgers_that_zookeeper_has_forgotten_are_kept_until_a_person_gives_them_up(
+def test_ledgers_missing_from_a_restored_backup_are_kept_until_given_up(
     tmp_path: Path, bookspark: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with set_back(tmp_path) as (cluster, known, forgotten):
@@ -28,7 +28,7 @@ def test_ledgers_that_zookeeper_has_forgotten_are_kept_until_a_person_gives_them
         assert lost.first <= min(forgotten) and lost.last >= max(forgotten)
         assert health_of(gather(bookkeeper)).troubles[0].kind == "lost-records"
 
-        # No ledger gets their ids: the entries of two lives would be mixed.
+        # No new ledger gets one of their ids, or old and new entries would be mixed.
         fresh = written(bookkeeper, NEW, 4)
         assert min(fresh) > lost.last
         assert [entry.payload for entry in bookkeeper.open_ledger(fresh[0]).read()] == NEW

@@ -1,4 +1,4 @@
-"""``bookspark job`` and ``bookspark conf`` print where the packaged files lie."""
+"""``bookspark job`` and ``bookspark conf`` print the paths of the packaged files."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.operations.cli.conftest import Run
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_a_job_is_found_by_its_name(bookspark: Run) -> None:
+def test_job_prints_the_path_of_the_named_job(bookspark: Run) -> None:
     for path in ROOT.glob("jobs/[a-z]*.py"):
         outcome = bookspark("job", path.stem)
         assert (outcome.status, outcome.text) == (0, f"{path}\n")
 
 
-def test_jobs_are_listed_with_what_they_do(bookspark: Run) -> None:
+def test_jobs_are_listed_with_their_descriptions(bookspark: Run) -> None:
     lines = bookspark("job").text.splitlines()
     assert [line.split()[0] for line in lines] == [
         "audit",
@@ -34,7 +34,7 @@ def test_jobs_are_listed_with_what_they_do(bookspark: Run) -> None:
     assert all(len(line.split()) > 4 and line.endswith(".") for line in lines)
 
 
-def test_a_settings_file_is_found_by_its_name(bookspark: Run) -> None:
+def test_conf_prints_the_path_of_the_named_settings_file(bookspark: Run) -> None:
     outcome = bookspark("conf", "spark-defaults.conf")
     assert (outcome.status, outcome.text) == (0, f"{ROOT / 'conf/spark-defaults.conf'}\n")
     listed = {line.split()[0] for line in bookspark("conf").text.splitlines()}
@@ -42,7 +42,7 @@ def test_a_settings_file_is_found_by_its_name(bookspark: Run) -> None:
     assert bookspark("conf", "kubernetes").text == f"{ROOT / 'conf/kubernetes'}\n"
 
 
-def test_a_name_that_is_not_there_is_one_line(bookspark: Run) -> None:
+def test_unknown_name_is_an_error_in_one_line(bookspark: Run) -> None:
     outcome = bookspark("job", "bookie")
     assert (outcome.status, outcome.err) == (2, "bookspark: unknown job 'bookie'; did you mean 'bookies'?\n")
     outcome = bookspark("conf", "zoo.conf")
@@ -52,14 +52,14 @@ def test_a_name_that_is_not_there_is_one_line(bookspark: Run) -> None:
     )
 
 
-def test_the_version_has_one_place(bookspark: Run) -> None:
+def test_command_and_module_print_the_packages_version(bookspark: Run) -> None:
     assert bookspark("--version").text == f"bookspark {package.__version__}\n"
     done = subprocess.run([sys.executable, "-m", "bookspark", "--version"], capture_output=True, text=True, timeout=300)
     assert done.stdout == f"bookspark {package.__version__}\n"
 
 
 def test_each_job_has_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Help is printed as it stands: ``[/chroot]`` is no tag of a markup."""
+    """``[/chroot]`` must be printed as it stands, not parsed as a rich markup tag."""
     for path in ROOT.glob("jobs/[a-z]*.py"):
         monkeypatch.setattr(sys, "argv", [str(path), "--help"])
         with pytest.raises(SystemExit) as end:

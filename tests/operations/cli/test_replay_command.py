@@ -1,4 +1,4 @@
-"""What ``bookspark replay`` prints and returns; what it finds is tested in ``tests/lab/replay``."""
+"""Output and exit status of ``bookspark replay``; its findings are tested in ``tests/lab/replay``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.recording import record
 __all__ = ["record"]
 
 
-def test_the_command_tells_each_process_and_ends_well(record, bookspark):
+def test_replay_of_an_equal_record_reports_success(record, bookspark):
     append(made(LedgerWriter, METADATA, 0), 0)
     end_recording()
     outcome = bookspark("replay", str(record))
@@ -26,7 +26,7 @@ def test_the_command_tells_each_process_and_ends_well(record, bookspark):
     assert (document["decisions"], document["differences"], document["violations"]) == (3, 0, [])
 
 
-def test_the_command_makes_a_story_of_a_violation(record, bookspark, tmp_path):
+def test_replay_writes_a_story_of_a_violation(record, bookspark, tmp_path):
     writer = made(LedgerWriter, METADATA, 0)
     append(writer, 0)
     append(writer, 1)
@@ -49,7 +49,7 @@ def test_the_command_makes_a_story_of_a_violation(record, bookspark, tmp_path):
         assert words in html, words
 
 
-def test_the_command_tells_a_difference(record, bookspark, tmp_path):
+def test_replay_reports_a_difference(record, bookspark, tmp_path):
     writer = made(LedgerWriter, METADATA, 0)
     append(writer, 0)
     this.recorder.put([1, HEARD, "b3", 0, 0, 5])
@@ -60,7 +60,7 @@ def test_the_command_tells_a_difference(record, bookspark, tmp_path):
     assert "an answer is another one now" in (tmp_path / "story.html").read_text()
 
 
-def test_the_command_refuses_a_record_of_another_version(record, bookspark):
+def test_replay_refuses_a_record_of_another_version(record, bookspark):
     append(made(LedgerWriter, METADATA, 0), 0)
     end_recording()
     (path,) = record.iterdir()
@@ -70,7 +70,7 @@ def test_the_command_refuses_a_record_of_another_version(record, bookspark):
     assert "replay it with the version that made it" in outcome.err
 
 
-def test_the_command_tells_where_reality_left_the_simulator(record, bookspark):
+def test_replay_reports_where_the_record_departs_from_the_simulator(record, bookspark):
     writer = made(LedgerWriter, METADATA, 0)
     append(writer, 0)
     append(writer, 1)
@@ -82,7 +82,7 @@ def test_the_command_tells_where_reality_left_the_simulator(record, bookspark):
     assert "here reality left the simulator: b1 answered LAC -1 in reality" in outcome.text
 
 
-def test_a_ledger_without_a_story_and_one_that_is_not_there_are_refused(record, bookspark):
+def test_ledger_without_a_story_and_unknown_ledger_are_refused(record, bookspark):
     writer = made(LedgerWriter, METADATA, 0)
     append(writer, 0)
     end_recording()

@@ -1,4 +1,4 @@
-"""``bookspark bookie safe-to-stop``: whether a bookie may be stopped now, told in seconds and without Spark."""
+"""``bookspark bookie safe-to-stop``: whether a bookie may be stopped now, answered in seconds and without Spark."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def ids(cluster: LocalCluster) -> list[str]:
     return [bookie.bookie_id for bookie in cluster.bookies]
 
 
-def test_who_may_be_stopped_and_who_may_not(
+def test_safe_to_stop_allows_only_bookies_that_no_ledger_needs(
     on_cluster: Run, cluster: LocalCluster, ids: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with cluster.bookkeeper() as bookkeeper:
@@ -38,14 +38,14 @@ def test_who_may_be_stopped_and_who_may_not(
             "it is not closed, and too few bookies would be left to recover it",
         }
         assert on_cluster("bookie", "safe-to-stop", "bookie-of-nobody").status == 2
-        # A pod asks about itself.
+        # In a pod, the command asks about the pod's own bookie.
         monkeypatch.setenv("BOOKSPARK_BOOKIE_ID", ids[0])
         assert on_cluster("bookie", "safe-to-stop").status == 0
         cluster.bookies[1].kill()
         try:
             gone = on_cluster("bookie", "safe-to-stop")
             assert gone.status == 1 and "too few copies would be left" in gone.text
-            # It waits until the other is back.
+            # With --wait the command waits until the other bookie is back.
             starting = threading.Timer(1.0, cluster.bookies[1].start)
             starting.start()
             assert on_cluster("bookie", "safe-to-stop", "--wait", "300").status == 0
@@ -55,7 +55,7 @@ def test_who_may_be_stopped_and_who_may_not(
         ledger.close()
 
 
-def test_a_bookie_that_says_it_lacks_something_is_asked_what_it_has(
+def test_bookie_marked_as_lacking_entries_is_asked_for_its_actual_entries(
     on_cluster: Run, cluster: LocalCluster, ids: list[str]
 ) -> None:
     from bookspark.protocol.repair.underreplication_task import Mark, Reason
@@ -63,7 +63,7 @@ def test_a_bookie_that_says_it_lacks_something_is_asked_what_it_has(
     with cluster.bookkeeper() as bookkeeper:
         with bookkeeper.create_ledger(3, 2, 2) as striped:
             striped.append_batch([b"entry"] * 6)
-        # By its task it may lack something, and by its list it lacks nothing.
+        # Its task says that the bookie may lack entries; its own list of entries shows that it lacks none.
         tasks = bookkeeper.metadata.underreplication
         tasks.mark([Mark(striped.ledger_id, {ids[1]: Reason.LACKS})])
         assert on_cluster("bookie", "safe-to-stop", ids[0]).status == 1, "two copies, and both are needed"

@@ -1,4 +1,4 @@
-"""``conf/bookspark.toml`` says what the code says."""
+"""``conf/bookspark.toml`` agrees with the code, and the options are checked."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def default_of(field: msgspec.structs.FieldInfo) -> Any:
     return field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
 
 
-def test_every_option_is_there_with_its_default() -> None:
+def test_settings_file_lists_every_option_with_its_default() -> None:
     uncommented = re.sub(r"^# (\w+ = )", r"\1", CONF.read_text(), flags=re.MULTILINE)
     defaults = {
         table: {
@@ -44,7 +44,7 @@ def test_every_option_is_there_with_its_default() -> None:
     assert tomllib.loads(uncommented) == defaults
 
 
-def test_it_changes_nothing_as_it_is() -> None:
+def test_settings_file_changes_nothing_as_shipped() -> None:
     assert read_settings(CONF) == {table: {} for table in STRUCTS}
 
 
@@ -58,7 +58,7 @@ def test_it_changes_nothing_as_it_is() -> None:
         ("[bookie", "is not TOML"),
     ],
 )
-def test_what_is_wrong_is_named(tmp_path: Path, text: str, words: str) -> None:
+def test_error_in_a_settings_file_is_named(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "settings.toml"
     path.write_text(text)
     with pytest.raises(ConfigurationError, match=words):
@@ -67,7 +67,7 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, words: str) -> None:
         read_settings(tmp_path / "missing.toml")
 
 
-def test_processes_that_no_command_started_take_the_file_of_the_environment(
+def test_processes_not_started_by_a_command_read_the_environments_settings_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("BOOKSPARK_CONFIG", raising=False)
@@ -96,7 +96,7 @@ def test_processes_that_no_command_started_take_the_file_of_the_environment(
         ({"bytes_in_flight_max": 0}, "bytes_in_flight_max 0 can't be used; choose at least 1"),
     ],
 )
-def test_a_client_option_that_could_not_work_is_refused(options: dict[str, Any], words: str) -> None:
+def test_client_option_out_of_bounds_is_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(words)):
         client_config(**options)
 
@@ -125,7 +125,7 @@ def test_a_client_option_that_could_not_work_is_refused(options: dict[str, Any],
         ),
     ],
 )
-def test_a_bookie_option_that_could_not_work_is_refused(options: dict[str, Any], words: str) -> None:
+def test_bookie_option_out_of_bounds_is_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(words)):
         bookie_config(directories=["/a"], zookeeper="h", **options)
 
@@ -141,13 +141,13 @@ def test_a_bookie_option_that_could_not_work_is_refused(options: dict[str, Any],
         ("::", "{hostname}.example:{port}", f"{socket.gethostname()}.example:4000"),
     ],
 )
-def test_what_clients_are_told_of_where_a_bookie_is(host: str, pattern: str, told: str) -> None:
-    """One setting serves many bookies, and a name stays a name: certificates are for names."""
+def test_bookie_advertises_the_expanded_address_pattern(host: str, pattern: str, told: str) -> None:
+    """One setting serves many bookies. A host name stays a name, because certificates are issued for names."""
     made = bookie_config(directories=["/a"], zookeeper="h", host=host, advertised_address=pattern)
     assert advertised(made, "127.0.0.1:4000", "bookie-1") == told
 
 
-def test_a_bookie_may_listen_on_all_addresses_if_it_says_where_it_is_reached() -> None:
+def test_bookie_with_an_advertised_address_may_listen_on_all_addresses() -> None:
     address = "bookie-1.example:3181"
     made = bookie_config(
         directories=["/a"], zookeeper="h", host="0.0.0.0", port=3181, advertised_address=address, lease_seconds=1
@@ -174,18 +174,18 @@ def test_a_bookie_may_listen_on_all_addresses_if_it_says_where_it_is_reached() -
         ({"directories": []}, "a bookie needs at least one directory"),
     ],
 )
-def test_an_option_of_another_type_is_refused_by_its_name(options: dict[str, Any], words: str) -> None:
+def test_option_of_a_wrong_type_is_refused_by_its_name(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(words)):
         bookie_config(**{"directories": ["/a"], "zookeeper": "h", **options})
 
 
-def test_an_option_that_is_missing_is_named() -> None:
+def test_missing_option_is_named() -> None:
     with pytest.raises(ConfigurationError, match=r"bookie option zookeeper is missing"):
         bookie_config(directories=["/a"])
 
 
 @pytest.mark.parametrize("struct", [BookieConfig, ClientConfig, AutorecoveryConfig, ChangesConfig])
-def test_every_number_has_its_bounds_in_its_type(struct: type[msgspec.Struct]) -> None:
+def test_every_numeric_option_has_bounds_in_its_type(struct: type[msgspec.Struct]) -> None:
     for field in msgspec.structs.fields(struct):
         kind = msgspec.inspect.type_info(field.type)
         if isinstance(kind, msgspec.inspect.IntType | msgspec.inspect.FloatType):

@@ -1,4 +1,4 @@
-"""Commands that run until they are told to end, and when they are told."""
+"""Commands that run until a signal: the signal at start, twice, and under nohup."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from bookspark.operations.cli.terminal.signals import until_signal
 
 @pytest.fixture(autouse=True)
 def _no_nohup() -> Iterator[None]:
-    """Whoever runs the tests may have had SIGHUP ignored."""
+    """SIGHUP may be ignored in the process that runs the tests."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_one_that_is_told_to_end_while_it_starts_stops_what_it_started_and_has_ended_as_asked(number: int) -> None:
+def test_command_signalled_while_it_starts_cleans_up_and_counts_as_ended(number: int) -> None:
     stopped = False
     before = signal.getsignal(signal.SIGTERM)
     with until_signal():
@@ -34,7 +34,7 @@ def test_one_that_is_told_to_end_while_it_starts_stops_what_it_started_and_has_e
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_second_signal_does_not_cut_the_stopping_short(number: int) -> None:
+def test_second_signal_does_not_interrupt_the_cleanup(number: int) -> None:
     before = signal.getsignal(signal.SIGINT)
     try:
         with until_signal() as wait:
@@ -50,7 +50,7 @@ def test_a_second_signal_does_not_cut_the_stopping_short(number: int) -> None:
         signal.signal(signal.SIGINT, before)
 
 
-def test_one_that_nohup_started_outlives_its_terminal() -> None:
+def test_command_started_by_nohup_outlives_its_terminal() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with until_signal():

@@ -1,4 +1,4 @@
-"""``bookspark stop-bookies``, with tasks and bookies that are records only."""
+"""``bookspark stop-bookies`` with tasks and bookies that exist only as records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.operations.cli.conftest import Run
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
-    """The cluster's store, in which a job looks after ``bookie-a``."""
+    """The cluster's store, with a job that supervises ``bookie-a``."""
     store = MemoryStore()
     monkeypatch.setattr(zookeeper_store, "ZooKeeperStore", lambda _: store.another())
     write_service(store, "service", ServiceRecord("run"))
@@ -29,10 +29,10 @@ def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
     return store
 
 
-def test_bookies_that_no_job_looks_after_are_named(
+def test_bookies_without_a_supervising_job_are_named(
     store: MemoryStore, bookspark: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They serve on, and the command said nothing of them."""
+    """They keep serving; once, the command did not mention them."""
     for name in ("bookie-a", "bookie-b"):
         store.register_bookie(BookieRegistration(name, "h1:1", 1))
     # The bookie ends while the command waits.
@@ -44,22 +44,22 @@ def test_bookies_that_no_job_looks_after_are_named(
     assert read_service(store, "service") == ServiceRecord("run", stop=True)
 
 
-def test_bookies_that_do_not_end_are_named_when_the_time_is_over(store: MemoryStore, bookspark: Run) -> None:
+def test_bookies_still_registered_at_the_timeout_are_named(store: MemoryStore, bookspark: Run) -> None:
     store.register_bookie(BookieRegistration("bookie-a", "h1:1", 1))
     late = bookspark("stop-bookies", "--zookeeper", "h:1", "--timeout", "0")
     assert late.status == 2 and "still registered after 0 s: bookie-a" in late.err
 
 
-def test_without_a_job_there_is_nothing_to_ask(bookspark: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_bookies_without_a_job_is_an_error(bookspark: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zookeeper_store, "ZooKeeperStore", lambda _: MemoryStore())
     alone = bookspark("stop-bookies", "--zookeeper", "h:1")
     assert alone.status == 2 and "no job looks after bookies here" in alone.err
 
 
-def test_a_bookie_that_a_task_found_and_another_holds_is_not_waited_for(
+def test_bookie_whose_lease_another_process_holds_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One that runs in the foreground serves on, and the command said after 90 s that its lease would lapse."""
+    """A bookie that runs in the foreground keeps serving; once, the command said after 90 s that its lease would lapse."""
     store = MemoryStore()
     store.register_bookie(BookieRegistration("bookie-a", "127.0.0.1:1", 1, "h", 1))
     write_service(store, "service", ServiceRecord("run"))

@@ -1,5 +1,5 @@
-"""Every command and job that prints a table has ``--json``. Which ones do is read from their code: from its function on, and from
-the functions of its module that this calls, something prints a table."""
+"""Every command and job that prints a table has ``--json``. Their source tells which do: a function prints a table if it,
+or a function of its module that it calls, uses a printer's name."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from bookspark.operations.cli.main import command_line
 from bookspark.operations.cli.terminal.output import console, table
 
 ROOT = Path(__file__).resolve().parents[3]
+# Names that print a table: ``bookspark.operations.cli.terminal.output``, rich, the audits' ``show``, and the benchmarks'
+# tables.
 PRINTERS = {"console", "Console", "Table", "table", "show"}
-"""What prints a table: ``bookspark.operations.cli.terminal.output``, rich, the audits' ``show``, and the benchmarks' tables."""
 
 
 def names_in(function: Callable[..., Any], module: ModuleType) -> set[str]:
-    """All names that a function and the functions of its module that it calls use."""
+    """All names used by a function and by the functions of its module that it calls."""
     bodies = {
         one.name: one for one in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(one, ast.FunctionDef)
     }
@@ -43,7 +44,7 @@ def names_in(function: Callable[..., Any], module: ModuleType) -> set[str]:
 
 
 def commands(command: Any, name: str) -> Iterator[tuple[str, Callable[..., Any], Any]]:
-    """Name, function and click's command of every command from ``command`` on."""
+    """Name, function and click command of every command below ``command``."""
     if not hasattr(command, "commands"):
         yield name, inspect.unwrap(command.callback), command
     for word, below in getattr(command, "commands", {}).items():
@@ -64,7 +65,7 @@ def jobs() -> Iterator[tuple[str, Callable[..., Any], Any]]:
 
 
 def without_json(found: Iterator[tuple[str, Callable[..., Any], Any]]) -> tuple[list[str], list[str]]:
-    """The names of the commands that print a table, and of those among them without ``--json``."""
+    """The names of the commands that print a table, and of those that lack ``--json``."""
     printing, lacking = [], []
     for name, function, command in found:
         if names_in(function, sys.modules[function.__module__]) & PRINTERS:
@@ -74,7 +75,7 @@ def without_json(found: Iterator[tuple[str, Callable[..., Any], Any]]) -> tuple[
     return printing, lacking
 
 
-def test_every_table_is_told_as_json_too() -> None:
+def test_every_command_that_prints_a_table_has_json_output() -> None:
     printing, lacking = without_json(commands(typer.main.get_command(command_line()), "bookspark"))
     assert lacking == []
     assert {"bookspark bookies", "bookspark ledger list", "bookspark audit", "bookspark safe-to-stop"} <= set(printing)
@@ -90,7 +91,7 @@ def _its_helper() -> None:
     console().print(table("", (), ()))
 
 
-def test_a_new_command_with_a_table_and_without_json_is_found() -> None:
+def test_table_command_without_json_is_detected() -> None:
     new = typer.Typer()
     new.command()(a_new_command)
     new.command("other")(jobs)

@@ -1,4 +1,4 @@
-"""The wheel: its files, its requirements, and what works with the client's requirements alone."""
+"""The wheel: its files, its requirements, and the features that work with the client's requirements alone."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def run(python: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_wheel_has_every_module_and_each_file_that_they_read(wheel: Path) -> None:
+def test_wheel_has_every_module_and_each_file_that_modules_read(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     ours = {name for name in names if not re.match(r"bookspark-[^/]+\.dist-info/", name)}
     kinds = (".py", ".sql", ".cfg", ".java", ".xml", ".css", ".js", "py.typed")
@@ -70,7 +70,7 @@ def test_links_of_the_checkout_are_files_in_the_wheel(wheel: Path) -> None:
         assert zoo == archive.read("bookspark/store/metadata/zookeeper/zoo.cfg") and b"tickTime" in zoo
 
 
-def test_a_client_requires_neither_spark_nor_plots(wheel: Path) -> None:
+def test_client_requires_neither_spark_nor_plots(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         metadata = Parser().parsestr(archive.read(name).decode())
@@ -81,7 +81,7 @@ def test_a_client_requires_neither_spark_nor_plots(wheel: Path) -> None:
     assert alone == {"crc32c", "kazoo", "msgspec", "uvloop", "zstandard"}
 
 
-def test_the_pinned_versions_are_in_the_ranges() -> None:
+def test_pinned_versions_are_in_the_required_ranges() -> None:
     pins = dict(
         line.lower().replace("_", "-").split("==") for line in (ROOT / "conf/constraints.txt").read_text().split()
     )
@@ -94,7 +94,7 @@ def test_the_pinned_versions_are_in_the_ranges() -> None:
             assert requirement.specifier.contains(pin), f"{requirement} does not allow {pin}"
 
 
-def test_the_client_is_imported_without_any_extra(python: Path) -> None:
+def test_client_is_imported_without_any_extra(python: Path) -> None:
     done = run(python, "-c", CLIENT)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(str(python.parents[1])) and done.stdout.endswith("BookKeeper []\n")
@@ -108,16 +108,16 @@ def test_the_client_is_imported_without_any_extra(python: Path) -> None:
         (("-c", ENTRIES), "reading Arrow batches needs pyarrow"),
     ],
 )
-def test_what_needs_an_extra_names_it(arguments: tuple[str, ...], words: str, python: Path) -> None:
+def test_feature_without_its_extra_names_the_extra(arguments: tuple[str, ...], words: str, python: Path) -> None:
     extra = {"typer": "cli", "pyspark": "spark", "pyarrow": "arrow"}[words.rpartition(" ")[2]]
     done = run(python, *arguments)
-    # A command that can't run has status 2 (bookspark.support.command_line); the others are Python's own errors.
+    # A command that can't run exits with 2 (bookspark.support.command_line); the others are Python's own errors.
     assert done.returncode == (2 if "-m" in arguments else 1)
     last = done.stderr.splitlines()[-1]
     assert words in last and last.endswith(f"pip install 'bookspark[{extra}]'")
 
 
-def test_the_package_shows_what_it_has(python: Path) -> None:
+def test_package_shows_its_public_names(python: Path) -> None:
     assert set(bookspark.__all__) <= set(dir(bookspark)) and "import_module" not in dir(bookspark)
     done = run(python, "-c", "import bookspark; help(bookspark)")
     for words in ("class BookKeeper", "class ReadHandle", "create_ledger(", "open_ledger_no_recovery(", "autorecovery"):

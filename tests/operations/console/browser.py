@@ -1,6 +1,7 @@
-"""A headless Chromium, driven through its own protocol (DevTools) over two pipes: no package and no port.
+"""A headless Chromium, driven through its DevTools protocol over two pipes: no package and no port.
 
-Law: every wait has a deadline, and the browser ends with the block. What a page writes into its console is an error of the test.
+Law: every wait has a deadline, and the browser ends with the block. The tests treat every console message of a page as an
+error.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any, Self
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 SECONDS_MAX = 120.0
 PHONE, DESKTOP = (390, 844), (1280, 800)
-# Chromium talks over descriptors 3 and 4, whatever numbers the pipes have here.
+# Chromium reads from descriptor 3 and writes to 4, so the pipes are moved there.
 _AS_3_AND_4 = (
     "import os, sys; r, w = map(int, sys.argv[1:3]); r, w = os.dup(r), os.dup(w); "
     "os.dup2(r, 3); os.dup2(w, 4); [os.set_inheritable(one, True) for one in (3, 4)]; os.execv(sys.argv[3], sys.argv[3:])"
@@ -50,8 +51,8 @@ class Browser:
         os.close(writes)
         self._ids = itertools.count(1)
         self._buffer = b""
+        # Messages in the pages' consoles.
         self.told: list[str] = []
-        """What pages wrote into their consoles."""
 
     def __enter__(self) -> Self:
         return self
@@ -62,12 +63,12 @@ class Browser:
     def close(self) -> None:
         os.close(self._to)
         os.close(self._from)
-        # Its helpers are of its group.
+        # Chromium's helper processes are in its process group.
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
     def send(self, method: str, session: str = "", **params: Any) -> dict[str, Any]:
-        """Ask, and return the answer."""
+        """Send a request and return the answer."""
         number = next(self._ids)
         asked = {"id": number, "method": method, "params": params, **({"sessionId": session} if session else {})}
         os.write(self._to, json.dumps(asked).encode() + b"\0")
@@ -94,7 +95,7 @@ class Browser:
         return found
 
     def page(self, size: tuple[int, int] = DESKTOP, dark: bool = False, scale: float = 1.0) -> Tab:
-        """A new page of that size."""
+        """Open a new page of that size."""
         target = self.send("Target.createTarget", url="about:blank")["targetId"]
         session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         return Tab(self, session, target, size, dark, scale)
@@ -124,13 +125,13 @@ class Tab:
         self._browser.send("Target.closeTarget", targetId=self._target)
 
     def js(self, expression: str) -> Any:
-        """The value of an expression of the page's script; of a promise, what it becomes."""
+        """Evaluate a script expression in the page; a promise is awaited."""
         found = self.send("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
     def show(self, url: str, until: str = "!document.querySelector('.waiting')") -> None:
-        """Load a page, and wait until it shows what it was asked for."""
+        """Load a page and wait until its content has arrived."""
         self.send("Page.navigate", url=url)
         self.wait(f"location.href === {json.dumps(url)} && document.readyState === 'complete' && {until}", url)
 
@@ -145,19 +146,19 @@ class Tab:
         deadline = time.monotonic() + SECONDS_MAX
         while time.monotonic() < deadline:
             found = self.send("Runtime.evaluate", expression=looks, returnByValue=True, awaitPromise=True)
-            # While a page is loaded, the script of the one before ends.
+            # While another page loads, the script of the previous page ends without a value.
             if found.get("result", {}).get("value") is True:
                 return
         raise AssertionError(f"never: {condition} {what}: {self.js('document.body.innerText')[:2000]}")
 
     def press(self, key: str, code: int, shift: bool = False) -> None:
-        """A key is pressed and let go."""
+        """Press and release a key."""
         fields = {"key": key, "code": key, "windowsVirtualKeyCode": code, "modifiers": 8 if shift else 0}
         self.send("Input.dispatchKeyEvent", type="rawKeyDown", **fields)
         self.send("Input.dispatchKeyEvent", type="keyUp", **fields)
 
     def names(self) -> list[tuple[str, str]]:
-        """Role and name of everything that assistive technology is told of."""
+        """Role and name of every node of the accessibility tree."""
         nodes = self.send("Accessibility.getFullAXTree")["nodes"]
         return [
             (str(one.get("role", {}).get("value", "")), str(one.get("name", {}).get("value", "")))
@@ -166,7 +167,7 @@ class Tab:
         ]
 
     def picture(self, height: int | None = None) -> bytes:
-        """A PNG of the page from its top, ``height`` px of it; None: what the window shows."""
+        """A PNG of the page from its top, ``height`` px high; None: the height of the window."""
         clip = {"x": 0, "y": 0, "width": self.size[0], "height": height or self.size[1], "scale": 1}
         found = self.send("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
         return base64.b64decode(found["data"])

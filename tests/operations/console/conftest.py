@@ -1,4 +1,4 @@
-"""A console of a real cluster, and requests as a browser makes them."""
+"""A console of a real cluster, and HTTP requests to it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from bookspark.store.client import BookKeeper
 from tests.awaiting import SECONDS_MAX, await_that
 from tests.operations.console.parsing import Parsed
 
+# Options of clients in these tests. With the console's own (``DEADLINES``), a machine that is busy for some seconds makes
+# a page report, rightly, that its bookies don't answer; no test here is about that.
 PATIENT = dict.fromkeys(("answer_timeout_seconds", "connect_timeout_seconds", "metadata_timeout_seconds"), 60.0)
-"""Options of clients here. With the console's own (``DEADLINES``) a page tells of a machine that is busy for some seconds that
-its bookies don't answer, which is right and what no test here is about."""
 
 
 class Answer(NamedTuple):
@@ -40,7 +40,7 @@ def ask(console: WebConsole, path: str = "/", **headers: str) -> Answer:
 
 
 def page(console: WebConsole, path: str) -> str:
-    """A page, once its looks have ended."""
+    """The page after its looks have ended."""
     found: list[str] = []
 
     def seen() -> bool:
@@ -54,14 +54,14 @@ def page(console: WebConsole, path: str) -> str:
 
 
 def words(console: WebConsole, path: str) -> str:
-    """The text of a page, once its looks have ended."""
+    """The text of a page after its looks have ended."""
     return re.sub(r"\s+", " ", Parsed(re.sub(r"(?=</?(td|dd|p|table)\b)", " ", page(console, path))).text)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _short_rests() -> Iterator[None]:
-    """A console rests for up to a minute after a look that cost its process much, as each does on a slow machine; tests wait for
-    several looks."""
+    """A console rests for up to a minute after a look that took much processor time, as every look does on a slow machine;
+    the tests wait for several looks."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(watch, "_REST_SECONDS_MAX", watch.LIVE_SECONDS)
         patched.setattr(looks, "_REST_SECONDS_MAX", looks._FRESH_SECONDS)

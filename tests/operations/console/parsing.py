@@ -1,4 +1,4 @@
-"""Pages, read back."""
+"""A parser that reads the pages back."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ EVIL = """<script>alert(1)</script>"'&<img src=x onerror=alert(2)>"""
 
 
 class Parsed(HTMLParser):
-    """The names of the elements, their attributes, and the text."""
+    """The elements' names and attributes, and the text."""
 
     def __init__(self, html: str) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""Makes the pictures of the manual: ``scripts/screenshots``.
+"""Makes the screenshots of the manual: ``scripts/screenshots``.
 
-Everything in them is real but the snapshots' writer: five bookies, a log with two readers of which one lags, ledgers that changed
-their bookies, four snapshots, and then a bookie that is killed.
+All in them is real except the snapshots' writer: five bookies, a log with two readers of which one lags, ledgers with
+changed ensembles, four snapshots, and finally a killed bookie.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from tests.operations.console.browser import BROWSER, DESKTOP, PHONE, Browser
 from tests.operations.console.conftest import ask
 
 _SECONDS_OF_PLOTS = 40.0
+# The least and the greatest height of a page in a screenshot, in px.
 _HEIGHTS = {"phone": (500, 1100), "desktop": (300, 900)}
-"""The least and the most that a picture shows of a page."""
 
 
 def main(folder: Path) -> None:
-    """Write the pictures into ``folder``."""
+    """Write the screenshots into ``folder``."""
     if BROWSER is None:
         raise SystemExit("there is no Chromium on this machine: install it (Debian: apt install chromium)")
     folder.mkdir(parents=True, exist_ok=True)
@@ -61,7 +61,7 @@ def main(folder: Path) -> None:
 
 def _take(browser: Browser, folder: Path, name: str, url: str) -> None:
     for width, size in (("phone", PHONE), ("desktop", DESKTOP)):
-        # One of both in the dark, so that both schemes are shown.
+        # Phone in dark and desktop in light colours, so that both schemes are shown.
         page = browser.page(size, dark=width == "phone", scale=1.0)
         page.show(url)
         least, most = _HEIGHTS[width]
@@ -72,7 +72,7 @@ def _take(browser: Browser, folder: Path, name: str, url: str) -> None:
 
 @contextmanager
 def _site(path: Path) -> Iterator[tuple[WebConsole, int, Callable[[], None]]]:
-    """A console, a ledger with several fragments, and what makes trouble."""
+    """A console, a ledger with several fragments, and a function that kills a bookie."""
     with LocalCluster(bookies=5, autorecovery=True, metrics_port=-1) as cluster, cluster.bookkeeper() as bookkeeper:
         log = create_log(bookkeeper, "orders")
         create_log(bookkeeper, "payments").producer("billing").close()
@@ -115,7 +115,7 @@ def _site(path: Path) -> Iterator[tuple[WebConsole, int, Callable[[], None]]]:
                 other.start()
                 bookkeeper.delete_ledger(gone.ledger_id)
                 snapshots.take(bookkeeper, path, oldest=oldest)
-                # So that the plots have lines.
+                # Requests over time give the plots their lines.
                 for _ in range(int(_SECONDS_OF_PLOTS)):
                     ask(console)
                     time_passes(1.0)

@@ -1,4 +1,4 @@
-"""Snapshots as ``bookspark snapshot`` writes them, without Spark: the rows and the schema are those of the system tables."""
+"""Snapshots like those of ``bookspark snapshot``, written without Spark; rows and schema are those of the system tables."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def batch(table: str, rows: Iterable[tuple]) -> pyarrow.RecordBatch:
 
 
 def take(bookkeeper: BookKeeper, path: Path, without: Iterable[str] = ("entry_checksums",), oldest: str = "") -> str:
-    """A snapshot of a cluster. Returns its id."""
+    """Write a snapshot of a cluster; returns its id."""
     tables = {name: TABLES[name] for name in ORDER if name not in without}
     return write(
         path,
@@ -49,7 +49,7 @@ def take(bookkeeper: BookKeeper, path: Path, without: Iterable[str] = ("entry_ch
 
 
 def write(path: Path, tables: Tables, *, oldest: str = "", cluster: str = "") -> str:
-    """A snapshot of these tables, each a list of batches. Returns its id."""
+    """Write a snapshot of these tables, each a list of batches; returns its id."""
     snapshot_id, now = str(uuid.uuid4()), datetime.now(UTC)
     label = Label(snapshot_id, oldest or snapshot_id, 0, cluster).encode()
     for name in ORDER:
@@ -68,7 +68,7 @@ def write(path: Path, tables: Tables, *, oldest: str = "", cluster: str = "") ->
 def write_many(
     path: Path, files: Mapping[str, Iterable[pyarrow.RecordBatch]], *, oldest: str = "", cluster: str = ""
 ) -> str:
-    """As ``write``, but each batch is a file of its own, with statistics, as each task of Spark writes one."""
+    """Like ``write``, but each batch becomes a file of its own with statistics, as Spark's tasks write them."""
     snapshot_id, now = str(uuid.uuid4()), datetime.now(UTC)
     label = Label(snapshot_id, oldest or snapshot_id, 0, cluster).encode()
     for name in ORDER:

@@ -1,7 +1,7 @@
-"""Every page in a browser: at a phone's and a desktop's width, light and dark, by keyboard, and as a screen reader is told it.
+"""Every page in a browser: at the width of a phone and a desktop, light and dark, by keyboard, and for screen readers.
 
-The checks are those of WCAG 2.1 AA that a program can decide: contrast of all text, the names of controls, landmarks and tables,
-no scrolling of the page to the side, the order and the visibility of the focus.
+The checks are those of WCAG 2.1 AA that a program can decide: contrast of all text, names of controls, landmarks and
+tables, no horizontal scrolling of the page, order and visibility of the focus.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ FOCUSED = """(() => {
 
 @pytest.fixture(scope="module")
 def site(new_chroot, tmp_path_factory):
-    """A console with everything: a reader that lags, snapshots, a bookie that is down."""
+    """A console with a lagging reader, snapshots and a down bookie."""
     path = tmp_path_factory.mktemp("snapshots")
     with LocalCluster(bookies=4, zookeeper=new_chroot(), metrics_port=-1) as cluster:
         bookkeeper = cluster.bookkeeper(**PATIENT)
@@ -71,7 +71,7 @@ def site(new_chroot, tmp_path_factory):
                 reader.read(5)
                 reader.commit()
         oldest = snapshots.take(bookkeeper, path)
-        # More than a page of the list has.
+        # More ledgers than fit on one page of the list.
         for _ in range(60):
             bookkeeper.create_ledger(3, 3, 2, custom_metadata={"label": b"x" * 300}).close()
         ledger = bookkeeper.create_ledger(3, 3, 2)
@@ -116,7 +116,7 @@ def browser(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_all_text_can_be_read_and_nothing_is_cut_off(site, browser, name):
+def test_all_text_has_enough_contrast_and_no_page_scrolls_sideways(site, browser, name):
     console, pages = site
     for size in (PHONE, DESKTOP):
         for dark in (False, True):
@@ -131,7 +131,7 @@ def test_all_text_can_be_read_and_nothing_is_cut_off(site, browser, name):
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_every_control_is_reached_by_keyboard_in_order_and_seen(site, browser, name):
+def test_tab_reaches_every_control_in_order_with_a_visible_focus(site, browser, name):
     console, pages = site
     for size in (PHONE, DESKTOP):
         page = browser.page(size)
@@ -148,7 +148,7 @@ def test_every_control_is_reached_by_keyboard_in_order_and_seen(site, browser, n
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_what_a_screen_reader_is_told(site, browser, name):
+def test_landmarks_controls_and_tables_have_names_for_screen_readers(site, browser, name):
     console, pages = site
     for size in (PHONE, DESKTOP):
         page = browser.page(size)
@@ -181,7 +181,7 @@ def test_what_a_screen_reader_is_told(site, browser, name):
         page.close()
 
 
-def test_the_focus_stays_when_a_part_is_replaced(site, browser):
+def test_focus_stays_when_a_part_of_the_page_is_replaced(site, browser):
     console, _ = site
     page = browser.page()
     page.show(console.url + "ledgers")
@@ -192,7 +192,7 @@ def test_the_focus_stays_when_a_part_is_replaced(site, browser):
     page.close()
 
 
-def test_the_slider_shows_another_moment_and_keeps_the_focus(site, browser):
+def test_slider_shows_another_snapshot_and_keeps_the_focus(site, browser):
     console, _ = site
     page = browser.page(PHONE)
     page.show(console.url + "time?at=0")
@@ -203,12 +203,12 @@ def test_the_slider_shows_another_moment_and_keeps_the_focus(site, browser):
     assert page.js("document.activeElement.id") == "at" and page.js("location.search") == "?at=1"
     assert page.js("document.getElementById('at').getAttribute('aria-valuetext')").endswith("UTC, snapshot 1")
     assert page.js("document.getElementById('since').value") == "0"
-    # What was does not change, so nobody asks again.
+    # A past moment does not change, so the page does not poll.
     assert page.js("[...document.querySelectorAll('[data-live]')].every((one) => one.dataset.live === 'still')")
     page.close()
 
 
-def test_the_phone_reads_names_beside_values(site, browser):
+def test_phone_shows_column_names_beside_values(site, browser):
     console, _ = site
     page = browser.page(PHONE)
     page.show(console.url + "ledgers")
@@ -216,8 +216,8 @@ def test_the_phone_reads_names_beside_values(site, browser):
     page.close()
 
 
-def test_the_pages_break_no_rule_of_their_policy(site, browser):
-    """After all of the above: no error in any console."""
+def test_pages_cause_no_error_in_the_browsers_console(site, browser):
+    """Also covers the console messages of all tests above."""
     console, pages = site
     page = browser.page()
     for where in pages.values():

@@ -1,4 +1,4 @@
-"""A console of a cluster that lives."""
+"""The console of a running cluster."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil
 BROWSER_SECONDS_MAX = 600
 
 
-def test_the_overview_of_a_cluster(cluster, console):
+def test_overview_shows_every_bookie_and_has_security_headers(cluster, console):
     await_that(lambda: "3 of 3 bookies are up" in ask(console).text and "tell metrics" not in ask(console).text)
     found = ask(console)
     assert found.status == 200 and "3 of 3 bookies are up" in found.text
@@ -37,7 +37,7 @@ def test_the_overview_of_a_cluster(cluster, console):
         assert found.headers[name]
 
 
-def test_it_follows_the_cluster(cluster, console):
+def test_overview_follows_a_stopped_and_restarted_bookie(cluster, console):
     await_that(lambda: "3 of 3 bookies are up" in ask(console).text)
     bookie = cluster.bookies[0]
     bookie.stop()
@@ -49,7 +49,7 @@ def test_it_follows_the_cluster(cluster, console):
     await_that(lambda: "3 of 3 bookies are up" in ask(console).text)
 
 
-def test_every_answer_keeps_strangers_out(console):
+def test_every_answer_has_a_content_policy_and_refuses_foreign_hosts(console):
     pages = ("/logs", "/log", "/ledgers", "/ledger", "/what-if")
     for path in ("/", "/console.css", "/console.js", "/nothing", "/?x=<script>", *pages):
         found = ask(console, path)
@@ -59,7 +59,7 @@ def test_every_answer_keeps_strangers_out(console):
         assert ask(console, path, Host="evil.example").status == 421
 
 
-def test_a_page_that_fails_tells_no_more_than_that(console, monkeypatch):
+def test_failing_page_reveals_no_detail(console, monkeypatch):
     def fail(*_: object) -> str:
         raise ValueError("a secret")
 
@@ -69,7 +69,7 @@ def test_a_page_that_fails_tells_no_more_than_that(console, monkeypatch):
     assert found.headers["Content-Security-Policy"]
 
 
-def test_an_address_that_can_not_be_had(cluster):
+def test_console_refuses_a_port_in_use_and_an_open_address_without_a_token(cluster):
     with BookKeeper(cluster.zookeeper, **PATIENT) as bookkeeper, socket.create_server(("127.0.0.1", 0)) as taken:
         with pytest.raises(BookieError, match="the console can't be answered"):
             WebConsole(bookkeeper, port=taken.getsockname()[1])
@@ -78,14 +78,14 @@ def test_an_address_that_can_not_be_had(cluster):
 
 
 @pytest.mark.acceptance
-def test_it_writes_nothing(tmp_path):
-    """By ZooKeeper's own count of transactions, by the entries of the bookies' logs, and by the files of the snapshots."""
+def test_console_writes_nothing(tmp_path):
+    """Checked by ZooKeeper's own transaction count, by the sizes of the bookies' logs, and by the files of the snapshots."""
     with LocalCluster(bookies=2, metrics_port=-1) as cluster:
         with cluster.bookkeeper().create_ledger(ensemble_size=2, write_quorum=2, ack_quorum=2) as ledger:
             ledger.append(b"one")
         open_ledger = cluster.bookkeeper().create_ledger(ensemble_size=2, write_quorum=2, ack_quorum=2)
         open_ledger.append(b"two")
-        # Later it would be written beside the console's looks.
+        # Otherwise the writer would send its LAC later, during the console's looks.
         open_ledger.flush_last_add_confirmed()
         producer = create_log(cluster.bookkeeper(), "orders", options=LogOptions(2, 2, 2)).producer("billing")
         producer.append(b"a row")
@@ -104,7 +104,7 @@ def test_it_writes_nothing(tmp_path):
             "/time/logs",
         )
         with BookKeeper(cluster.zookeeper, **PATIENT) as bookkeeper:
-            # The session is a transaction, so it comes before the console.
+            # The client's session is a transaction itself, so it starts before the count.
             held = [bookkeeper.bookie_status(one.bookie_id).log_bytes for one in cluster.bookies]
             before = _transactions(cluster)
             assert before
@@ -136,7 +136,7 @@ def _transactions(cluster: LocalCluster) -> str:
     return next((line for line in told.splitlines() if line.startswith("Zxid")), "")
 
 
-def test_the_command(cluster):
+def test_console_command_serves_until_sigint(cluster):
     command = [sys.executable, "-m", "bookspark", "console", "--zookeeper", cluster.zookeeper, "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         try:
@@ -149,8 +149,8 @@ def test_the_command(cluster):
 
 
 @pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on this machine")
-def test_a_browser_shows_it_and_looks_again(cluster, console, tmp_path):
-    """The browser loads style and script, breaks no rule of the page's policy, and the script replaces what changed."""
+def test_browser_shows_the_bookies_without_console_errors(cluster, console, tmp_path):
+    """The browser loads style and script without breaking the page's content policy."""
     assert BROWSER is not None
     shown = subprocess.run(
         [

@@ -1,4 +1,4 @@
-"""Who may ask a console."""
+"""Access to a console: host names and tokens."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def basic(password: str) -> str:
         "10.0.0.1:1",
     ],
 )
-def test_its_own_names_are_answered(host):
+def test_console_answers_to_its_own_names(host):
     assert Door("127.0.0.1", "").refused(asked(Host=host)) is None
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8190", "", "127.0.0.1.evil.example", "localhost.evil"])
-def test_another_name_is_refused(host):
+def test_foreign_host_name_is_refused(host):
     page = Door("127.0.0.1", "").refused(asked(Host=host))
     assert page is not None and page.status == 421
 
 
-def test_off_loopback_there_has_to_be_a_token(tmp_path):
+def test_open_address_requires_a_token_and_every_token_of_the_file_works(tmp_path):
     with pytest.raises(ConfigurationError, match="--token-file"):
         Door("0.0.0.0", "")
     file = tmp_path / "tokens"
@@ -62,7 +62,7 @@ def test_off_loopback_there_has_to_be_a_token(tmp_path):
     "authorization",
     ["", basic(""), basic(TOKEN[:-1]), basic(TOKEN + "0"), f"Bearer {TOKEN}", "Basic é", "Basic !!", basic("é" * 16)],
 )
-def test_without_the_token_nobody_is_answered(tmp_path, authorization):
+def test_request_without_the_right_token_is_refused(tmp_path, authorization):
     file = tmp_path / "tokens"
     file.write_text(TOKEN)
     page = Door("127.0.0.1", str(file)).refused(asked(Authorization=authorization))
@@ -72,7 +72,7 @@ def test_without_the_token_nobody_is_answered(tmp_path, authorization):
 
 
 @pytest.mark.parametrize("content", ["", "short\n"])
-def test_a_token_that_protects_nothing_is_refused(tmp_path, content):
+def test_empty_or_short_token_is_refused(tmp_path, content):
     file = tmp_path / "tokens"
     file.write_text(content)
     with pytest.raises(ConfigurationError, match="token_file"):

@@ -1,4 +1,4 @@
-"""What the last hour is made of."""
+"""The measurements behind the plots of the last hour."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_counters_are_summed_over_their_labels():
     assert parsed(text) == {ADDS: 5.0, COUNT: 4.0}
 
 
-def test_a_point_is_what_grew_on_the_bookies_that_answered_twice():
+def test_point_counts_the_growth_on_bookies_that_answered_twice():
     history = History()
     history.add(0.0, {"a": {ADDS: 100, SUM: 1, COUNT: 100}, "b": {ADDS: 7}}, 0.001)
     assert history.points[0][1:] == (None, None, None, None, None, 1.0)
@@ -25,14 +25,14 @@ def test_a_point_is_what_grew_on_the_bookies_that_answered_twice():
     assert (point.adds, point.add_ms, point.reads, point.zookeeper_ms) == (5.0, 10.0, None, None)
 
 
-def test_a_bookie_that_was_started_again_counts_from_its_next_answer():
+def test_restarted_bookie_counts_from_its_next_answer():
     history = History()
     for at, count in ((0.0, 100), (10.0, 20), (20.0, 30)):
         history.add(at, {"a": {ADDS: count}}, None)
     assert [one.adds for one in history.points] == [None, None, 1.0]
 
 
-def test_an_hour_is_kept():
+def test_history_keeps_one_hour():
     history = History()
     for at in range(0, 2 * int(HISTORY_SECONDS), int(POINT_SECONDS)):
         assert history.due(at)
@@ -46,7 +46,7 @@ def test_an_hour_is_kept():
     [(503, b""), (200, f"{ADDS} nonsense\n".encode()), (200, b"x" * (5 << 20))],
     ids=["not ready", "no number", "endless"],
 )
-def test_a_bookie_that_does_not_tell_is_left_out(status, content):
+def test_bookie_with_unusable_metrics_is_left_out(status, content):
     good, bad = Page(200, f"{ADDS} 4\n".encode()), Page(status, content)
     first = WebServer("127.0.0.1", 0, {"/metrics": lambda: good})
     second = WebServer("127.0.0.1", 0, {"/metrics": lambda: bad})

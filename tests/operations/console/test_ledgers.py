@@ -1,4 +1,4 @@
-"""The pages of ledgers."""
+"""The console's pages about ledgers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def ids(cluster):
         yield made
 
 
-def test_the_list_is_told_a_page_at_a_time(console, ids):
+def test_ledger_list_is_shown_in_pages(console, ids):
     count = f"of {len(ids)} ledgers"
     await_that(lambda: count in page(console, "/ledgers"))
     found = words(console, "/ledgers")
@@ -52,14 +52,14 @@ def test_the_list_is_told_a_page_at_a_time(console, ids):
     assert "There is none" in words(console, f"/ledgers?from={ids[-1] + 1}")
 
 
-def test_one_ledger_its_copies_and_no_secret(console, ids):
+def test_ledger_page_shows_copies_and_neither_content_nor_password(console, ids):
     found = words(console, f"/ledger?id={ids[-1]}")
     assert "state CLOSED" in found and "label bookspark.log orders@3" in found
     assert re.search(r"0 to 0 3 of 3 whole whole whole", found), found
     assert "why under-replicated" not in found and "content that" not in found and PASSWORD.decode() not in found
 
 
-def test_a_bookie_that_is_down_is_told(cluster, console, ids):
+def test_ledger_page_names_the_down_bookie_and_a_why_command(cluster, console, ids):
     bookie = cluster.bookies[0]
     bookie.stop()
     try:
@@ -70,7 +70,7 @@ def test_a_bookie_that_is_down_is_told(cluster, console, ids):
         bookie.start()
 
 
-def test_an_open_ledger_tells_why_it_is_not_closed_and_what_to_type(cluster, console, ids):
+def test_open_ledger_page_explains_its_state_and_names_the_recover_command(cluster, console, ids):
     with BookKeeper(cluster.zookeeper, **PATIENT) as bookkeeper:
         ledger = bookkeeper.create_ledger()
         ledger.append(b"x")
@@ -84,13 +84,13 @@ def test_an_open_ledger_tells_why_it_is_not_closed_and_what_to_type(cluster, con
 
 
 @pytest.mark.parametrize("asked", ["", "-1", "x", "²", "9" * 19, "9" * 5000, EVIL])
-def test_what_is_no_ledger(console, asked):
+def test_invalid_ledger_id_is_refused(console, asked):
     assert "is no ledger" in words(console, f"/ledger?id={quote(asked)}")
     if asked:
         assert "is no ledger" in words(console, f"/ledgers?from={quote(asked)}")
 
 
-def test_a_ledger_that_is_not_there(console):
+def test_unknown_ledger_page_names_its_id(console):
     assert "987654321" in words(console, "/ledger?id=987654321")
 
 
@@ -106,24 +106,24 @@ def cells(metadata, held, limbo=(), problems=None) -> list[str]:
     return Parsed("<tbody" + table).text.split("|")[1:]
 
 
-def test_the_map_tells_what_each_bookie_lacks():
+def test_map_shows_the_entries_that_each_bookie_lacks():
     held = {"a": [(0, 19)], "b": [(0, 4), (6, 12), (14, 19)], "c": [(0, 9)]}
     found = cells(closed(), held, limbo={"a"}, problems={EVIL: "it does not answer"})
-    # The bookies are in the order of their names.
+    # The bookies are sorted by name.
     assert found[:5] == ["0 to 9", "1 of 3", "", "in limbo whole", "lacks 5"]
     assert found[5] == "whole"
     assert found[6:9] == ["10 to 19", "0 of 3", "it does not answer"]
     assert found[9:11] == ["in limbo whole", "lacks 13"] and not found[11].startswith("whole")
 
 
-def test_the_open_end_tells_how_far_each_bookie_is():
+def test_map_of_an_open_fragment_shows_each_bookies_last_entry():
     metadata = closed(state=LedgerState.OPEN, last_entry_id=-1, length=0)
     found = cells(metadata, {"a": [(0, 15)], "b": [(0, 9)], "c": [(0, 9)], EVIL: [(10, 12)]})
     assert found[6:8] == ["10 to its open end", "3 of 3 answer"]
     assert found[8:11] == ["holds up to 12", "holds up to 15", "holds none yet"]
 
 
-def test_what_comes_from_a_ledger_stays_text():
+def test_ledger_metadata_is_escaped_in_the_page():
     metadata = closed(custom_metadata={EVIL: EVIL.encode(), "bookspark.log": EVIL.encode()}, password=PASSWORD)
     page = ledgers.content(7, Look(ledgers.LedgerSeen(metadata, {}, frozenset(), {EVIL: EVIL})))
     found = Parsed(page)
@@ -131,7 +131,7 @@ def test_what_comes_from_a_ledger_stays_text():
     assert PASSWORD.decode() not in page
 
 
-def test_a_list_of_a_million_reads_what_it_shows():
+def test_list_of_a_million_ledgers_reads_only_the_shown_page():
     asked = []
 
     def read_ledgers(ids, unreadable):

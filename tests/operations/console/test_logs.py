@@ -1,4 +1,4 @@
-"""The pages of logs, and the viewer of rows."""
+"""The console's pages about logs, and the row viewer."""
 
 from __future__ import annotations
 
@@ -49,20 +49,20 @@ def viewer(cluster: LocalCluster) -> Iterator[WebConsole]:
         yield console
 
 
-def test_the_list_tells_lanes_rows_and_the_reader_that_is_most_behind(console, orders):
+def test_log_list_shows_lanes_rows_and_the_most_lagging_reader(console, orders):
     found = words(console, "/logs")
     assert re.search(rf"orders 2 {ORDERS} .* 1 {ORDERS - 20} rows: late", found), found
     assert "It has a password" in found
 
 
-def test_one_log_tells_its_lanes_and_the_lag_of_every_reader(console, orders):
+def test_log_page_shows_its_lanes_and_the_lag_of_every_reader(console, orders):
     found = words(console, "/log?name=orders")
     assert re.search(rf"orders@1 \S*billing 0 {ORDERS} ", found), found
     assert re.search(rf"late python closed {ORDERS - 20} \d:\d\d:\d\d", found), found
     assert "3 on 3 bookies, 2 acknowledge" in found
 
 
-def test_one_log_tells_of_a_reader_that_does_not_run_and_what_to_type(console, orders):
+def test_log_page_names_a_stopped_reader_and_the_command_to_type(console, orders):
     found = words(console, "/log?name=orders")
     assert re.search(
         rf"trouble reader late does not run, and is {ORDERS - 20} rows and \S+ behind log orders", found
@@ -71,19 +71,19 @@ def test_one_log_tells_of_a_reader_that_does_not_run_and_what_to_type(console, o
     assert f"it has {ORDERS} rows in 2 lanes" in found
 
 
-def test_a_log_that_is_not_there_and_names_that_are_none(console):
+def test_unknown_log_is_reported_and_invalid_log_names_are_escaped(console):
     assert "there is no log 'nothing'" in words(console, "/log?name=nothing")
     for name in ("", EVIL, "x" * 5000):
         found = ask(console, f"/log?name={quote(name)}")
         assert found.status == 200 and "<script>alert" not in found.text
 
 
-def test_without_the_option_no_row_is_shown(console, orders):
+def test_rows_are_hidden_without_show_rows(console, orders):
     found = page(console, "/log?name=orders&lane=orders@1&row=0")
     assert "without --show-rows" in found and "note" not in found
 
 
-def test_rows_from_a_position(viewer, orders):
+def test_viewer_shows_rows_from_a_position(viewer, orders):
     found = words(viewer, "/log?name=orders&lane=orders@1&row=30")
     assert f"Rows 30 to {30 + rows.ROWS_MAX - 1} of orders@1, which has {ORDERS}" in found
     assert json.dumps({"order": 30, "note": EVIL}) in found and '"order": 29' not in found
@@ -92,7 +92,7 @@ def test_rows_from_a_position(viewer, orders):
     assert "it has 120" in words(viewer, "/log?name=orders&lane=orders@1&row=500")
 
 
-def test_rows_from_a_time(cluster, viewer, orders):
+def test_viewer_shows_rows_from_a_time(cluster, viewer, orders):
     with BookKeeper(cluster.zookeeper, **PATIENT) as bookkeeper:
         found = [one.time_ms for one in open_log(bookkeeper, "orders@1").reader()]
     at = datetime.fromtimestamp(found[77] / 1000, UTC).isoformat()
@@ -110,11 +110,11 @@ def test_rows_from_a_time(cluster, viewer, orders):
         ("lane=secret", "has no lane 'secret'"),
     ],
 )
-def test_what_can_not_be_asked(viewer, orders, asked, told):
+def test_invalid_rows_and_lanes_are_refused(viewer, orders, asked, told):
     assert told in words(viewer, f"/log?name=orders&{quote(asked, safe='=&')}")
 
 
-def test_a_row_as_json_and_what_rows_hold_stays_text(viewer, orders):
+def test_row_is_shown_as_json_and_its_content_is_escaped(viewer, orders):
     found = page(viewer, "/log?name=orders&lane=orders@1&row=3&as=json")
     assert html.escape(json.dumps({"order": 3, "note": EVIL}, indent=2)) in found
     tags = Parsed(found).tags
@@ -126,7 +126,7 @@ def test_rows_of_a_log_with_a_password_are_not_shown(viewer, orders):
     assert "It has a password" in found and "eyes" not in found
 
 
-def test_the_viewer_is_no_reader_of_the_log(cluster, viewer, orders):
+def test_viewer_does_not_register_as_a_reader_of_the_log(cluster, viewer, orders):
     words(viewer, "/log?name=orders&lane=orders@1&row=0")
     assert words(viewer, "/log?name=orders").count("late python") == 1
     with BookKeeper(cluster.zookeeper, **PATIENT) as bookkeeper:
@@ -139,7 +139,7 @@ def test_long_values_are_cut_and_bytes_are_hexadecimal():
     assert "3,000 more characters" in found and "a" * 2001 not in found and "0xff00" in found
 
 
-def test_columns_have_a_column_each():
+def test_each_column_of_a_row_is_shown_and_escaped():
     row = {EVIL: EVIL, "at": datetime(2026, 1, 1, tzinfo=UTC), "parts": [{"n": None}]}
     found = Parsed(rows.content(rows.Wanted("l"), "l", "columns", Look(rows.RowsSeen(7, 8, 8, ((7, 0, row),)))))
     assert (
@@ -148,7 +148,7 @@ def test_columns_have_a_column_each():
     assert [at.get("data-name") for tag, at in found.tags if tag == "td"] == ["time", EVIL, "at", "parts"]
 
 
-def test_a_list_is_told_a_page_at_a_time(cluster, viewer, orders):
+def test_log_list_is_shown_in_pages(cluster, viewer, orders):
     names = [f"page-{number:03}" for number in range(logs.ON_A_PAGE + 3)]
     with BookKeeper(cluster.zookeeper, **PATIENT) as bookkeeper:
         for name in names:
@@ -162,7 +162,7 @@ def test_a_list_is_told_a_page_at_a_time(cluster, viewer, orders):
     assert every[logs.ON_A_PAGE] in page(viewer, following)
 
 
-def test_what_comes_from_a_log_stays_text():
+def test_log_metadata_is_escaped_in_the_page():
     lag = ReaderLag(EVIL, EVIL, ReaderKind.PYTHON, EVIL, EVIL, ReaderState.LIVE, 0, 0, {}, None, None, EVIL)
     lane = logs.LaneSeen(EVIL, EVIL, 0, 1, 1, -(10**18))
     found = Parsed(logs.content(EVIL, Look(logs.LogSeen(LogRecord("orders"), (lane,), (lag,)))))

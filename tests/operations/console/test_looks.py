@@ -1,4 +1,4 @@
-"""Looks that many share."""
+"""Looks shared by all requests for the same content."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def shared():
     found.close()
 
 
-def test_one_look_serves_all_who_ask_meanwhile(shared):
+def test_concurrent_requests_share_one_look(shared):
     begun, end = [], threading.Event()
 
     def look() -> int:
@@ -36,7 +36,7 @@ def test_one_look_serves_all_who_ask_meanwhile(shared):
     assert len(begun) == 1
 
 
-def test_what_is_old_is_looked_at_anew(shared, monkeypatch):
+def test_stale_content_is_looked_at_again(shared, monkeypatch):
     monkeypatch.setattr(looks, "_FRESH_SECONDS", 0.0)
     monkeypatch.setattr(looks, "_RESTS", 0)
     seen = iter(range(100))
@@ -45,12 +45,12 @@ def test_what_is_old_is_looked_at_anew(shared, monkeypatch):
     await_that(lambda: shared.of("key", lambda: next(seen), 30).found > first)
 
 
-def test_what_was_seen_long_ago_is_not_told_as_if_it_were_now(shared, monkeypatch):
-    """While somebody watches, the look before is told until the next one ends; to one who comes back later it is not."""
+def test_content_of_a_look_long_ago_is_not_shown_as_current(shared, monkeypatch):
+    """While a page is watched, it shows the previous look until the next one ends; after a long break it does not."""
     end = threading.Event()
     monkeypatch.setattr(looks, "_FRESH_SECONDS", 0.0)
     monkeypatch.setattr(looks, "_RESTS", 0)
-    # The machine may stand still here for longer than a page waits.
+    # The machine may stall here for longer than a page waits.
     monkeypatch.setattr(looks, "PAGE_SECONDS", 600.0)
     assert shared.of("key", lambda: 1, 30).found == 1
     await_that(lambda: not shared._running)
@@ -63,20 +63,20 @@ def test_what_was_seen_long_ago_is_not_told_as_if_it_were_now(shared, monkeypatc
     end.set()
 
 
-def test_who_has_something_to_show_does_not_wait_for_the_next_look(shared, monkeypatch):
+def test_request_with_content_to_show_does_not_wait_for_the_next_look(shared, monkeypatch):
     end = threading.Event()
     monkeypatch.setattr(looks, "_FRESH_SECONDS", 0.0)
     monkeypatch.setattr(looks, "_RESTS", 0)
     monkeypatch.setattr(looks, "PAGE_SECONDS", 600.0)
     assert shared.of("key", lambda: 1, 30).found == 1
     await_that(lambda: not shared._running)
-    # It would never come back: the look ends after it.
+    # Waiting would never return: the look ends only after this request.
     assert shared.of("key", lambda: end.wait(SECONDS_MAX) and 2, 3600).found == 1
     end.set()
     await_that(lambda: shared.of("key", lambda: 2, 30).found == 2)
 
 
-def test_what_never_changes_is_looked_at_once(shared, monkeypatch):
+def test_lasting_content_is_looked_at_only_once(shared, monkeypatch):
     monkeypatch.setattr(looks, "_FRESH_SECONDS", 0.0)
     monkeypatch.setattr(looks, "_RESTS", 0)
     seen = iter(range(100))
@@ -87,7 +87,7 @@ def test_what_never_changes_is_looked_at_once(shared, monkeypatch):
     assert next(seen) == 1
 
 
-def test_a_look_that_fails_tells_why_and_no_secret(shared):
+def test_failed_look_reports_known_errors_and_hides_others(shared):
     def fail(error: Exception) -> None:
         raise error
 
@@ -96,7 +96,7 @@ def test_a_look_that_fails_tells_why_and_no_secret(shared):
     assert "the console's log says why" in found.problem and "secret" not in found.problem
 
 
-def test_looks_and_what_is_kept_are_bounded(shared, monkeypatch):
+def test_running_looks_and_kept_content_are_bounded(shared, monkeypatch):
     monkeypatch.setattr(looks, "_KEPT", 3)
     for number in range(10):
         assert shared.of(number, partial(int, number), 30).found == number
@@ -108,7 +108,7 @@ def test_looks_and_what_is_kept_are_bounded(shared, monkeypatch):
         shared.of(number, lambda: end.wait(SECONDS_MAX), 0.0)
     assert len(shared._running) == 5
     end.set()
-    # One that was cancelled never ends, and would be waited for until the time is over.
+    # A cancelled look never ends; waiting for it would last until the deadline.
     monkeypatch.setattr(looks, "_END_SECONDS_MAX", 600.0)
     closing = threading.Thread(target=shared.close, daemon=True)
     closing.start()

@@ -1,4 +1,4 @@
-"""The pages of a console, from facts of clusters that never were."""
+"""The console's overview, from made-up cluster facts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def shown(seen_facts, health=None, points=(), metrics=0, problem=""):
     return content(Seen(seen_facts, None, health or Health("all is well"), points, 100.0, metrics, problem))
 
 
-def test_a_bookie_of_each_state_with_its_reason():
+def test_overview_shows_each_bookie_state_with_its_reason():
     found = Parsed(
         shown(
             facts(
@@ -54,27 +54,27 @@ def test_a_bookie_of_each_state_with_its_reason():
         assert words in found, words
 
 
-def test_under_replication_with_the_time_left():
+def test_overview_shows_underreplicated_ledgers_and_the_time_left():
     found = facts(autorecovery=autorecovery(ledgers=3, being_repaired=2, bytes_left=5_000_000, seconds_left=90.0))
     assert "3 ledgers lack copies, 2 are being repaired: 5.0 MB, 0:01:30 left" in Parsed(shown(found)).text
 
 
-def test_the_sentence_every_trouble_and_the_next_command():
+def test_overview_shows_verdict_troubles_and_next_command():
     trouble = Answer("k", "s", "it is bad", ("of this",), "do that", "bookspark why", Severity.DANGER)
     found = Parsed(shown(facts(), Health("it is in danger", (trouble,)))).text
     for words in ("it is in danger", "Next: bookspark why", "danger", "it is bad", "of this", "So: do that"):
         assert words in found, words
 
 
-def test_a_look_that_failed_is_told():
+def test_failed_look_is_reported():
     assert "The last look failed, what is shown is old: oh" in Parsed(shown(facts(), problem="oh")).text
 
 
-def test_the_first_look():
+def test_overview_before_the_first_look_says_so():
     assert "The first look at the cluster is under way" in content(None)
 
 
-def test_what_comes_from_the_cluster_stays_text():
+def test_overview_escapes_everything_from_the_cluster():
     trouble = Answer(EVIL, EVIL, EVIL, (EVIL,), EVIL, EVIL)
     fields = {
         "directories": [EVIL],
@@ -92,11 +92,11 @@ def test_what_comes_from_the_cluster_stays_text():
     assert "script" not in [name for name, at in found.tags if "src" not in at]
     assert "img" not in [name for name, _ in found.tags]
     assert not [name for _, at in found.tags for name in at if name.startswith("on") or name == "style"]
-    # The title, the head, the problem, five of the trouble, six of the bookie.
+    # The title, the head, the problem, five in the trouble, six in the bookie.
     assert found.text.count(EVIL) == 14
 
 
-def test_plots_of_the_last_hour_with_gaps():
+def test_plots_of_the_last_hour_have_gaps():
     drawn = plot(
         "Adds", [(0.0, 1.0), (3600.0, 4.0), (3700.0, None), (3800.0, 2.0)], 3800.0, lambda value: f"{value:g}/s"
     )
@@ -105,10 +105,10 @@ def test_plots_of_the_last_hour_with_gaps():
     assert "none now" in plot("Adds", [], 0.0, str)
 
 
-def test_bookies_without_metrics_are_told():
+def test_bookies_without_metrics_are_reported():
     point = Point(100.0, 5.0, 1.0, 2.0, 0.5, None, 1.0)
     assert "0 of 3 bookies tell metrics: set their option metrics_port" in shown(facts(), points=(point,))
     told = shown(facts(), points=(point,), metrics=3)
     assert "metrics_port" not in told and "0.50 ms" in told and "5/s" in told
-    # A fourth one told them, and has ended since.
+    # A fourth bookie had metrics and has ended since.
     assert "metrics_port" not in shown(facts(), points=(point,), metrics=4)

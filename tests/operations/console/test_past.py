@@ -1,4 +1,4 @@
-"""The pages of the past, over snapshots of a real cluster."""
+"""The console's pages of the past, over snapshots of a real cluster."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from tests.operations.console.parsing import EVIL
 
 @pytest.fixture(scope="module")
 def past(new_chroot, tmp_path_factory):
-    """Three snapshots: two ledgers and a log; then one is closed, one deleted, one made, a bookie read-only and another down."""
+    """Three snapshots: two ledgers and a log; after the first, a ledger is closed, one deleted, one created, a bookie
+    read-only and another down."""
     path = tmp_path_factory.mktemp("snapshots")
     with LocalCluster(bookies=4, zookeeper=new_chroot()) as cluster, cluster.bookkeeper(**PATIENT) as bookkeeper:
         gone = bookkeeper.create_ledger(3, 3, 2, custom_metadata={"who": EVIL.encode()})
@@ -60,14 +61,14 @@ def past(new_chroot, tmp_path_factory):
             )
 
 
-def test_the_newest_is_shown_and_compared_with_the_one_before(past):
+def test_newest_snapshot_is_shown_and_compared_with_the_previous_one(past):
     found = words(past.console, "/time")
     assert "As it was at" in found and "3 of 4" in found and "disabled: lost copies were not replaced" in found
     assert "autorecovery was disabled" in found
     assert "ledgers made 0" in found and "none came, went or changed" in found
 
 
-def test_what_changed_between_two(past):
+def test_comparison_shows_all_changes_between_two_snapshots(past):
     found = words(past.console, "/time?at=1&since=0")
     assert re.search(rf"ledgers closed 1: {past.closing} ", found), found
     assert re.search(rf"ledgers deleted 1: {past.gone} ", found), found
@@ -76,25 +77,25 @@ def test_what_changed_between_two(past):
     assert re.search(r"others@1 2 \+2", found), found
     assert "autorecovery enabled" in found and "autorecovery enabled" in words(past.console, "/time?at=0")
     assert "There is no earlier snapshot" in words(past.console, "/time?at=0")
-    # The later one is shown, whichever slider it is.
+    # The later snapshot is shown, whichever slider selects it.
     assert "went down" in words(past.console, "/time?at=0&since=1")
 
 
-def test_what_the_tables_do_not_tell_is_said(past):
+def test_page_says_which_facts_snapshots_do_not_contain(past):
     found = words(past.console, "/time?at=1")
     assert "A snapshot does not tell: free space" in found
     assert f"bookspark audit --path {past.path} --version 1" in found
     assert "don't tell who read the logs" in words(past.console, "/time/logs?at=1")
 
 
-def test_the_ledgers_then(past):
+def test_past_ledger_list_shows_the_ledgers_of_its_snapshot(past):
     before, then = words(past.console, "/time/ledgers?at=0"), words(past.console, "/time/ledgers?at=1")
     assert re.search(rf"{past.closing} OPEN ", before) and re.search(rf"{past.closing} CLOSED 9 10.0 kB 1 3/3/2", then)
     assert re.search(rf"{past.gone} CLOSED 0 3 B", before) and not re.search(r" CLOSED 0 3 B", then)
     assert "There was none from there on" in words(past.console, f"/time/ledgers?at=1&from={past.made + 1000}")
 
 
-def test_the_map_of_a_ledger_then(past):
+def test_past_ledger_map_shows_the_copies_of_its_snapshot(past):
     before = words(past.console, f"/time/ledger?at=0&id={past.closing}")
     assert "0 to its open end 3 of 3 answer holds up to 9" in before
     then = words(past.console, f"/time/ledger?at=1&id={past.closing}")
@@ -104,7 +105,7 @@ def test_the_map_of_a_ledger_then(past):
     assert "&lt;script&gt;" in shown and "<script>alert" not in shown and "why under-replicated" not in shown
 
 
-def test_the_logs_then(past):
+def test_past_log_list_shows_the_lanes_of_its_snapshot(past):
     assert re.search(r"orders@1 \d 3 \d+ B 0", words(past.console, "/time/logs?at=0"))
     found = words(past.console, "/time/logs?at=1")
     assert "others@1" in found and "4 lanes" in found
@@ -112,27 +113,27 @@ def test_the_logs_then(past):
 
 
 @pytest.mark.parametrize("query", ["at=x", "since=-1", f"at={'9' * 30}", f"at={quote(EVIL)}"])
-def test_what_is_no_snapshot(past, query):
+def test_invalid_snapshot_number_is_refused(past, query):
     assert "is no snapshot" in words(past.console, f"/time?{query}")
     assert "<script>alert" not in ask(past.console, f"/time?{query}").text
 
 
-def test_a_version_that_is_none_of_a_snapshot_means_the_one_before(past):
+def test_version_between_snapshots_selects_the_previous_snapshot(past):
     assert "snapshot 2" in words(past.console, "/time?at=17")
 
 
-def test_a_page_of_the_past_is_not_asked_for_again_and_again(past):
+def test_page_of_the_past_does_not_poll(past):
     found = page(past.console, "/time")
     assert 'data-live="still"' in found
     assert "data-live " not in found.replace('data-live="still"', "")
 
 
-def test_a_console_without_snapshots_says_how(console):
+def test_console_without_snapshots_names_the_option(console):
     assert "bookspark console --snapshots PATH" in words(console, "/time")
     assert ask(console, "/time/ledgers").status == 404
 
 
-def test_snapshots_that_are_not_there_and_those_of_another_cluster(cluster, past, tmp_path):
+def test_missing_snapshots_and_snapshots_of_another_cluster_are_reported(cluster, past, tmp_path):
     with BookKeeper(cluster.zookeeper, **PATIENT) as bookkeeper:
         with WebConsole(bookkeeper, snapshots=str(tmp_path / "none")) as console:
             assert "`bookspark snapshot`" in words(console, "/time")
@@ -141,14 +142,14 @@ def test_snapshots_that_are_not_there_and_those_of_another_cluster(cluster, past
             assert f"These snapshots are of another cluster: {past.cluster.zookeeper}" in words(console, "/time")
 
 
-def test_a_snapshot_that_is_given_up_or_not_whole_does_not_count(past, tmp_path):
+def test_expired_and_incomplete_snapshots_are_not_offered(past, tmp_path):
     cluster = past.cluster
     with cluster.bookkeeper(**PATIENT) as bookkeeper:
         snapshots.take(bookkeeper, tmp_path)
         with WebConsole(bookkeeper, snapshots=str(tmp_path)) as console:
             assert 'max="0"' in page(console, "/time")
             kept = snapshots.take(bookkeeper, tmp_path)
-            # One that ended amid its tables.
+            # A snapshot that was interrupted between its tables.
             snapshots.take(bookkeeper, tmp_path, without={"entry_checksums", "index_ranges"}, oldest=kept)
             await_that(lambda: 'min="1" max="1"' in ask(console, "/time?at=0").text)
             snapshots.take(bookkeeper, tmp_path, oldest=kept)

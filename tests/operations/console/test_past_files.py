@@ -1,4 +1,4 @@
-"""A page of the past reads the files that may have its rows, and no others; what it shows is what a read of all would show."""
+"""A page of the past reads only the files that may hold its rows, and shows the same as a read of all files."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _ranges(name, ids):
 
 
 def _take(path, parts):
-    """A snapshot whose tables have a file for each part, a list of ids."""
+    """Write a snapshot whose tables have a file for each part, a list of ledger ids."""
     bookies = snapshots.schema_of("bookies").names
     row = dict.fromkeys(bookies)
     up = [{**row, "bookie_id": name, "state": "writable"} for name in BOOKIES]
@@ -72,7 +72,7 @@ def _take(path, parts):
 
 @pytest.fixture
 def opened(monkeypatch):
-    """The data files that were opened, one entry each time."""
+    """The data files that were opened, with repetition."""
     found = []
     real = fs_handler.DeltaStorageHandler.open_input_file
 
@@ -87,20 +87,20 @@ def opened(monkeypatch):
 
 @pytest.fixture
 def given(monkeypatch):
-    """How many files Arrow was given, for each read: of each it takes what is told apart, though it opens it not."""
+    """The number of files given to Arrow by each read: Arrow parses each file's statistics even if it does not open it."""
     found = []
     real = tables.Files._of
     monkeypatch.setattr(tables.Files, "_of", lambda self, these: found.append(len(these)) or real(self, these))
     return found
 
 
-def test_a_page_opens_the_files_that_it_shows(tmp_path, opened, given):
+def test_page_opens_only_the_files_with_its_rows(tmp_path, opened, given):
     parts = [list(range(at, at + 100)) for at in range(0, 4000, 100)]
     deltas, snapshot = _take(tmp_path, parts)
     found = ledgers.list_at(deltas, snapshot, 1080)
     assert [row["ledger_id"] for row in found.rows] == list(range(1080, 1130))
     assert (found.at, found.ledgers, found.earlier, found.later, found.last) == (1080, 4000, 1030, 1130, 3950)
-    # That of the first row, the one after it, and the last one of all.
+    # The file of the first row, the file after it, and the last file.
     assert len(set(opened)) == 3
     del opened[:]
     deltas.ledgers(snapshot)
@@ -113,7 +113,7 @@ def test_a_page_opens_the_files_that_it_shows(tmp_path, opened, given):
     assert max(given) <= 3, "three bookies have the ledger, each in one file"
 
 
-def test_files_that_share_ids_are_in_no_order(tmp_path):
+def test_files_with_overlapping_ids_are_merged_in_order(tmp_path):
     deltas, snapshot = _take(tmp_path, [[1, 5, 9], [2, 6], [7]])
     assert list(deltas.ledgers(snapshot)) == [1, 2, 5, 6, 7, 9]
     assert deltas.ledgers(snapshot).before(6) == 3
@@ -122,7 +122,7 @@ def test_files_that_share_ids_are_in_no_order(tmp_path):
     assert list(deltas.ledgers(snapshot)) == [1, 5, 5, 9]
 
 
-def test_the_footers_of_chosen_files_are_kept_and_only_of_some(tmp_path):
+def test_kept_footers_of_chosen_files_are_bounded(tmp_path):
     deltas, snapshot = _take(tmp_path, [[one] for one in range(3 * tables._FOOTERS_KEPT)])
     for ledger_id in range(3 * tables._FOOTERS_KEPT):
         ledgers.look_at(deltas, snapshot, ledger_id)
@@ -131,7 +131,7 @@ def test_the_footers_of_chosen_files_are_kept_and_only_of_some(tmp_path):
     assert len(deltas._parts) <= 3 * tables._FOOTERS_KEPT
 
 
-def test_only_some_ids_are_kept(tmp_path, monkeypatch):
+def test_kept_ids_are_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr("bookspark.operations.console.past.deltas._PART_IDS_KEPT", 25)
     deltas, snapshot = _take(tmp_path, [list(range(at, at + 10)) for at in range(0, 200, 10)])
     every = deltas.ledgers(snapshot)
@@ -139,21 +139,21 @@ def test_only_some_ids_are_kept(tmp_path, monkeypatch):
     assert sum(map(len, deltas._parts.values())) <= 25
 
 
-def test_a_list_does_not_read_the_ids_of_all_ledgers(tmp_path, monkeypatch):
+def test_list_does_not_read_the_ids_of_all_ledgers(tmp_path, monkeypatch):
     deltas, snapshot = _take(tmp_path, [[1, 2], [3, 4]])
     monkeypatch.setattr(Deltas, "every_id", lambda *_: pytest.fail("all ids were read"))
     assert ledgers.list_at(deltas, snapshot, 2).ledgers == 4
 
 
 def _plainly(deltas, snapshot, first):
-    """What a list shows, by a read of all rows."""
+    """The expected list, by a read of all rows."""
     every = sorted(deltas.read(snapshot, "ledgers", ["ledger_id"])["ledger_id"].to_pylist())
     at = sum(one < first for one in every)
     return every, at, every[at : at + ledgers.ON_A_PAGE]
 
 
 def _parts_at_random(chance):
-    """Ids, in files that each have some: in order, or mixed as they come."""
+    """Ids distributed over files, in order or mixed."""
     ids = chance.sample(range(3000), chance.randrange(0, 600))
     if chance.random() < 0.6:
         ids.sort()
@@ -164,7 +164,7 @@ def _parts_at_random(chance):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_what_is_shown_is_what_a_read_of_all_rows_would_show(tmp_path, monkeypatch, seed):
+def test_pages_show_the_same_as_a_read_of_all_rows(tmp_path, monkeypatch, seed):
     chance = random.Random(seed)
     real = snapshots._file
     untold = chance.choice((0.0, 0.0, 0.5, 1.0))
@@ -195,7 +195,7 @@ def test_what_is_shown_is_what_a_read_of_all_rows_would_show(tmp_path, monkeypat
                 ledgers.look_at(deltas, snapshot, first)
 
 
-def test_rows_of_some_ledgers_are_also_chosen_by_a_condition(tmp_path):
+def test_rows_of_chosen_ledgers_are_also_filtered_by_a_condition(tmp_path):
     from pyarrow.dataset import field
 
     deltas, snapshot = _take(tmp_path, [list(range(10)), list(range(10, 20))])

@@ -1,4 +1,4 @@
-"""The page that tells what would break without some bookies."""
+"""The console's page that predicts the damage if some bookies stop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.operations.why.kit import facts
 
 @pytest.fixture(scope="module")
 def ledger_id(cluster):
-    """A ledger that can do without one bookie, and not without two."""
+    """A ledger that survives the loss of one bookie but not of two."""
     with BookKeeper(cluster.zookeeper, **PATIENT) as bookkeeper:
         with bookkeeper.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2) as ledger:
             ledger.append(b"one")
@@ -38,7 +38,7 @@ def test_one_bookie_may_stop_and_two_may_not(cluster, console, ledger_id):
     assert re.search(rf"{ledger_id} 0 to 0 1 2 ", found), found
 
 
-def test_a_host_is_all_its_bookies(console, ledger_id):
+def test_host_stands_for_all_its_bookies(console, ledger_id):
     (host,) = {
         at["value"] for tag, at in Parsed(page(console, "/what-if")).tags if tag == "input" and at.get("name") == "host"
     }
@@ -46,33 +46,33 @@ def test_a_host_is_all_its_bookies(console, ledger_id):
     assert "Not safe" in found and "could not be read at all" in found and "0 bookies would still take" in found
 
 
-def test_nothing_asked_and_strangers(console):
+def test_empty_and_unknown_selections_get_no_verdict(console):
     assert "Safe" not in words(console, "/what-if")
     for asked in ("bookie=nobody", "host=nowhere", "bookie=%3Cimg%20src%3Dx%3E"):
         found = page(console, f"/what-if?{asked}")
         assert "is known" in found and "Safe" not in found and "<img" not in found
 
 
-def test_what_is_asked_stays_marked(cluster, console):
+def test_selected_bookie_stays_marked(cluster, console):
     name = cluster.bookies[1].bookie_id
     tags = Parsed(page(console, f"/what-if?bookie={name}")).tags
     marked = [at["value"] for tag, at in tags if tag == "input" and "checked" in at]
     assert marked == [name]
 
 
-def test_an_answer_that_is_not_there_is_not_told_as_safe():
+def test_missing_answer_is_never_shown_as_safe():
     for look in (UNDER_WAY, Look(None, "ZooKeeper does not answer")):
         assert "Safe" not in what_if.content(facts(), ("a",), look)
 
 
-def test_a_host_that_is_down_is_known_by_its_last_home():
+def test_down_bookie_belongs_to_its_last_known_host():
     seen = facts({"a": {"registered": False}}, homes={"a": BookieHome("host-b", ())})
     seen.observed.bookies["a"] = replace(seen.observed.bookies["a"], host="")
     assert what_if.hosts_of(seen) == {"host-b": ["a", "b"], "host-c": ["c"]}
     assert what_if.chosen(seen, ["c"], ["host-b"]) == ("a", "b", "c")
 
 
-def test_the_worst_come_first_and_all_are_counted():
+def test_worst_dangers_are_listed_first_and_all_are_counted():
     found = [Danger(number, 0, None, 1, 2, "few") for number in range(60)]
     found += [Danger(100, 0, 3, 0, 2, "none"), Danger(101, None, None, None, 0, EVIL)]
     told = Parsed(what_if.content(facts(), ("a",), Look(what_if.Answer(Foreseen(found, 62, 62), 0))))
@@ -85,7 +85,7 @@ def test_the_worst_come_first_and_all_are_counted():
     ]
 
 
-def test_what_was_not_looked_at_is_told():
+def test_incomplete_look_reports_at_least_and_the_unseen_ledgers():
     found = [Danger(number, 0, None, 1, 2, "few") for number in range(3)]
     told = Parsed(what_if.content(facts(), ("a",), Look(what_if.Answer(Foreseen(found, 5, 1007), 0)))).text
     assert "at least 3 ledgers would be at risk" in told and "1,002 more ledgers may be" in told

@@ -1,4 +1,4 @@
-"""A cluster with ledgers of BookKeeper's, the one that they are copied into, and what reads the first."""
+"""A BookKeeper cluster with ledgers, the cluster that they are copied into, and readers of the first."""
 
 from __future__ import annotations
 

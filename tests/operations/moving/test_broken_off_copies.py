@@ -1,5 +1,4 @@
-"""Copies that were broken off, by SIGKILL of the process that copied: the next run goes on by itself, and takes nothing away that
-is not its own."""
+"""Copies interrupted by SIGKILL of the copying process: the next run continues by itself and deletes only its own copies."""
 
 from __future__ import annotations
 
@@ -59,7 +58,7 @@ def written(there: LocalCluster) -> int:
 
 
 def killed_at(there: LocalCluster, here: LocalCluster, ledger_id: int, entry_id: int) -> None:
-    """A process that copies, killed before it adds this entry; with one that is not there, before it closes."""
+    """Run a copying process and kill it before it adds `entry_id`; at the count of entries, before it closes the ledger."""
     command = [
         sys.executable,
         "-c",
@@ -82,7 +81,7 @@ def killed_at(there: LocalCluster, here: LocalCluster, ledger_id: int, entry_id:
 
 
 @pytest.mark.parametrize("entry_id", [0, 100, len(PAYLOADS)])
-def test_a_copy_whose_process_was_killed_is_gone_on_with(
+def test_copy_of_a_killed_process_is_continued_by_the_next_run(
     there: LocalCluster, here: LocalCluster, source: Source, reader: EntryReader, entry_id: int
 ) -> None:
     ledger_id, bookkeeper = written(there), here.bookkeeper()
@@ -100,7 +99,7 @@ def test_a_copy_whose_process_was_killed_is_gone_on_with(
     assert bookkeeper.metadata.list_records("copies") == []
 
 
-def test_what_is_no_copy_of_this_cluster_stays(
+def test_open_ledger_without_this_clusters_copy_label_is_neither_deleted_nor_fenced(
     there: LocalCluster, here: LocalCluster, source: Source, reader: EntryReader
 ) -> None:
     bookkeeper = here.bookkeeper()
@@ -114,13 +113,13 @@ def test_what_is_no_copy_of_this_cluster_stays(
         ledger.close()
 
 
-def test_one_alone_deletes_a_broken_off_copy(
+def test_broken_off_copy_that_another_run_deletes_is_left_alone(
     there: LocalCluster, here: LocalCluster, source: Source, reader: EntryReader
 ) -> None:
     ledger_id, bookkeeper = written(there), here.bookkeeper()
     killed_at(there, here, ledger_id, 100)
     left = bookkeeper.get_ledger_metadata(ledger_id)
-    # Another run is about to delete it.
+    # Stands for another run that is about to delete the copy.
     bookkeeper.metadata.write_record("copies", f"{ledger_id}.{left.c_token}", b"", None)
     with pytest.raises(errors.LedgerExistsError, match="another run deletes it"):
         copy_ledger(source, reader, bookkeeper, ledger_id)
@@ -129,7 +128,7 @@ def test_one_alone_deletes_a_broken_off_copy(
     assert copy_ledger(source, reader, bookkeeper, ledger_id).entries == len(PAYLOADS)
 
 
-def test_who_looked_long_ago_deletes_no_copy_that_was_made_since(
+def test_delete_with_outdated_metadata_keeps_the_newer_copy(
     there: LocalCluster, here: LocalCluster, source: Source, reader: EntryReader
 ) -> None:
     ledger_id, bookkeeper = written(there), here.bookkeeper()
@@ -142,7 +141,7 @@ def test_who_looked_long_ago_deletes_no_copy_that_was_made_since(
     assert bookkeeper.metadata.list_records("copies") == []
 
 
-def test_a_bookie_that_may_hold_entries_of_it_has_to_be_up(
+def test_broken_off_copy_is_deleted_only_while_its_bookies_are_up(
     there: LocalCluster, here: LocalCluster, source: Source, reader: EntryReader, tmp_path: Path
 ) -> None:
     ledger_id, bookkeeper = written(there), here.bookkeeper()

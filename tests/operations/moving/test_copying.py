@@ -1,5 +1,5 @@
-"""Ledgers of a cluster of BookKeeper's are copied whole, or not at all. The cluster that is read is one of ours with the second
-door; tests/system/acceptance has a real one."""
+"""Ledgers of a BookKeeper cluster are copied whole or not at all. The source is one of our clusters with the BookKeeper
+door; tests/system/acceptance has a real BookKeeper."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PASSWORD = b"secret"
 
 
 def written(there: LocalCluster, payloads: list[bytes], close: bool = True, **options: Any) -> int:
-    """A ledger with these entries there."""
+    """Create a ledger with these entries in the source cluster."""
     options = {"digest_type": DigestType.BOOKKEEPER_CRC32C, "password": PASSWORD, **options}
     ledger = there.bookkeeper().create_ledger(**options)
     for start, end in pairwise([*range(0, len(payloads), 50), len(payloads)]):
@@ -42,7 +42,7 @@ PAYLOADS = [bytes([i % 256]) * (i * 7 % 5000) for i in range(170)]
 
 @pytest.mark.parametrize("digest_type", BOOKKEEPERS)
 @pytest.mark.parametrize("quorums", [(3, 3, 2), (3, 2, 1)])
-def test_a_ledger_is_the_same_here_and_a_second_copy_finds_it(
+def test_copied_ledger_equals_its_source_and_a_second_copy_finds_it(
     there: LocalCluster,
     here: LocalCluster,
     source: Source,
@@ -63,15 +63,13 @@ def test_a_ledger_is_the_same_here_and_a_second_copy_finds_it(
     assert copy_ledger(source, reader, bookkeeper, ledger_id).was_there
 
 
-def test_an_empty_ledger_is_copied(
-    there: LocalCluster, here: LocalCluster, source: Source, reader: EntryReader
-) -> None:
+def test_empty_ledger_is_copied(there: LocalCluster, here: LocalCluster, source: Source, reader: EntryReader) -> None:
     ledger_id = written(there, [])
     assert copy_ledger(source, reader, here.bookkeeper(), ledger_id) == Copied(ledger_id, 0, 0, was_there=False)
     assert here.bookkeeper().get_ledger_metadata(ledger_id).closed
 
 
-def test_an_open_ledger_is_left_alone(
+def test_open_ledger_is_not_copied(
     there: LocalCluster, here: LocalCluster, source: Source, reader: EntryReader
 ) -> None:
     ledger_id = written(there, [b"x"], close=False)
@@ -81,7 +79,7 @@ def test_an_open_ledger_is_left_alone(
         here.bookkeeper().get_ledger_metadata(ledger_id)
 
 
-def test_another_ledger_with_that_id_stays_as_it_is(
+def test_different_ledger_with_the_same_id_stays_unchanged(
     there: LocalCluster, here: LocalCluster, source: Source, reader: EntryReader
 ) -> None:
     ledger_id, bookkeeper = written(there, [b"there"]), here.bookkeeper()
@@ -97,7 +95,7 @@ def test_another_ledger_with_that_id_stays_as_it_is(
     assert payloads_of(bookkeeper, ledger_id) == [b"other"] and payloads_of(bookkeeper, longer) == [b"a"]
 
 
-def test_a_bookie_that_is_down_is_done_without(there: LocalCluster, here: LocalCluster, source: Source) -> None:
+def test_copy_succeeds_while_a_source_bookie_is_down(there: LocalCluster, here: LocalCluster, source: Source) -> None:
     ledger_id = written(there, PAYLOADS[:100], ensemble_size=3, write_quorum=2, ack_quorum=2)
     addresses = source.addresses()
     silent = there.bookies[0]
@@ -110,7 +108,7 @@ def test_a_bookie_that_is_down_is_done_without(there: LocalCluster, here: LocalC
 
 
 def spoiled(monkeypatch: pytest.MonkeyPatch, is_spoiled: Callable[[str, int], bool]) -> None:
-    """Flip a bit of the payload that such a bookie gives for such an entry."""
+    """Flip a bit of the payload that the source bookie returns, where `is_spoiled(bookie_id, entry_id)`."""
     ask = EntryReader._ask
 
     def spoiling(
@@ -124,7 +122,7 @@ def spoiled(monkeypatch: pytest.MonkeyPatch, is_spoiled: Callable[[str, int], bo
 
 
 @pytest.mark.parametrize("digest_type", [kind for kind in BOOKKEEPERS if kind is not DigestType.BOOKKEEPER_DUMMY])
-def test_a_copy_that_does_not_carry_its_digest_is_not_copied(
+def test_entry_copy_with_a_wrong_digest_is_never_copied(
     there: LocalCluster,
     here: LocalCluster,
     source: Source,
@@ -146,7 +144,7 @@ def test_a_copy_that_does_not_carry_its_digest_is_not_copied(
         here.bookkeeper().get_ledger_metadata(all_copies)
 
 
-def test_what_was_written_is_read_back_before_it_counts(
+def test_written_entries_are_read_back_and_compared_before_copy_succeeds(
     there: LocalCluster, here: LocalCluster, source: Source, reader: EntryReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from bookspark.store.client.writing.ledger_handle import LedgerHandleAdv
@@ -161,7 +159,7 @@ def test_what_was_written_is_read_back_before_it_counts(
         copy_ledger(source, reader, here.bookkeeper(), ledger_id)
 
 
-def test_nothing_is_written_there(there: LocalCluster, here: LocalCluster) -> None:
+def test_copy_writes_nothing_to_the_source_cluster(there: LocalCluster, here: LocalCluster) -> None:
     ledger_id = written(there, PAYLOADS[:20])
     servers, _, chroot = there.zookeeper.removeprefix("zk://").partition("/")
     client = KazooClient(servers)
@@ -185,7 +183,7 @@ def test_nothing_is_written_there(there: LocalCluster, here: LocalCluster) -> No
         client.close()
 
 
-def test_ledger_ids_of_both_of_bookkeepers_managers_are_listed_and_read(there: LocalCluster) -> None:
+def test_ledger_ids_of_both_bookkeeper_ledger_managers_are_listed_and_read(there: LocalCluster) -> None:
     ledger_id, long = written(there, [b"x"]), 12_345_678_901
     servers, _, chroot = there.zookeeper.removeprefix("zk://").partition("/")
     client = KazooClient(servers)
@@ -206,7 +204,9 @@ def test_ledger_ids_of_both_of_bookkeepers_managers_are_listed_and_read(there: L
 
 
 @pytest.mark.parametrize("place", ["", "/nowhere"])
-def test_a_place_without_such_a_cluster_is_refused(here: LocalCluster, place: str, tmp_path: Path) -> None:
+def test_path_without_a_hierarchical_bookkeeper_cluster_is_refused(
+    here: LocalCluster, place: str, tmp_path: Path
+) -> None:
     servers, _, _ = here.zookeeper.removeprefix("zk://").partition("/")
     with pytest.raises((errors.ConfigurationError, errors.NoSuchClusterError), match=r"/ledgers|LAYOUT"):
         Source(f"{servers}{place}")

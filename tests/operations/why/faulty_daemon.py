@@ -1,8 +1,8 @@
-"""A bookie's process whose disks and clock become wrong when it gets SIGUSR1: a file says how.
+"""A bookie process whose disks and clock go wrong on SIGUSR1, as a file prescribes.
 
-``LocalCluster`` starts this module when its name is in ``launch.DAEMON``. The file is named by the environment. A line of it is
-a rule of ``bookspark.testing.faulty_files``, or ``clock SECONDS``: how far the clock is ahead from then on. A bookie that listens
-at another address of this host says to be on another host.
+``LocalCluster`` starts this module when ``launch.DAEMON`` names it. The environment names the file. Each line is a rule of
+``bookspark.testing.faulty_files``, or ``clock SECONDS``: how far the clock is ahead from then on. A bookie that listens at
+another address of this host reports another host name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FAULTS = "BOOKSPARK_TEST_FAULTS"
 
 
 def run(options: str) -> int:
-    """Serve until it is told to end; returns the exit status."""
+    """Serve until the process is asked to stop; returns the exit status."""
     files = FaultyFileSystem(RealFileSystem())
     storage.RealFileSystem = lambda: files  # type: ignore[assignment, misc]
     host = msgspec.json.decode(Path(options).read_bytes()).get("host", _HERE)

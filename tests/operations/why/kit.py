@@ -1,4 +1,4 @@
-"""Facts of clusters that never were, and the command lines that answers name."""
+"""Made-up cluster facts, and a check of the command lines that answers name."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def facts(
     statuses: dict[str, BookieStatus] | None = None,
     **fields: Any,
 ) -> Facts:
-    """Three healthy bookies a, b and c, but for what is given."""
+    """Facts of three healthy bookies a, b and c, changed by the arguments."""
     seen = {name: ObservedBookie(name, host=f"host-{name}", **(bookies or {}).get(name, {})) for name in "abc"}
     told = {name: status(name) for name, one in seen.items() if one.registered} | (statuses or {})
     observed = Observed(seen, Fragments(fragments), fields.pop("lacking", {}), fields.pop("unreadable", {}))
@@ -65,7 +65,7 @@ def facts(
 
 
 def check_command(found: Answer) -> None:
-    """Every command that the answer names, also within its words, is one that ``bookspark`` takes."""
+    """Check that ``bookspark`` accepts every command that the answer names, also inside its text."""
     words = [
         found.command,
         *found.mend.split("`")[1::2],
@@ -83,7 +83,7 @@ def _commands() -> Any:
 
 
 def parse(arguments: list[str]) -> None:
-    """Raises what a wrong command line raises. The command does not run."""
+    """Parse a command line without running it; raises what a wrong command line raises."""
     command: Any = _commands()
     while hasattr(command, "commands"):
         with command.make_context("bookspark", list(arguments)) as context:

@@ -1,4 +1,4 @@
-"""Stands between a cluster and its ZooKeeper: answers come late, or not at all."""
+"""A relay between a cluster and its ZooKeeper that delays or drops answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.awaiting import time_passes
 
 
 class SlowRelay:
-    """Passes bytes on in a ``with`` statement, each piece ``seconds`` late."""
+    """Relay bytes, each piece ``seconds`` late; use as a context manager."""
 
     def __init__(self, target: str) -> None:
         """``target``: ``host:port``."""
@@ -24,12 +24,12 @@ class SlowRelay:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
-        """End all connections, and take no new one."""
+        """Close all connections and refuse new ones."""
         self._is_cut = True
         self._end_all()
 
     def mend(self) -> None:
-        """Take connections again."""
+        """Accept connections again."""
         self._is_cut = False
 
     def __enter__(self) -> SlowRelay:

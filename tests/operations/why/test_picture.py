@@ -1,4 +1,4 @@
-"""What ``bookspark top`` shows."""
+"""The screen of ``bookspark top``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.operations.cli.conftest import Run, bookspark  # noqa: F401
 from tests.operations.why.kit import autorecovery, facts, status
 
 
-def test_a_line_for_each_bookie_whether_it_answers_or_not():
+def test_each_bookie_has_a_line_even_if_it_does_not_answer():
     seen = facts(
         {"a": {"registered": False}},
         statuses={"c": status("c", read_only=True, log_bytes=2_000_000, free_bytes=3_000_000_000, ledgers=12)},
@@ -37,7 +37,7 @@ def test_a_line_for_each_bookie_whether_it_answers_or_not():
     ]
 
 
-def test_a_bookie_with_ledgers_in_limbo_heals():
+def test_bookie_with_ledgers_in_limbo_heals():
     assert [one.state for one in bookie_lines(facts(statuses={"b": status("b", limbo_ledgers=1)}))] == [
         "writable",
         "healing",
@@ -50,14 +50,14 @@ def test_a_bookie_with_ledgers_in_limbo_heals():
     [(5_000_001, 1, "2.5 MB/s"), (0, 1, "0 B/s"), (5_000_001, 2, "")],
     ids=["it wrote", "its logs shrank", "it was started again"],
 )
-def test_what_was_written_since_the_look_before(log_bytes, incarnation, written):
+def test_write_rate_is_computed_from_the_previous_look(log_bytes, incarnation, written):
     before = facts()
     after = facts(statuses={"a": status("a", log_bytes=log_bytes, incarnation=incarnation)})
     line = next(bookie_lines(replace(after, at_ms=before.at_ms + 2000), before))
     assert line.written == written
 
 
-def test_what_is_under_way():
+def test_moving_describes_repairs_and_healing_under_way():
     assert moving(facts()) == ""
     healing = HealingStatus(ledgers=10, ledgers_left=5, entries_copied=1, bytes_copied=1, seconds=60.0)
     told = moving(
@@ -72,7 +72,7 @@ def test_what_is_under_way():
 
 
 @pytest.mark.acceptance
-def test_a_cluster_is_looked_at_once_and_live(new_chroot, bookspark: Run):  # noqa: F811
+def test_top_shows_a_cluster_once_and_live(new_chroot, bookspark: Run):  # noqa: F811
     with LocalCluster(bookies=2, autorecovery=True, zookeeper=new_chroot()) as cluster:
         names = sorted(one.bookie_id for one in cluster.bookies)
         once = bookspark("top", "--once", "--zookeeper", cluster.zookeeper)
@@ -85,7 +85,7 @@ def test_a_cluster_is_looked_at_once_and_live(new_chroot, bookspark: Run):  # no
 
 
 def live(zookeeper, wanted):
-    """Watch until all of it was shown and looked at again, then end it as a user does."""
+    """Watch until every wanted name and a write rate appear, then end ``top`` with SIGINT."""
     ours, its = pty.openpty()
     command = [sys.executable, "-m", "bookspark", "top", "--zookeeper", zookeeper, "--interval", "0.2"]
     process = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, start_new_session=True)

@@ -1,4 +1,4 @@
-"""Questions as people type them."""
+"""Questions of ``bookspark why``, as people type them."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from bookspark.operations.why.questions import Kind, Question, question_of
         ("cant-stop bookie-1", Question(Kind.CANT_STOP, "bookie-1")),
     ],
 )
-def test_a_question_may_be_typed_as_it_is_spoken(words: str, expected: Question) -> None:
+def test_spoken_and_short_forms_of_a_question_are_understood(words: str, expected: Question) -> None:
     assert question_of(words.split()) == expected
 
 
 @pytest.mark.parametrize(
     "words", ["", "bookie-1", "behind", "stop x y", "not closed", "stop a behind", "not closed abc"]
 )
-def test_what_is_no_question_is_refused_with_those_that_are(words: str) -> None:
+def test_unknown_question_is_refused_with_the_list_of_questions(words: str) -> None:
     with pytest.raises(ConfigurationError, match=r"bookspark why not closed LEDGER|bookspark ledger list"):
         question_of(words.split())
 
 
-def test_the_model_of_every_question_asks_it() -> None:
+def test_usage_text_of_every_question_is_understood() -> None:
     for kind in Kind:
         words = kind.value.replace("LEDGER", "17").replace("BOOKIE", "bookie-1").replace("LOG", "orders")
         assert question_of(words.split()).kind is kind

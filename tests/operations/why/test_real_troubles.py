@@ -1,4 +1,4 @@
-"""Troubles that are brought about in real clusters: ``bookspark why`` names each, and the command that it names mends it."""
+"""Troubles of real clusters: ``bookspark why`` names each, and the command that it names repairs it."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def client(cluster: LocalCluster) -> Iterator[BookKeeper]:
 
 @pytest.fixture(autouse=True)
 def this_machine_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy one ZooKeeper is slow, and the clock of this process may be wrong. That would be told beside the trouble that a
-    test is about."""
+    """On a busy machine ZooKeeper is slow and this process's clock may be wrong; both would be reported beside the tested
+    trouble."""
     for module in (gathering, module_of_troubles):
         monkeypatch.setattr(module, "SLOW_ZOOKEEPER_SECONDS", 3600.0)
     monkeypatch.setattr(module_of_troubles, "CLOCK_OFF_MS", 10**12)
@@ -81,7 +81,7 @@ def ask(bookkeeper: BookKeeper, words: str) -> Answer:
 
 @contextmanager
 def one_ledger(bookkeeper: BookKeeper) -> Iterator[int]:
-    """A closed ledger on three bookies, which is deleted afterwards."""
+    """A closed ledger on three bookies, deleted afterwards."""
     with bookkeeper.create_ledger() as ledger:
         ledger.append(b"x")
     await_copies(bookkeeper, ledger.ledger_id)
@@ -96,12 +96,12 @@ def command(cluster: LocalCluster, bookspark: Run, monkeypatch: pytest.MonkeyPat
 
 
 def switch_read_only(client: BookKeeper, name: str, read_only: bool) -> None:
-    """Switch a bookie, and wait until ZooKeeper has heard of it."""
+    """Switch a bookie's mode and wait until its registration shows it."""
     client.switch_read_only(name, read_only)
     await_that(lambda: client.metadata.bookies()[name].read_only is read_only)
 
 
-def test_a_cluster_that_works_hard_raises_no_alarm(cluster: LocalCluster, client: BookKeeper) -> None:
+def test_busy_cluster_raises_no_alarm(cluster: LocalCluster, client: BookKeeper) -> None:
     ends = threading.Event()
     written = []
 
@@ -127,7 +127,9 @@ def test_a_cluster_that_works_hard_raises_no_alarm(cluster: LocalCluster, client
             one.join()
 
 
-def test_a_bookie_that_is_down(cluster: LocalCluster, client: BookKeeper, command: Run) -> None:
+def test_down_bookie_is_named_with_the_ledgers_below_their_quorums(
+    cluster: LocalCluster, client: BookKeeper, command: Run
+) -> None:
     with one_ledger(client) as ledger_id:
         ensemble = client.get_ledger_metadata(ledger_id).bookies()
         down, other, _ = [one for name in ensemble for one in cluster.bookies if one.bookie_id == name]
@@ -144,7 +146,7 @@ def test_a_bookie_that_is_down(cluster: LocalCluster, client: BookKeeper, comman
         outcome = command("why", "--json")
         document = json.loads(outcome.out)
         assert outcome.status == 1 and [one["kind"] for one in document["troubles"]] == ["bookie-down"]
-        # When a second one goes, autorecovery waits no longer: the spare one would have the copies at once.
+        # Once a second bookie is down, autorecovery stops waiting and would copy to the spare bookie at once.
         spare.stop()
         other.stop()
         found = troubles(client)
@@ -156,7 +158,9 @@ def test_a_bookie_that_is_down(cluster: LocalCluster, client: BookKeeper, comman
     assert outcome.status in (0, 1) and cluster.zookeeper in outcome.text
 
 
-def test_a_bookie_that_is_read_only_by_order(cluster: LocalCluster, client: BookKeeper, command: Run) -> None:
+def test_bookie_read_only_by_order_is_named_and_made_writable_by_the_command(
+    cluster: LocalCluster, client: BookKeeper, command: Run
+) -> None:
     name = cluster.bookies[0].bookie_id
     assert command("why", "is", name, "read-only").status == 0
     switch_read_only(client, name, True)
@@ -168,7 +172,7 @@ def test_a_bookie_that_is_read_only_by_order(cluster: LocalCluster, client: Book
     assert troubles(client) == {}
 
 
-def test_autorecovery_that_is_disabled(client: BookKeeper, command: Run) -> None:
+def test_disabled_autorecovery_is_named_and_enabled_by_the_command(client: BookKeeper, command: Run) -> None:
     client.metadata.underreplication.disable()
     found = troubles(client)
     assert set(found) == {"autorecovery-disabled"}
@@ -176,7 +180,7 @@ def test_autorecovery_that_is_disabled(client: BookKeeper, command: Run) -> None
     assert command("why").status == 0
 
 
-def test_a_bookie_that_hangs(cluster: LocalCluster, client: BookKeeper) -> None:
+def test_suspended_bookie_is_named_as_silent(cluster: LocalCluster, client: BookKeeper) -> None:
     bookie = cluster.bookies[1]
     bookie.suspend()
     try:
@@ -185,7 +189,9 @@ def test_a_bookie_that_hangs(cluster: LocalCluster, client: BookKeeper) -> None:
         bookie.resume()
 
 
-def test_an_open_ledger(cluster: LocalCluster, client: BookKeeper, command: Run) -> None:
+def test_open_ledger_without_a_writer_is_named_and_closed_by_the_command(
+    cluster: LocalCluster, client: BookKeeper, command: Run
+) -> None:
     ledger = client.create_ledger()
     ledger.append(b"x")
     await_that(lambda: replication_factors(client, ledger.metadata, 1) == [3], what="its third copy")
@@ -214,7 +220,9 @@ def test_an_open_ledger(cluster: LocalCluster, client: BookKeeper, command: Run)
     assert ask(client, f"can't I stop {name}").kind == ""
 
 
-def test_what_is_deleted_and_not_collected(cluster: LocalCluster, client: BookKeeper, command: Run) -> None:
+def test_uncollected_deleted_ledgers_are_named_and_collected_by_the_command(
+    cluster: LocalCluster, client: BookKeeper, command: Run
+) -> None:
     with client.create_ledger(4, 4, 4) as ledger:
         ledger.append_batch([os.urandom(10_000) for _ in range(100)])
     name = cluster.bookies[2].bookie_id
@@ -226,7 +234,7 @@ def test_what_is_deleted_and_not_collected(cluster: LocalCluster, client: BookKe
     assert not any("deleted and not collected" in one for one in ask(client, f"not freed {name}").causes)
 
 
-def test_a_log(client: BookKeeper, cluster: LocalCluster) -> None:
+def test_log_with_too_few_writable_bookies_is_named_as_blocked(client: BookKeeper, cluster: LocalCluster) -> None:
     LogRegistry(client.metadata).create("orders", LogOptions(), b"")
     assert ask(client, "is orders behind").kind == ""
     for bookie in cluster.bookies[:2]:
@@ -237,14 +245,14 @@ def test_a_log(client: BookKeeper, cluster: LocalCluster) -> None:
         switch_read_only(client, bookie.bookie_id, False)
 
 
-def test_what_there_is_not(command: Run) -> None:
+def test_questions_about_unknown_bookies_ledgers_and_logs_are_refused(command: Run) -> None:
     assert "there is no bookie nobody" in command("why", "is", "nobody", "read-only").err
     assert command("why", "not", "closed", "999999").status == 2
     assert command("why", "is", "no-such-log", "behind").status == 2
     assert "is no question" in command("why", "what").err
 
 
-def test_a_recovery_that_bookies_hold_up(new_chroot: Callable[[], str]) -> None:
+def test_recovery_blocked_by_down_bookies_is_named_with_its_causes(new_chroot: Callable[[], str]) -> None:
     with LocalCluster(bookies=3, zookeeper=new_chroot()) as cluster, cluster.bookkeeper(**DEADLINES) as bookkeeper:
         ledger = bookkeeper.create_ledger()
         ledger.append(b"x")
@@ -259,7 +267,7 @@ def test_a_recovery_that_bookies_hold_up(new_chroot: Callable[[], str]) -> None:
         assert told.kind == "recovery-blocked" and sum("is down" in one for one in told.causes) == 2
 
 
-def test_a_disk_that_is_full(new_chroot: Callable[[], str]) -> None:
+def test_full_disk_is_named(new_chroot: Callable[[], str]) -> None:
     limits = {"entry_log_bytes_max": 256 << 10, "directory_bytes_max": 4 << 20, "disk_check_interval_seconds": 0.1}
     with LocalCluster(bookies=1, zookeeper=new_chroot(), **limits) as cluster:
         bookkeeper = cluster.bookkeeper(**DEADLINES)
@@ -271,12 +279,13 @@ def test_a_disk_that_is_full(new_chroot: Callable[[], str]) -> None:
         assert ask(bookkeeper, f"is {name} read-only").kind == "disk-full"
 
 
-def test_a_lossy_boot(new_chroot: Callable[[], str]) -> None:
+def test_limbo_after_a_lossy_boot_is_named(new_chroot: Callable[[], str]) -> None:
     never = {"background_sync_interval_ms": 3_600_000, "background_sync_bytes": 1 << 40, "heal_lossy_boots": False}
     with LocalCluster(3, zookeeper=new_chroot(), journal_write_data=False, **never) as cluster:
-        # An idle writer would tell its LAC, and with that record a bookie syncs what the cut is to take.
+        # An idle writer would send its LAC, and with that record the bookie would sync the entries that the power cut must
+        # take.
         bookkeeper = cluster.bookkeeper(**DEADLINES, explicit_lac_interval_seconds=3600.0)
-        # By all three: a bookie that has it still before it has nothing to lose.
+        # Ack quorum 3: a bookie that still waits for the entry has nothing to lose.
         ledger = bookkeeper.create_ledger(3, 3, 3)
         ledger.append(b"x")
         bookie = cluster.bookies[0]
@@ -287,7 +296,7 @@ def test_a_lossy_boot(new_chroot: Callable[[], str]) -> None:
         assert found["limbo"].subject == bookie.bookie_id and "1 ledgers are in limbo" in found["limbo"].causes[0]
 
 
-def test_a_wrong_secret(new_chroot: Callable[[], str], tmp_path: Path) -> None:
+def test_wrong_secret_is_named(new_chroot: Callable[[], str], tmp_path: Path) -> None:
     (tmp_path / "right").write_text("the secret\n")
     (tmp_path / "wrong").write_text("another\n")
     with LocalCluster(1, zookeeper=new_chroot(), shared_secret_file=str(tmp_path / "right")) as cluster:
@@ -298,8 +307,8 @@ def test_a_wrong_secret(new_chroot: Callable[[], str], tmp_path: Path) -> None:
             assert set(troubles(bookkeeper)) == {"no-auditor"}
 
 
-def test_tls_on_one_side_only(new_chroot: Callable[[], str], cluster: LocalCluster, tmp_path: Path) -> None:
-    """Such bookies were told as ones that hang, to be killed."""
+def test_tls_on_only_one_side_is_named(new_chroot: Callable[[], str], cluster: LocalCluster, tmp_path: Path) -> None:
+    """Once, such bookies were reported as hanging, with the advice to kill them."""
     authority = Authority(tmp_path / "authority")
     chroot, tls_ca = new_chroot(), str(authority.file)
     with LocalCluster(1, zookeeper=chroot, tls_certificate=authority.certificate("bookie")) as closed:
@@ -312,7 +321,7 @@ def test_tls_on_one_side_only(new_chroot: Callable[[], str], cluster: LocalClust
 
 
 @pytest.mark.usefixtures("impatient")
-def test_zookeeper_that_is_not_there(bookspark: Run, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_unreachable_zookeeper_is_named(bookspark: Run, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     monkeypatch.setitem(DEADLINES, "metadata_timeout_seconds", 1.0)
     outcome = bookspark("why", "--zookeeper", "127.0.0.1:1", "--json")
     assert outcome.status == 1

@@ -1,4 +1,4 @@
-"""A ZooKeeper that is slow makes each question wait, so what needs no other's answer is asked at once."""
+"""A slow ZooKeeper delays each request, so independent requests are sent concurrently."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MEETING_SECONDS_MAX = 60.0
 
 
 class Meeting:
-    """Calls of which each waits for all the others to be under way; each once."""
+    """Wrap calls so that the first run of each waits until all of them are under way."""
 
     def __init__(self, count):
         self._barrier = threading.Barrier(count)
@@ -37,7 +37,7 @@ class Meeting:
         return met
 
 
-def test_a_look_asks_for_ledgers_bookies_tasks_and_the_switch_at_once(monkeypatch):
+def test_look_requests_ledgers_bookies_tasks_and_autorecovery_switch_concurrently(monkeypatch):
     store = MemoryStore()
     meeting = Meeting(4)
     tasks = store.underreplication
@@ -48,7 +48,7 @@ def test_a_look_asks_for_ledgers_bookies_tasks_and_the_switch_at_once(monkeypatc
     assert looking.look(at_once=True).autorecovery_enabled
 
 
-def test_a_change_asks_the_bookies_last():
+def test_look_of_a_change_lists_bookies_after_ledgers():
     store, order = MemoryStore(), []
     for name in ("list_ledgers", "bookies"):
         call = getattr(store, name)
@@ -57,7 +57,7 @@ def test_a_change_asks_the_bookies_last():
     assert order == ["list_ledgers", "bookies"]
 
 
-def test_the_state_of_autorecovery_is_asked_for_at_once(monkeypatch):
+def test_autorecovery_status_makes_its_seven_requests_concurrently(monkeypatch):
     store = MemoryStore()
     meeting = Meeting(7)
     tasks, auditors = store.underreplication, store.auditors
@@ -80,14 +80,14 @@ def test_the_state_of_autorecovery_is_asked_for_at_once(monkeypatch):
         ([0.1, 0.1, 0.1, 0.1, 9.0], 0, False),
     ],
 )
-def test_reads_that_were_there_anyway_count(took, reads, slow):
+def test_earlier_reads_count_towards_the_measured_zookeeper_latency(took, reads, slow):
     asked = []
     store = SimpleNamespace(underreplication=SimpleNamespace(enabled=lambda: asked.append(1)))
     assert (gathering._read_seconds(store, list(took)) > gathering.SLOW_ZOOKEEPER_SECONDS) is slow
     assert len(asked) == reads
 
 
-def test_the_ledgers_in_recovery_are_those_of_the_look():
+def test_ledgers_in_recovery_follow_each_look():
     store = MemoryStore()
     for ledger_id, state in ((1, LedgerState.OPEN), (2, LedgerState.IN_RECOVERY)):
         store.create_ledger(LedgerMetadata(ledger_id, 3, 3, 2, (Fragment(0, ("a", "b", "c")),), state))
@@ -105,8 +105,8 @@ def test_the_ledgers_in_recovery_are_those_of_the_look():
     assert (set(looking.open_ledgers), set(looking.in_recovery)) == (set(), set())
 
 
-def test_the_reads_with_which_a_session_begins_tell_that_zookeeper_is_slow(chroot, monkeypatch):
-    """Over a relay that delays. No read is made to find out how long one takes: those of the session's start tell it."""
+def test_reads_of_the_session_start_reveal_a_slow_zookeeper(chroot, monkeypatch):
+    """A relay delays the answers. No extra read measures the latency: the reads of the session's start already do."""
     monkeypatch.setattr(gathering, "SLOW_ZOOKEEPER_SECONDS", 0.01)
     asked = []
     real = gathering._read_seconds

@@ -1,4 +1,4 @@
-"""Which trouble is told of which facts. Real ones are in ``test_real_troubles``."""
+"""Troubles derived from made-up facts; troubles of real clusters are in ``test_real_troubles``."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def healing(**fields: Any) -> HealingStatus:
     return HealingStatus(**{**given, **fields})  # type: ignore[arg-type]
 
 
-def test_a_busy_cluster_has_no_trouble() -> None:
+def test_busy_cluster_has_no_trouble() -> None:
     found = facts(fragments=(fragment("a", "b", "c", open=True), fragment("a", "b", "c", ledger_id=8)), open_ledgers=1)
     health = health_of(found)
     assert health.troubles == () and health.command == ""
@@ -165,23 +165,23 @@ QUIETED = new_record(Wanted(restart=frozenset("a")), Progress({}, quieted=frozen
         (facts({"a": DOWN}, zookeeper_problem="no answer within 5 s"), ["zookeeper"]),
     ],
 )
-def test_one_cause_is_told_once(found: Facts, expected: list[str]) -> None:
+def test_each_cause_is_reported_once(found: Facts, expected: list[str]) -> None:
     assert kinds(found) == expected
 
 
-def test_a_bookie_that_has_ended_is_not_counted_as_up() -> None:
+def test_bookie_that_refuses_connections_is_not_counted_as_up() -> None:
     found = facts({"a": {"settled": False}}, statuses={}, bookie_problems={"a": "[Errno 111] Connection refused"})
     found = replace(found, statuses={name: one for name, one in found.statuses.items() if name != "a"})
     assert "2 of 3 bookies are up" in health_of(found).sentence
     assert [line.state for line in bookie_lines(found)] == ["down", "writable", "writable"]
 
 
-def test_time_left_is_told() -> None:
+def test_healing_reports_the_time_left() -> None:
     told = health_of(facts(statuses={"a": status("a", lossy_boot=2, limbo_ledgers=5, healing=healing())})).troubles[0]
     assert "about 0:01:00 left" in told.causes[1] and told.severity is Severity.UNDER_WAY
 
 
-def test_what_a_down_bookie_had_is_named_with_its_host_and_the_time_until_it_counts_as_lost() -> None:
+def test_down_bookie_is_named_with_host_directories_and_time_until_lost() -> None:
     found = facts(
         {"a": DOWN}, homes={"a": BookieHome("h", ("/d/1", "/d/2"))}, autorecovery=autorecovery(away={"a": 90.0})
     )
@@ -190,7 +190,7 @@ def test_what_a_down_bookie_had_is_named_with_its_host_and_the_time_until_it_cou
     assert one.command == "bookspark bookie run --directory /d/1 --directory /d/2"
 
 
-def test_health_as_lines_and_as_json() -> None:
+def test_health_is_printed_as_lines_and_as_json() -> None:
     health = health_of(facts({"a": DOWN}, autorecovery=autorecovery(enabled=False)))
     lines = list(health_lines(health))
     assert lines[0].startswith("zk:2181 has troubles: 2 of 3 bookies are up") and lines[-1] == f"next: {health.command}"
@@ -199,7 +199,7 @@ def test_health_as_lines_and_as_json() -> None:
     assert list(health_lines(Health("all is well"))) == ["all is well"]
 
 
-def test_a_command_that_there_is_not_is_found() -> None:
+def test_parse_rejects_unknown_commands_and_options() -> None:
     parse(["autorecovery", "enable"])
     for wrong in (["autorecovery", "mend"], ["bookie", "collect"], ["why", "--no-such-option"]):
         with pytest.raises(Exception, match=r"(?i)no such|missing"):
@@ -207,7 +207,7 @@ def test_a_command_that_there_is_not_is_found() -> None:
 
 
 @pytest.mark.parametrize("label", [b"9" * 5000, b"x", b"\xff", "²".encode()], ids=range(4))
-def test_a_label_that_is_no_epoch_is_somebody_elses(label: bytes) -> None:
+def test_epoch_label_that_is_not_a_number_is_not_ours(label: bytes) -> None:
     ledger = replace(LedgerMetadata(7, 1, 1, 1, (Fragment(0, ("a",)),)), custom_metadata={EPOCH_LABEL: label})
     assert _lost_the_log(LedgerFacts(ledger, log=LogRecord("orders", LogOptions(), b"", epoch=3))) is None
     was = replace(ledger, custom_metadata={EPOCH_LABEL: b"2"})

@@ -1,5 +1,5 @@
-"""Where troubles are brought about: a real cluster, the console and ``bookspark why`` as processes, somebody who types what they
-name, and what Prometheus' alerts make of it."""
+"""The stage of the twenty troubles: a real cluster, the console and ``bookspark why`` as processes, a user who types the
+named commands, and the metrics for Prometheus' alerts."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ from tests.ports import free_port
 
 GONE_SECONDS = 120.0
 COMMAND_SECONDS = SECONDS_MAX
+# Commands that run until they are stopped.
 _STAYS = ("bookie run", "autorecovery run")
-"""Commands that run until they are told to end."""
 
 
 class Ran(NamedTuple):
-    """A command that has ended, or that goes on running."""
+    """A command that has ended or keeps running."""
 
     status: int
     out: str
 
 
 class Stage:
-    """One cluster at a time. Use it in a ``with`` statement: nothing outlives it."""
+    """A context manager for one cluster at a time; nothing outlives it."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -65,8 +65,7 @@ class Stage:
     # -- the cluster
 
     def start(self, zookeeper: str | None = None, faulty: bool = False, **options: Any) -> LocalCluster:
-        """A cluster with autorecovery and metrics, and a console that somebody watches. ``faulty``: its bookies are those of
-        ``faulty_daemon``."""
+        """Start a cluster with autorecovery, metrics and a watched console. ``faulty``: its bookies run ``faulty_daemon``."""
         before, launch.DAEMON = launch.DAEMON, faulty_daemon.__name__ if faulty else launch.DAEMON
         self._stack.callback(setattr, launch, "DAEMON", before)
         given = {"bookies": 4, "metrics_port": -1, "autorecovery": {"metrics_port": free_port()}, **options}
@@ -87,22 +86,22 @@ class Stage:
         return {**DEADLINES, **({"shared_secret_file": secret} if secret else {})}
 
     def enter(self, context: Any) -> Any:
-        """Something that ends with the stage."""
+        """Enter a context that ends with the stage."""
         return self._stack.enter_context(context)
 
     def at_the_end(self, call: Callable[[], object]) -> None:
-        """Done when the stage ends."""
+        """Call this when the stage ends."""
         self._stack.callback(call)
 
     def ledger(self, entries: int = 20, **quorums: int) -> int:
-        """A closed ledger."""
+        """Write a closed ledger."""
         with self.client.create_ledger(**quorums) as ledger:
             for number in range(entries):
                 ledger.append(b"%d" % number)
         return int(ledger.ledger_id)
 
     def writes(self, pause_seconds: float = 0.02) -> None:
-        """Somebody writes, until the stage ends."""
+        """Append to a ledger until the stage ends."""
         ends = threading.Event()
 
         def write() -> None:
@@ -116,15 +115,15 @@ class Stage:
         self._stack.callback(ends.set)
 
     def breaks(self, bookie: LocalBookie, *faults: str) -> None:
-        """From now on the bookie's process has these faults (``faulty_daemon``)."""
+        """Give the bookie's process these faults from now on (``faulty_daemon``)."""
         Path(self.environment[faulty_daemon.FAULTS]).write_text("\n".join(faults))
         assert bookie.pid is not None
         os.kill(bookie.pid, signal.SIGUSR1)
 
-    # -- who looks, and who types
+    # -- the console, the commands and the user
 
     def spawn(self, *arguments: str, stdin: str = "") -> subprocess.Popen[str]:
-        """``bookspark ARGUMENTS`` as a process that ends with the stage."""
+        """Run ``bookspark ARGUMENTS`` as a process that ends with the stage."""
         process = subprocess.Popen(
             [sys.executable, "-m", "bookspark", *arguments],
             env=self.environment,
@@ -150,20 +149,20 @@ class Stage:
         return process
 
     def why(self, question: str = "") -> list[dict[str, Any]]:
-        """What ``bookspark why`` tells: the troubles, or the answer to a question."""
+        """The output of ``bookspark why``: the troubles, or the answer to a question."""
         ran = self.run(["why", "--json", *shlex.split(question)])
         assert ran.status in (0, 1), ran
         told = json.loads(ran.out)
         return told.get("troubles", [told])
 
     def page(self, path: str) -> str:
-        """The text of a page of the console."""
+        """The text of a console page."""
         with urllib.request.urlopen(self.url.rstrip("/") + path, timeout=SECONDS_MAX) as answer:
             content = answer.read().decode().partition("<main")[2]
         return html.unescape(re.sub(r"<[^>]+>", " ", content))
 
     def run(self, arguments: list[str]) -> Ran:
-        """``bookspark ARGUMENTS``, to its end."""
+        """Run ``bookspark ARGUMENTS`` until it ends."""
         done = subprocess.run(
             [sys.executable, "-m", "bookspark", *arguments],
             env=self.environment,
@@ -175,7 +174,7 @@ class Stage:
         return Ran(done.returncode, done.stdout or done.stderr)
 
     def types(self, command: str) -> Ran:
-        """Type the command that an answer names, and if that asks why, the one which that answer names."""
+        """Type the command that an answer names; if it asks ``why``, type the command of that answer."""
         name, *arguments = shlex.split(command)
         assert name == "bookspark", command
         if " ".join(arguments[:2]) in _STAYS:
@@ -187,7 +186,7 @@ class Stage:
         return self.run(arguments)
 
     def equips(self, process: subprocess.Popen[str], does: Callable[[], None]) -> None:
-        """Do what ``bookspark cluster apply`` asks for, once it asks for an empty disk."""
+        """Perform the action that ``bookspark cluster apply`` asks for, once it asks for an empty disk."""
         said = self.folder / "cluster.log"
         await_that(lambda: "mount an empty disk" in said.read_text() or process.poll() is not None, what=said.read_text)
         does()
@@ -195,8 +194,9 @@ class Stage:
     # -- Prometheus
 
     def series(self) -> dict[str, str]:
-        """What Prometheus would scrape from now on, as series of ``promtool test rules``: two scrapes, which counters go on from
-        as they went between the two, and gauges stay as they were. Times are those of promtool's clock, which begins at 0."""
+        """The series that Prometheus would scrape from now on, in the notation of ``promtool test rules``. From two
+        scrapes: counters continue at the rate between the two, gauges keep their value. Times are on promtool's clock,
+        which starts at 0."""
         with suppress(errors.MetadataStoreError):
             self._note_targets()
         targets = {name: address for name, address in self._targets.items() if address}
@@ -228,7 +228,7 @@ class Stage:
         return found
 
     def _note_targets(self) -> None:
-        """Where bookies answer Prometheus, which one that is down can't tell."""
+        """Note the metrics addresses of the bookies; a bookie that is down can't report its own."""
         for name in self.client.metadata.bookies():
             with suppress(errors.ReadError):
                 self._targets[name] = self.client.bookie_status(name).metrics_address

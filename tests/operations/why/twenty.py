@@ -1,7 +1,7 @@
-"""Twenty troubles, each brought about in a real cluster: what ``bookspark why`` and the console have to say, and what mends it.
+"""Twenty troubles, each caused in a real cluster: the expected words of ``bookspark why`` and the console, and the repair.
 
-A trouble is a function that makes a cluster and breaks something. It returns once it is broken, and tells what has to be named:
-the kind, words of the sentence, the page of the console, and what people have to do by hand besides typing the command.
+A trouble is a function that starts a cluster and breaks something. It returns after the break, with the trouble's kind,
+words of its sentence, the console page, and the actions that people must do by hand besides typing the command.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ from tests.operations.why.trouble_stage import Stage
 
 
 def nothing() -> None:
-    """Nobody has to do anything by hand."""
+    """No action by hand."""
 
 
 class Broken(NamedTuple):
-    """What was brought about."""
+    """The expected reports and the repair of a trouble."""
 
     kind: str
+    # part of the sentence that reports the trouble
     words: str
-    """Of the sentence that tells it."""
+    # kinds of troubles that come with it
     also: frozenset[str] = frozenset()
-    """Kinds of troubles that come with it."""
+    # question for `bookspark why`; "": about the whole cluster
     question: str = ""
-    """What to ask; "": the whole cluster."""
+    # console page that reports it
     page: str = "/"
-    """The page of the console that tells it."""
+    # a person's action before the command, as the answer says
     before: Callable[[], None] = nothing
-    """What a person does before the command, as the answer says."""
+    # a person's action after the command, or while it runs
     after: Callable[[], None] = nothing
-    """The same after it, or while it runs."""
 
 
 class Trouble(NamedTuple):
     """One of the twenty."""
 
     title: str
+    # the rule of conf/prometheus that fires; "": no metric reveals the trouble
     alert: str
-    """The rule of conf/prometheus that fires; "": no metric tells of it."""
     bring_about: Callable[[Stage], Broken]
 
 
@@ -65,7 +65,7 @@ TROUBLES: list[Trouble] = []
 
 
 def trouble(title: str, alert: str) -> Callable[[Callable[[Stage], Broken]], Callable[[Stage], Broken]]:
-    """Put a function into the table."""
+    """Add a function to the table."""
 
     def put(bring_about: Callable[[Stage], Broken]) -> Callable[[Stage], Broken]:
         TROUBLES.append(Trouble(title, alert, bring_about))
@@ -141,7 +141,8 @@ def _(stage: Stage) -> Broken:
 def _(stage: Stage) -> Broken:
     never = {"background_sync_interval_ms": 3_600_000, "background_sync_bytes": 1 << 40, "heal_lossy_boots": False}
     cluster = stage.start(bookies=3, journal_write_data=False, **never)
-    # An idle writer would tell its LAC, and with that record a bookie syncs what the cut is to take.
+    # An idle writer would send its LAC, and with that record the bookie would sync the entries that the power cut must
+    # take.
     ledger = cluster.bookkeeper(explicit_lac_interval_seconds=3600.0).create_ledger(ack_quorum=3)
     ledger.append(b"x")
     bookie = cluster.bookies[0]
@@ -174,7 +175,7 @@ def _(stage: Stage) -> Broken:
             ledger.append_batch([os.urandom(10_000) for _ in range(50)])
         return bool(stage.client.bookie_status(name).full_directories)
 
-    # What a log was given beforehand comes back when it is sealed, so a disk may be full for a moment.
+    # A sealed log returns its preallocated space, so a disk may be full only for a moment.
     while not (fill() and fill() and fill()):
         pass
 
@@ -203,7 +204,7 @@ def _(stage: Stage) -> Broken:
             with suppress(errors.BookKeeperError):
                 stage.ledger(ensemble_size=4, write_quorum=4, ack_quorum=2)
 
-    # Nobody knows of a disk that nobody uses.
+    # A failed disk is noticed only when the bookie uses it.
     writer = threading.Thread(target=write, daemon=True)
     writer.start()
     await_that(lambda: stage.client.bookie_status(bookie.bookie_id).failed_directories)
@@ -211,7 +212,7 @@ def _(stage: Stage) -> Broken:
     writer.join(60)
 
     def equip() -> None:
-        """As `cluster apply` says: stop it, mount an empty disk, fix its cookies, start it."""
+        """The steps that `cluster apply` prints: stop the bookie, mount an empty disk, fix its cookies, start it."""
         bookie.stop()
         for path in sorted(Path(places[1]).rglob("*"), reverse=True):
             path.rmdir() if path.is_dir() else path.unlink()
@@ -235,7 +236,7 @@ def _(stage: Stage) -> Broken:
         (byte,) = file.read(1)
         file.seek(-1, 1)
         file.write(bytes([byte ^ 1]))
-    # Somebody reads it there.
+    # Read the copy there, so that the bookie notices the changed byte.
     rows = stage.client.list_ranges(bookie.bookie_id, ledger_id).to_pylist()
     places = sorted((one["first_entry_id"], one["last_entry_id"]) for one in rows)
     list(copies_on(stage.client.context, bookie.bookie_id, ledger_id, places))
@@ -247,7 +248,7 @@ def _(stage: Stage) -> Broken:
     cluster = stage.start(faulty=True)
     stage.writes()
     bookie = cluster.bookies[0]
-    # Whoever writes, writes there.
+    # With only three writable bookies every ledger is on the slow disk.
     for other in cluster.bookies[3:]:
         stage.client.switch_read_only(other.bookie_id, True)
     stage.breaks(bookie, f"sync {bookie.directories[0]}/{LOGS}/* 1.. slow:0.8")
@@ -365,12 +366,12 @@ def _(stage: Stage) -> Broken:
         )
         query = _script(stage, script)
         assert query.stdout is not None and query.stdout.readline()
-        # It tells where it is once a second at most.
+        # A reader reports its position at most once a second.
         await_that(lambda: [one.lag_rows for one in readers_of(stage.client, "orders")] == [0])
         query.send_signal(signal.SIGKILL)
         query.wait(60)
         producer.append_batch([b"order"] * 10)
-    # A reader that was not heard for 20 s counts as one that does not run.
+    # A reader that has not reported for 20 s counts as stopped.
     await_that(lambda: readers_of(stage.client, "orders")[0].state is ReaderState.STALE)
 
     def again() -> None:
