@@ -1,4 +1,4 @@
-"""Options of a log that is in use are changed: writers take them soon, and no row is lost, doubled or out of order."""
+"""Altering the options of a log in use: writers adopt them soon; no row is lost, duplicated or reordered."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def log(bookkeeper: BookKeeper) -> Log:
 
 
 def ledgers(bookkeeper: BookKeeper, log: Log) -> list[LedgerMetadata]:
-    """Those that the commits of lane 1 opened, in order."""
+    """Metadata of the ledgers that the commits of lane 1 opened, in order."""
     opened = [placed.commit.open_ledger for placed in commits(bookkeeper, f"{log.name}@1", b"")]
     return [bookkeeper.get_ledger_metadata(ledger) for ledger in opened if ledger is not None]
 
 
-def test_a_producer_takes_the_new_options_at_its_next_rows(bookkeeper: BookKeeper, log: Log) -> None:
+def test_producer_adopts_altered_options_at_its_next_rows(bookkeeper: BookKeeper, log: Log) -> None:
     registry, sent = LogRegistry(bookkeeper.metadata), 0
     with log.producer("service") as producer:
         producer.append(b"0")
@@ -76,22 +76,22 @@ def test_a_producer_takes_the_new_options_at_its_next_rows(bookkeeper: BookKeepe
         assert [row.value for row in reader] == [*(str(n).encode() for n in range(sent + 1)), b"one more"]
 
 
-def test_a_producer_opens_the_next_ledger_without_waiting_until_readers_know_and_they_learn_of_it(
+def test_producer_opens_next_ledger_without_a_lac_flush_and_readers_see_its_rows(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That was one of the four waits of an append that finds the next ledger."""
+    """The flush was one of four waits of an append that opens the next ledger."""
     waits = list[int]()
     monkeypatch.setattr(LedgerHandle, "flush_last_add_confirmed", lambda handle: waits.append(handle.ledger_id))
     monkeypatch.setattr(producer_ledgers, "LEDGER_BYTES_MAX", 1)
     with log.producer("service") as producer, log.reader() as reader:
         for number in range(10):
             producer.append(b"%d" % number)
-            # Each ledger takes one row.
+            # Each ledger holds one row.
             assert [row.value for row in reader.read(timeout=SECONDS)] == [b"%d" % number]
     assert waits == []
 
 
-def test_a_log_that_changes_otherwise_opens_no_ledger(bookkeeper: BookKeeper, log: Log) -> None:
+def test_record_change_without_altered_options_opens_no_ledger(bookkeeper: BookKeeper, log: Log) -> None:
     with log.producer("one") as producer:
         producer.append(b"0")
         changed = threading.Event()
@@ -103,7 +103,7 @@ def test_a_log_that_changes_otherwise_opens_no_ledger(bookkeeper: BookKeeper, lo
         assert len(ledgers(bookkeeper, log)) == 1
 
 
-def test_lanes_to_come_have_the_new_options(bookkeeper: BookKeeper, log: Log) -> None:
+def test_existing_and_new_lanes_have_the_altered_options(bookkeeper: BookKeeper, log: Log) -> None:
     registry = LogRegistry(bookkeeper.metadata)
     with log.producer("one"):
         assert registry.alter(log.name, ack_quorum=3) == LogOptions(ack_quorum=3)
@@ -111,7 +111,7 @@ def test_lanes_to_come_have_the_new_options(bookkeeper: BookKeeper, log: Log) ->
             assert {registry.get(lane).options.ack_quorum for lane in registry.lanes_of(log.name)} == {3}
 
 
-def test_what_can_not_be_is_refused_and_changes_nothing(bookkeeper: BookKeeper, log: Log) -> None:
+def test_invalid_options_are_refused_and_change_nothing(bookkeeper: BookKeeper, log: Log) -> None:
     registry = LogRegistry(bookkeeper.metadata)
     for options in ({"ack_quorum": 4}, {"write_quorum": 1}, {"ensemble_size": 2}):
         with pytest.raises(ConfigurationError):
@@ -124,8 +124,8 @@ def test_what_can_not_be_is_refused_and_changes_nothing(bookkeeper: BookKeeper, 
         registry.alter("nothing", ack_quorum=3)
 
 
-def test_alterations_at_any_moment_lose_and_double_nothing(bookkeeper: BookKeeper, log: Log) -> None:
-    """Beside a producer that is taken over now and then, and a reader."""
+def test_alterations_at_random_moments_lose_and_duplicate_no_row(bookkeeper: BookKeeper, log: Log) -> None:
+    """They run beside a reader and a producer that is taken over now and then."""
     registry, random, ended = LogRegistry(bookkeeper.metadata), Random(5), threading.Event()
     sent, seen = 0, list[bytes]()
 
@@ -164,7 +164,7 @@ def test_alterations_at_any_moment_lose_and_double_nothing(bookkeeper: BookKeepe
     assert seen == [str(number).encode() for number in range(sent)]
 
 
-def test_the_command(cluster: LocalCluster, log: Log) -> None:
+def test_alter_command_changes_options_and_refuses_invalid_ones(cluster: LocalCluster, log: Log) -> None:
     options = ["log", "alter", log.name, "--zookeeper", cluster.zookeeper]
     result = CliRunner().invoke(
         command_line(options), [*options, "--ack-quorum", "3", "--compression", "zstd", "--json"]
@@ -176,7 +176,7 @@ def test_the_command(cluster: LocalCluster, log: Log) -> None:
     assert isinstance(result.exception, ConfigurationError)
 
 
-def test_a_log_is_altered_in_python(bookkeeper: BookKeeper, log: Log) -> None:
+def test_log_alter_changes_options_and_retention_and_refuses_single_lanes(bookkeeper: BookKeeper, log: Log) -> None:
     registry = LogRegistry(bookkeeper.metadata)
     with log.producer("one") as producer:
         assert log.alter(compression=Compression.ZSTD, ack_quorum=3) == LogOptions(

@@ -1,4 +1,4 @@
-"""A log is altered at each step of one who makes a lane, or alters it otherwise: its lanes have its options in the end."""
+"""Altering a log at each step of a concurrent lane creation or alteration: its lanes end up with the log's options."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _KilledError(MetadataStoreError):
 
 @contextmanager
 def at_step(step: int, happens: Callable[[], None]) -> Iterator[list[int]]:
-    """Before the ``step``-th time that a record is read or written meanwhile, this happens. Gives how many steps are left."""
+    """Call ``happens`` before the ``step``-th access to a record meanwhile; yield how many steps are left."""
     left = [step]
 
     def watched(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -60,7 +60,7 @@ def killed() -> None:
     raise _KilledError
 
 
-def test_a_lane_that_is_made_beside_an_alteration_has_its_options() -> None:
+def test_lane_made_during_an_alteration_has_the_altered_options() -> None:
     step, more = 0, True
     while more:
         step += 1
@@ -72,8 +72,8 @@ def test_a_lane_that_is_made_beside_an_alteration_has_its_options() -> None:
     assert step > 5
 
 
-def test_a_maker_that_is_late_gives_a_lane_of_another_one_no_old_options() -> None:
-    """It read the log before another one made this lane and the log was altered."""
+def test_late_lane_maker_gives_another_writers_lane_no_old_options() -> None:
+    """The maker read the log before another writer made this lane and the log was altered."""
     step, more = 0, True
     while more:
         step += 1
@@ -90,7 +90,7 @@ def test_a_maker_that_is_late_gives_a_lane_of_another_one_no_old_options() -> No
         check(registry)
 
 
-def test_a_lane_that_a_crash_left_has_the_options_of_the_day_on_which_it_is_used() -> None:
+def test_lane_left_by_a_crash_gets_the_current_options_at_its_first_use() -> None:
     step, more = 0, True
     while more:
         step += 1
@@ -98,7 +98,7 @@ def test_a_lane_that_a_crash_left_has_the_options_of_the_day_on_which_it_is_used
         with at_step(step, killed) as left, suppress(_KilledError):
             index(registry).begin(NewLane("service:a"))
         more = left[0] <= 0
-        # As an earlier version alters, which does not look for lanes that the index does not name.
+        # Alter like an earlier version, which ignores lanes that the index does not name.
         registry.update("orders", lambda record: record.altered(ack_quorum=3))
         for lane in registry.lanes_of("orders")[1:]:
             registry.update(lane, lambda record: record.altered(ack_quorum=3))
@@ -106,7 +106,7 @@ def test_a_lane_that_a_crash_left_has_the_options_of_the_day_on_which_it_is_used
         check(registry)
 
 
-def test_of_two_alterations_at_once_all_lanes_have_what_the_log_has() -> None:
+def test_lanes_match_the_log_after_two_concurrent_alterations() -> None:
     step, more = 0, True
     while more:
         step += 1

@@ -1,4 +1,4 @@
-"""The check of appends to a lane: it takes what may be, and finds each violation that is planted."""
+"""Checker of append histories: it accepts valid histories and reports each planted violation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ APPENDED, REFUSED, UNKNOWN = Outcome.APPENDED, Outcome.REFUSED, Outcome.UNKNOWN
 
 
 def row(number: int, called: int, answered: int, **more: object) -> Append:
-    """An append that was told position ``number``, which it expected."""
+    """An append acknowledged at position ``number``, which it expected."""
     given = {"expect": number, "position": number} | more
     return Append(b"%d" % number, called, APPENDED, answered, **given)  # type: ignore[arg-type]
 
@@ -29,7 +29,7 @@ LANE = [b"0", b"1", b"2"]
 ONE_BY_ONE = [row(0, 0, 10), row(1, 20, 30), row(2, 40, 50)]
 
 
-def test_rows_one_after_the_other_and_beside_one_another() -> None:
+def test_sequential_and_concurrent_appends_are_valid() -> None:
     assert check(LANE, ONE_BY_ONE).violations == []
     assert check(LANE, [row(0, 0, 50), row(1, 1, 50), row(2, 2, 50)]).violations == []
     assert check(LANE, [row(0, 30, 50), row(1, 20, 50), row(2, 10, 50)]).violations == []
@@ -51,23 +51,23 @@ def test_rows_one_after_the_other_and_beside_one_another() -> None:
         # Row 1 was answered before row 0 was called.
         (LANE, [row(0, 40, 50), row(1, 20, 30), row(2, 40, 50)], "no order of moments"),
         (LANE, [Append(b"0", 40, UNKNOWN), row(1, 20, 30), row(2, 40, 50)], "no order of moments"),
-        # The lane had 3 rows all the time.
+        # The lane had 3 rows throughout.
         (LANE, [*ONE_BY_ONE, refused(3, 60, 70)], "no order of moments"),
         (LANE, [*ONE_BY_ONE, refused(2, 32, 38)], "no order of moments"),
     ],
 )
-def test_a_planted_violation_is_found(lane: list[bytes], history: list[Append], found: str) -> None:
+def test_planted_violation_is_reported(lane: list[bytes], history: list[Append], found: str) -> None:
     (violation, *_) = check(lane, history).violations
     assert found in violation
 
 
-def test_a_refusal_needs_a_moment_with_another_number_of_rows() -> None:
+def test_refusal_is_valid_if_the_row_count_differed_at_some_moment() -> None:
     for refusal in (refused(2, 55, 60), refused(2, 35, 45), refused(2, 25, 35), refused(1, 5, 15), refused(9, 60, 70)):
         assert check(LANE, [*ONE_BY_ONE, refusal]).violations == []
 
 
-def test_two_refusals_need_moments_that_go_together() -> None:
-    # The row has its moment either before 20 or after it: one of the two callers saw a lane that was not.
+def test_two_refusals_need_compatible_moments() -> None:
+    # The row took effect either before or after time 20; either way one of the two refusals is impossible.
     before, after = refused(0, 10, 20), Append(b"no 2", 30, REFUSED, 40, expect=1)
     slow = row(0, 0, 50)
     for one in (before, after):
@@ -76,21 +76,21 @@ def test_two_refusals_need_moments_that_go_together() -> None:
     assert "no order of moments" in violation
 
 
-def test_what_nobody_heard_of_is_there_or_not_and_may_come_late() -> None:
+def test_unacknowledged_append_may_be_present_absent_or_late() -> None:
     lost = Append(b"2", 40, UNKNOWN, 45, expect=2)
     assert check(LANE, [*ONE_BY_ONE[:2], lost]).violations == []
     assert check(LANE[:2], [*ONE_BY_ONE[:2], lost]).violations == []
-    # It came after its error: a refusal before that is right, and so is an append behind it.
+    # It took effect after its error: a refusal before that is valid, and so is an append behind it.
     later = [row(3, 80, 90, expect=None), refused(4, 60, 70)]
     assert check([*LANE, b"3"], [*ONE_BY_ONE[:2], lost, *later]).violations == []
-    # But not after the row behind it.
+    # It can't take effect after the row behind it.
     (violation,) = check(
         [*LANE, b"3"], [*ONE_BY_ONE[:2], lost._replace(called=95, answered=99), row(3, 80, 90)]
     ).violations
     assert "no order of moments" in violation
 
 
-def test_a_refusal_for_nothing_is_allowed_to_a_writer_that_could_not_know_better() -> None:
+def test_unfounded_refusal_is_excused_if_the_writer_could_not_know_better() -> None:
     mine = [one._replace(writer="life 1") for one in ONE_BY_ONE]
     refusal = refused(3, 60, 70, "life 1")
     vanished = Append(b"vanished", 55, UNKNOWN, writer="life 1")
@@ -108,7 +108,7 @@ def test_a_refusal_for_nothing_is_allowed_to_a_writer_that_could_not_know_better
 
 @dataclass
 class Lane:
-    """A lane as it should be: callers, answers and effects at moments drawn by seed."""
+    """A correct lane: calls, answers and effects at moments drawn by seed."""
 
     random: Random
     rows: list[bytes] = field(default_factory=list)
@@ -136,7 +136,7 @@ class Lane:
 
 
 def any_order(rows: list[bytes], history: list[Append]) -> bool:
-    """The same question, answered by trying all orders of all appends."""
+    """The same question, answered by trying every order of all appends."""
     must = [one for one in history if one.outcome is not UNKNOWN]
     may = [one for one in history if one.outcome is UNKNOWN]
     for taken in product([False, True], repeat=len(may)):
@@ -163,7 +163,7 @@ def _fits(order: tuple[Append, ...], rows: list[bytes]) -> bool:
 
 
 def spoilt(random: Random, lane: Lane) -> tuple[list[bytes], list[Append]]:
-    """The same with something changed, which may be a violation or not."""
+    """The lane with a random change, which may or may not be a violation."""
     rows, history = list(lane.rows), list(lane.history)
     number = random.randrange(len(history))
     match random.choice(["time", "time", "time", "swap", "drop", "refuse"]):
@@ -181,20 +181,21 @@ def spoilt(random: Random, lane: Lane) -> tuple[list[bytes], list[Append]]:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_it_says_what_a_search_through_all_orders_says(seed: int) -> None:
+def test_checker_agrees_with_a_search_through_all_orders(seed: int) -> None:
     random = Random(seed)
     lane = Lane(random)
     lane.play(random.randint(1, 5))
     assert check(lane.rows, lane.history).violations == []
     for _ in range(10):
         rows, history = spoilt(random, lane)
-        # A row that vanished with its writer excuses refusals; here all are judged.
+        # A row lost with its writer excuses refusals; a writer per append leaves no excuse.
         history = [one._replace(writer=f"life {n}") for n, one in enumerate(history)]
         assert (check(rows, history).violations == []) == any_order(rows, history), (rows, history)
 
 
-def test_an_append_of_two_lives_was_called_when_the_first_of_them_called_it(tmp_path: Path) -> None:
-    """A life that was taken over called a row after the next one had its answer: it was answered before it was called."""
+def test_append_by_two_lives_counts_from_its_earliest_call(tmp_path: Path) -> None:
+    """A taken-over life called a row after the next life had its answer, so the row was answered before it was
+    called."""
     (tmp_path / "numbers-0.0.journal").write_text("call 50 7 -\nfailed 60 7 LogTakenOverError\n")
     (tmp_path / "numbers-0.1.journal").write_text("call 30 7 -\nok 40 7 7\n")
     (one,) = appends(tmp_path, "numbers-0")

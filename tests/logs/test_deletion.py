@@ -1,4 +1,4 @@
-"""Deletions of logs that break off at each step: what is left is found by the next deletion, and nothing else is touched."""
+"""Log deletions interrupted at each step: the next deletion removes the rest and touches nothing else."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ OTHERS = "orders.new", "order"
 
 
 class _KilledError(Exception):
-    """The process that deleted was killed."""
+    """The deleting process was killed."""
 
 
 def write_log(bookkeeper: Any, name: str) -> None:
-    """A log of four lanes, one of which has ended."""
+    """A log of four lanes; lane 2 has ended."""
     registry = LogRegistry(bookkeeper.metadata)
     registry.ensure(name, {}, b"")
     for number in range(4):
@@ -44,7 +44,7 @@ def write_log(bookkeeper: Any, name: str) -> None:
 
 
 def left(bookkeeper: Any, name: str) -> list[str]:
-    """What is there of the log."""
+    """Records and ledger labels that remain of the log."""
     store = bookkeeper.metadata
     records = [f"{kind}/{one}" for kind in (KIND, ENDED, BLOCKS, POSITIONS) for one in store.list_records(kind)]
     labels = [metadata.custom_metadata["bookspark.log"].decode() for metadata, _ in every_ledger(bookkeeper)]
@@ -55,8 +55,9 @@ def every_ledger(bookkeeper: Any) -> list[Any]:
     return list(bookkeeper.metadata.read_ledgers(bookkeeper.list_ledgers(), {}))
 
 
-def test_a_deletion_that_breaks_off_at_any_step_is_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once the records of lanes were gone, nothing deleted their ledgers any more; without the log's record, nothing at all."""
+def test_interrupted_deletion_is_completed_by_the_next_deletion(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once lane records were gone, no deletion removed their ledgers; without the log's record, a deletion removed
+    nothing."""
     steps = 0
     while True:
         bookkeeper: Any = MemoryBookKeeper()
@@ -93,7 +94,7 @@ def test_a_deletion_that_breaks_off_at_any_step_is_gone_on_with(monkeypatch: pyt
     assert steps >= 4 + 4
 
 
-def test_a_log_that_is_made_anew_meanwhile_keeps_its_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_created_again_during_its_deletion_keeps_its_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
     bookkeeper: Any = MemoryBookKeeper()
     write_log(bookkeeper, "orders")
     registry = LogRegistry(bookkeeper.metadata)

@@ -1,4 +1,5 @@
-"""Lanes that end, on real bookies: producers go on in new lanes, readers go on behind ended ones, and nothing is left behind."""
+"""Ended lanes on real bookies: producers go on in new lanes, readers pass ended lanes, and deletion leaves nothing
+behind."""
 
 from __future__ import annotations
 
@@ -62,12 +63,12 @@ def values(log: Log) -> list[bytes]:
         return [row.value for row in reader]
 
 
-def test_a_producer_of_a_lane_that_ended_goes_on_in_another_one(bookkeeper: BookKeeper, log: Log) -> None:
-    """Its sequence numbers go on too: what it appends again is not there twice."""
+def test_producer_of_an_ended_lane_continues_in_a_new_lane(bookkeeper: BookKeeper, log: Log) -> None:
+    """Its sequence numbers continue too, so a repeated row is not appended twice."""
     with log.producer("billing") as first:
         first.append(b"a", sequence=4)
         lane = first.lane
-        # It lives, and its newest row is in a ledger that is open.
+        # The producer is alive, and its newest row is in an open ledger.
         assert end_lane(bookkeeper, f"{log.name}@{lane}") == 1
         with pytest.raises(LogTakenOverError):
             first.append(b"lost")
@@ -80,9 +81,7 @@ def test_a_producer_of_a_lane_that_ended_goes_on_in_another_one(bookkeeper: Book
         assert other.lane == lane + 2 and other.last_sequence == -1
 
 
-def test_a_lane_that_ends_before_its_writer_committed_keeps_what_the_one_before_it_had(
-    bookkeeper: BookKeeper, log: Log
-) -> None:
+def test_lane_ended_before_its_first_commit_keeps_its_predecessors_sequence(bookkeeper: BookKeeper, log: Log) -> None:
     with log.producer("billing") as producer:
         producer.append(b"a", sequence=4)
         lane = producer.lane
@@ -102,7 +101,7 @@ def killed(*_: Any) -> None:
     raise _KilledError
 
 
-def test_a_producer_finishes_what_an_ender_that_was_killed_left(
+def test_producer_completes_an_interrupted_lane_ending(
     bookkeeper: BookKeeper, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with log.producer("billing") as producer:
@@ -120,7 +119,7 @@ def test_a_producer_finishes_what_an_ender_that_was_killed_left(
     assert registry.get(log.name).ended_lanes == (lane,) and values(log) == [b"a", b"b"]
 
 
-def test_a_live_reader_a_saved_place_and_lag_go_on_behind_lanes_that_ended(bookkeeper: BookKeeper, log: Log) -> None:
+def test_live_reader_saved_offset_and_lag_continue_past_ended_lanes(bookkeeper: BookKeeper, log: Log) -> None:
     producers = [log.producer(str(number)) for number in range(4)]
     with log.reader(group="live") as live, log.reader(group="late") as late:
         for producer in producers:
@@ -149,7 +148,7 @@ def test_a_live_reader_a_saved_place_and_lag_go_on_behind_lanes_that_ended(bookk
     producers[3].close()
 
 
-def test_a_limit_takes_ended_lanes_one_after_the_other(bookkeeper: BookKeeper, log: Log) -> None:
+def test_row_limit_takes_ended_lanes_in_turn(bookkeeper: BookKeeper, log: Log) -> None:
     for number in range(3):
         with log.producer(str(number)) as producer:
             producer.append_batch([b"x"] * 4)
@@ -169,10 +168,10 @@ def test_a_limit_takes_ended_lanes_one_after_the_other(bookkeeper: BookKeeper, l
     ]
 
 
-def test_many_lanes_that_ended_are_a_number_in_a_place(
+def test_offset_holds_many_ended_lanes_as_a_count(
     bookkeeper: BookKeeper, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Blocks of them are read by who needs them alone."""
+    """Blocks of ended lanes are read only by readers that need them."""
     monkeypatch.setattr(ended_lanes, "BLOCK", 3)
     for number in range(8):
         with log.producer(str(number)) as producer:
@@ -202,7 +201,7 @@ def test_many_lanes_that_ended_are_a_number_in_a_place(
 
 
 class Memory:
-    """A log over ledgers in memory, of which reads of lanes' records are counted."""
+    """A log over in-memory ledgers that counts reads of lane records."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.bookkeeper: Any = MemoryBookKeeper()
@@ -217,8 +216,8 @@ class Memory:
             return read(store, kind, name)
 
         monkeypatch.setattr(MemoryStore, "read_record", counted)
+        # The number of records in each bulk read.
         self.together: list[int] = []
-        """Of how many records each question was that asked for many."""
         read_many = MemoryStore.read_records
 
         def counted_together(store: MemoryStore, kind: str, names: Sequence[str]) -> Any:
@@ -237,7 +236,7 @@ class Memory:
         return RowReader(self.bookkeeper, LogAddress("memory", "orders"), "earliest", "")
 
 
-def test_a_reader_that_lives_keeps_nothing_of_lanes_that_ended_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_live_reader_keeps_few_of_the_ended_lanes_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_feed, "_ENDED_KEPT", 3)
     memory, found, at_once = Memory(monkeypatch), list[bytes](), 1
     with memory.reader() as reader:
@@ -246,7 +245,7 @@ def test_a_reader_that_lives_keeps_nothing_of_lanes_that_ended_behind_it(monkeyp
             memory.end_a_lane(str(number))
             while rows := reader.read():
                 found += [row.value for row in rows]
-            # Each lane has one row. It may hear of some lanes at once, as the store tells of changes a moment later.
+            # Each lane has one row. Several lanes may arrive at once, as the store reports changes a moment later.
             at_once = max(at_once, len(found) - before)
             assert len(reader._feed._ended) <= 3 + 2 * at_once
         while len(found) < 20 and (rows := reader.read(timeout=SECONDS_MAX)):
@@ -254,8 +253,8 @@ def test_a_reader_that_lives_keeps_nothing_of_lanes_that_ended_behind_it(monkeyp
     assert found == [b"%d" % number for number in range(20)]
 
 
-def test_of_two_who_end_a_lane_at_once_both_hear_how_many_rows_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second one took the ended lane over, and was told that a writer had taken it."""
+def test_two_concurrent_endings_of_a_lane_both_return_its_row_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second ending took over the ended lane and failed as if a writer had taken it."""
     bookkeeper: Any = Memory(monkeypatch).bookkeeper
     Producer(bookkeeper, LogAddress("memory", "orders"), "one").append(b"a")
     heard, update = list[int](), LogRegistry.update
@@ -271,7 +270,7 @@ def test_of_two_who_end_a_lane_at_once_both_hear_how_many_rows_it_has(monkeypatc
     assert heard == [1, 1] == [record.ended_rows, record.epoch - 1]
 
 
-def test_a_start_from_the_beginning_reads_the_record_of_each_ended_lane_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reader_from_earliest_reads_ended_lane_records_in_a_single_request(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = Memory(monkeypatch)
     for number in range(10):
         memory.end_a_lane(str(number))
@@ -282,7 +281,7 @@ def test_a_start_from_the_beginning_reads_the_record_of_each_ended_lane_once(mon
         assert len(list(reader)) == 10
 
 
-def test_a_start_by_time_asks_for_the_records_of_all_ended_lanes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seek_to_time_reads_ended_lane_records_in_a_single_request(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = Memory(monkeypatch)
     for number in range(10):
         memory.end_a_lane(str(number))
@@ -291,13 +290,13 @@ def test_a_start_by_time_asks_for_the_records_of_all_ended_lanes_at_once(monkeyp
             memory.together.clear()
             memory.reads.clear()
             reader.seek_to_time(time)
-            # Of those that live, and of those that have ended. That they ended before the first time is known.
+            # The live lane, and the ended lanes unless they are known to have ended before the time.
             assert memory.together == [1 + asked]
             assert sum(memory.reads[f"orders@{number}"] for number in range(1, 11)) == asked
         assert len(list(reader)) == 10
 
 
-def test_idle_lanes_end_and_those_in_use_stay(
+def test_log_end_ends_given_and_idle_lanes_but_never_lane_0(
     cluster: LocalCluster,
     bookkeeper: BookKeeper,
     log: Log,
@@ -327,7 +326,7 @@ def test_idle_lanes_end_and_those_in_use_stay(
         end_lane(bookkeeper, f"{log.name}@7")
 
 
-def test_a_deleted_log_leaves_nothing_of_its_ended_lanes(
+def test_deleted_log_leaves_nothing_of_its_ended_lanes(
     bookkeeper: BookKeeper, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ended_lanes, "BLOCK", 1)
@@ -348,12 +347,12 @@ def test_a_deleted_log_leaves_nothing_of_its_ended_lanes(
         assert (producer.lane, producer.last_sequence) == (1, -1)
 
 
-def test_what_an_earlier_log_of_the_name_left_is_not_taken_for_this_ones(bookkeeper: BookKeeper, log: Log) -> None:
+def test_new_log_ignores_ended_lanes_of_an_earlier_log_of_its_name(bookkeeper: BookKeeper, log: Log) -> None:
     with log.producer("0") as producer:
         producer.append(b"x")
     end_lane(bookkeeper, f"{log.name}@1")
     registry = LogRegistry(bookkeeper.metadata)
-    # As a deletion that broke off leaves them.
+    # An interrupted deletion leaves the rest of the records.
     for name in (log.name, f"{log.name}@1"):
         registry.delete(name)
     create_log(bookkeeper, log.name)

@@ -1,4 +1,4 @@
-"""A query that follows another one, at each step of its looking for a lane: both are in one."""
+"""A query that follows another query, at each step of its lane lookup: both end up in the same lane."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def ended(bookkeeper: Any) -> None:
     end_lane(bookkeeper, f"{LOG}@1")
 
 
-def test_a_query_makes_no_lane_beside_the_new_one_of_the_query_that_it_follows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both had looked when that one's lane had ended. The follower was in a lane of its own, and another run of it, which looked
-    then, in the one of the query that it follows: each wrote the same batch."""
+def test_follower_query_makes_no_second_lane_beside_its_predecessors_new_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both looked when the predecessor's lane had ended. The follower got a lane of its own, while another run of the
+    follower used the predecessor's lane: both wrote the same batch."""
 
     def follows(bookkeeper: Any) -> None:
         lane_for_query(bookkeeper, ADDRESS, StreamingQuery("two", follows="one"))

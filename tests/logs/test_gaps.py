@@ -1,4 +1,5 @@
-"""Gaps: a reader that passes rows unread tells which, and why; its account is what was done to the log."""
+"""Gaps: a reader that passes over unread rows reports which and why, and its report matches the damage done to the
+log."""
 
 from __future__ import annotations
 
@@ -38,8 +39,8 @@ from bookspark.store.metadata.memory.memory_store import MemoryStore
 from tests.spark.memory_bookkeeper import MemoryBookKeeper, MemoryReader
 from tests.stories import seeds
 
+# A story has three gaps on average.
 SEEDS = seeds(40)
-"""A story has three gaps on the average."""
 TRUNCATED, LOST, UNKNOWN = GapKind.TRUNCATED, GapKind.LOST, GapKind.NOT_YET_KNOWN
 
 
@@ -57,7 +58,7 @@ class DamagedReader(MemoryReader):
 
 
 class DamagedBookKeeper(MemoryBookKeeper):
-    """A cluster that lost entries, and bookies that do not answer."""
+    """A cluster that lost entries, with bookies that do not answer."""
 
     zookeeper = "memory"
 
@@ -78,7 +79,7 @@ class DamagedBookKeeper(MemoryBookKeeper):
 
 
 class Story:
-    """A log of some lanes, its rows, and what became of each: None, or why it can't be read."""
+    """A log of several lanes, its rows, and the fate of each row: None, or why it can't be read."""
 
     def __init__(self, seed: int) -> None:
         self.random, self.bookkeeper = Random(seed), DamagedBookKeeper()
@@ -89,10 +90,10 @@ class Story:
         for number in range(1, self.random.randint(1, 4)):
             LaneIndex(self.bookkeeper.metadata, "orders").begin(NewLane(f"service:s{number}"))
             self.lanes[number] = lane_name("orders", number)
+        # Ledger and entry of each row, by lane.
         self.places: dict[int, list[tuple[int, int]]] = {lane: [] for lane in self.lanes}
-        """For each lane the ledger and entry of each of its rows."""
+        # Commit time of each row in ms, by lane; None for producers' rows, which have times of their own.
         self.times: dict[int, list[int | None]] = {lane: [] for lane in self.lanes}
-        """When each row was committed, in ms; None for those of producers, which have a time of their own."""
         self.producers: list[Producer] = []
         for lane, name in self.lanes.items():
             if lane and self.random.random() < 0.5:
@@ -101,7 +102,7 @@ class Story:
                 self._write(registry, lane, name)
 
     def _produce(self, lane: int, name: str) -> None:
-        """As a service writes them: the newest rows may be in a ledger that is open."""
+        """Write rows like a service: the newest may be in an open ledger."""
         self.client.context = SimpleNamespace(config=SimpleNamespace(add_timeout_seconds=60.0))
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(producer_ledgers, "LEDGER_BYTES_MAX", self.random.randint(20, 400))
@@ -122,7 +123,7 @@ class Story:
         assert len(self.places[lane]) == len(self.times[lane])
 
     def end_some(self) -> None:
-        """Some lanes end, whether their writers live or not."""
+        """End some lanes, whether or not their writers live."""
         for lane, name in self.lanes.items():
             if lane and self.random.random() < 0.2:
                 end_lane(self.client, name)
@@ -146,7 +147,7 @@ class Story:
         committer.close()
 
     def damage(self) -> dict[int, list[GapKind | None]]:
-        """What is true of each row of each lane afterwards."""
+        """Damage some rows; return the fate of each row of each lane."""
         done: dict[tuple[int, int], GapKind] = {}
         random, bookkeeper = self.random, self.bookkeeper
         for _ in range(random.randint(0, 6)):
@@ -177,12 +178,12 @@ class Story:
         return truth
 
     def _is_closed(self, ledger: int) -> bool:
-        """A loss is accepted when a ledger is closed; and of an open one that was deleted nobody knows how many rows it had."""
+        """Losses are accepted only for closed ledgers, and the row count of a deleted open ledger is unknown."""
         return self.bookkeeper.get_ledger_metadata(ledger).closed
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_account_of_a_reader_is_what_was_done(seed: int) -> None:
+def test_reader_reports_exactly_the_gaps_that_were_made(seed: int) -> None:
     story = Story(seed)
     story.end_some()
     with RowReader(story.client, LogAddress("memory", "orders"), "earliest", "") as reader:
@@ -202,8 +203,8 @@ def test_the_account_of_a_reader_is_what_was_done(seed: int) -> None:
     assert found == truth
 
 
-def test_the_newest_row_of_an_open_ledger_stops_no_reader_before_it() -> None:
-    """How many bytes the rows have was learnt from the newest one; where that could not be read, nothing was read any more."""
+def test_unreadable_newest_row_of_an_open_ledger_stops_no_earlier_read() -> None:
+    """The row size was learnt from the newest row; if that was unreadable, no row was read."""
     story = Story(0)
     story.client.context = SimpleNamespace(config=SimpleNamespace(add_timeout_seconds=60.0))
     LogRegistry(story.bookkeeper.metadata).ensure("newest", {}, b"")
@@ -227,7 +228,7 @@ def test_the_newest_row_of_an_open_ledger_stops_no_reader_before_it() -> None:
 # -- the parts
 
 
-def test_gaps_of_one_kind_that_follow_one_another_are_one() -> None:
+def test_adjacent_gaps_of_a_kind_are_joined() -> None:
     row = LogRow(0, 4, b"", 0)
     gaps = [
         Gap(0, 0, 1, LOST),
@@ -242,7 +243,7 @@ def test_gaps_of_one_kind_that_follow_one_another_are_one() -> None:
     assert str(gaps[4]) == "rows 6 to 6 of lane 0 are not yet known"
 
 
-def test_entries_of_many_rows_are_gaps_as_a_whole() -> None:
+def test_unreadable_entry_of_many_rows_is_a_single_gap() -> None:
     # Rows 5 to 29 of a lane, in entries 2 to 4 of ten rows each: the piece begins within entry 2.
     piece = Piece(7, 2, 5, 25, rows_each=10, skip=5, lane=3)
 
@@ -267,7 +268,7 @@ def cluster(new_chroot: Callable[[], str]) -> Iterator[LocalCluster]:
         yield cluster
 
 
-def test_on_real_bookies(cluster: LocalCluster) -> None:
+def test_gaps_on_real_bookies_cover_truncation_a_stopped_bookie_and_deleted_ledgers(cluster: LocalCluster) -> None:
     options = LogOptions(ensemble_size=3, write_quorum=1, ack_quorum=1)
     with cluster.bookkeeper(answer_timeout_seconds=60.0, connect_timeout_seconds=60.0) as bookkeeper:
         log = create_log(bookkeeper, "striped", options=options)
@@ -291,7 +292,7 @@ def test_on_real_bookies(cluster: LocalCluster) -> None:
                 told = reader.read_with_gaps()
             finally:
                 stopped.start()
-            # Every third entry is on the bookie that was stopped, and on no other one.
+            # Every third entry is only on the stopped bookie.
             gaps = [item for item in told if isinstance(item, Gap)]
             assert {gap.kind for gap in gaps} == {UNKNOWN} and {gap.rows for gap in gaps} == {1}
             assert len(gaps) + sum(isinstance(item, LogRow) for item in told) == 17

@@ -1,4 +1,4 @@
-"""What Prometheus is told of how far readers of a log are behind."""
+"""Prometheus metrics of how far a log's readers are behind."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def log(bookkeeper: BookKeeper) -> Log:
 
 
 def scrape(log: Log) -> dict[tuple[str, ...], float]:
-    """The samples by name and labels but ``log``."""
+    """Samples by name and by labels other than ``log``."""
     registry = prometheus_client.CollectorRegistry()
     registry.register(log.metrics())
     families = list(text_string_to_metric_families(prometheus_client.generate_latest(registry).decode()))
@@ -50,7 +50,7 @@ def scrape(log: Log) -> dict[tuple[str, ...], float]:
     return {(one.name, one.labels["kind"], one.labels["reader"]): one.value for one in samples}
 
 
-def test_readers_are_told_by_their_names_also_when_they_are_gone(
+def test_lag_metrics_name_each_reader_and_outlive_it(
     cluster: LocalCluster, bookkeeper: BookKeeper, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keep_steady(monkeypatch)
@@ -70,7 +70,7 @@ def test_readers_are_told_by_their_names_also_when_they_are_gone(
             assert told[LIVE, *key] == 1 and 0 < told[SECONDS, *key] < 600
             audit.commit()
         with cluster.bookkeeper() as other:
-            # Nobody reads, and the lag grows.
+            # The lag grows although no reader lives.
             producer.append(b"y")
 
             def lag() -> tuple[float, float]:
@@ -80,14 +80,14 @@ def test_readers_are_told_by_their_names_also_when_they_are_gone(
             await_that(lambda: lag() == (0, 1), what=lag)
 
 
-def test_the_lag_of_a_live_reader_is_within_two_seconds_of_the_truth(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reported_lag_of_a_live_reader_is_at_most_two_seconds_old(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     keep_steady(monkeypatch)
     stop = threading.Event()
     begun: list[float] = []
+    # When the append of each row ended; the row's own time lies between begin and end.
     appended: list[float] = []
-    """When the append of each row began and had ended; its own time is between the two."""
+    # When each row was read.
     read: list[float] = []
-    """When each row was read."""
 
     def write() -> None:
         with log.producer("service") as producer:
@@ -116,16 +116,16 @@ def test_the_lag_of_a_live_reader_is_within_two_seconds_of_the_truth(log: Log, m
             before, rows_before = time.time(), len(appended)
             told = scrape(log)
             rows_after, after = len(appended) + 1, time.time()
-            # The place that it was told from: so many rows were read then.
+            # The reported position: this many rows were read then.
             least, most = rows_before - told[ROWS, *key], rows_after - told[ROWS, *key]
             assert least <= len(read) + 2, "nothing is told as read that is not"
             if told[ROWS, *key]:
-                # The first row that was not read then is as old as it is told; times of rows are in ms.
+                # The first row unread then is as old as reported; row times are in ms.
                 first, last = max(0, int(least)), int(most)
                 assert begun[first] - 0.01 <= after - told[SECONDS, *key]
                 assert before - told[SECONDS, *key] <= (appended[last] if last < len(appended) else after) + 0.01
             took.append(after - before)
-            # It is as old as the read of the row after that.
+            # The report is as old as the read of the following row.
             following = int(most)
             stale.append(max(0.0, before - read[following]) if following < len(read) else 0.0)
             time_passes(0.1)
@@ -133,7 +133,7 @@ def test_the_lag_of_a_live_reader_is_within_two_seconds_of_the_truth(log: Log, m
         stop.set()
         for thread in threads:
             thread.join(SECONDS_MAX)
-    # A machine that stands still now and then makes some of them older, and one that is slow makes all of them: to tell the place
-    # asks less than a scrape does.
+    # A machine that stalls now and then makes some reports older, and a slow machine all of them: a report needs
+    # fewer requests than a scrape.
     assert median(stale) <= 2.0 + 5 * median(took), (stale, took)
     assert max(stale) > 0, "the reader reads beside the scrapes"

@@ -1,4 +1,4 @@
-"""Waiting for rows in any of several lanes: few questions to those that have none, and none twice."""
+"""Waiting for rows in any of several lanes: empty lanes are asked rarely, and no lane is asked twice."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Clock:
 
 
 class Lane:
-    """A lane whose bookies answer at once; ``there`` is how many rows it has."""
+    """A lane whose bookies answer at once; ``there`` is its row count."""
 
     def __init__(self, number: int, clock: Clock, asked: Counter[int], *, tells: bool = True) -> None:
         self.rows = self.there = 0
@@ -57,8 +57,9 @@ def lanes(monkeypatch: pytest.MonkeyPatch) -> Lanes:
     return Lanes(monkeypatch)
 
 
-def test_row_after_row_of_one_lane_is_heard_of_without_a_look_at_the_others_for_each(lanes: Lanes) -> None:
-    """A reader that followed a log looked at all lanes before and after each row: its slowest rows waited for three rounds."""
+def test_rows_of_a_busy_lane_arrive_without_a_look_at_other_lanes_each(lanes: Lanes) -> None:
+    """A reader that followed a log looked at all lanes before and after each row; its slowest rows waited for three
+    rounds."""
     lanes.add(1)
     lanes.watch.look(lanes.all)
     lanes.wait(5.0)
@@ -72,11 +73,11 @@ def test_row_after_row_of_one_lane_is_heard_of_without_a_look_at_the_others_for_
         lanes.wait()
         assert lanes.watch.news(lanes.all) and lanes.all[1].rows == number
     assert lanes.asked[1] == 0, "its bookies told of the rows"
-    # In one second, a quarter of a second apart.
+    # One second passed; looks are a quarter of a second apart.
     assert lanes.asked[0] == lanes.asked[2] <= 5
 
 
-def test_lanes_that_have_nothing_are_looked_at_less_and_less_often(lanes: Lanes) -> None:
+def test_empty_lanes_are_looked_at_less_and_less_often(lanes: Lanes) -> None:
     lanes.watch.look(lanes.all)
     lanes.asked.clear()
     lanes.wait(0.3)
@@ -86,7 +87,7 @@ def test_lanes_that_have_nothing_are_looked_at_less_and_less_often(lanes: Lanes)
     assert lanes.asked[1] <= 4 + 41 and not lanes.watch.news(lanes.all)
 
 
-def test_rows_of_another_lane_are_found_told_without_a_question_and_waited_for_from_then_on(lanes: Lanes) -> None:
+def test_rows_of_another_lane_are_reported_without_a_request_and_awaited_afterwards(lanes: Lanes) -> None:
     lanes.watch.look(lanes.all)
     lanes.wait(5.0)
     lanes.add(2)
@@ -101,7 +102,7 @@ def test_rows_of_another_lane_are_found_told_without_a_question_and_waited_for_f
     assert lanes.watch.news(lanes.all) and lanes.all[2].rows == 2 and not lanes.asked.total()
 
 
-def test_of_a_commit_ledger_a_wait_tells_only_that_there_may_be_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_a_lane_that_reports_no_news_are_seen_after_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     lanes = Lanes(monkeypatch, tells=False)
     lanes.watch.look(lanes.all)
     lanes.add(0)
@@ -109,7 +110,7 @@ def test_of_a_commit_ledger_a_wait_tells_only_that_there_may_be_more(monkeypatch
     assert lanes.watch.news(lanes.all) and lanes.all[0].rows == 1
 
 
-def test_other_lanes_and_ended_ones_are_noticed(lanes: Lanes) -> None:
+def test_watch_notices_changed_and_removed_lanes(lanes: Lanes) -> None:
     lanes.watch.look(lanes.all)
     lanes.changes = True
     began = lanes.clock.now
@@ -123,8 +124,8 @@ def test_other_lanes_and_ended_ones_are_noticed(lanes: Lanes) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_wait_tells_whether_there_may_be_more(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    """What reads on after a wait that heard of nothing asks nobody, so a new lane counts as news too."""
+def test_wait_returns_whether_there_may_be_more_rows(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """A read after a wait without news asks no bookie, so a new lane counts as news too."""
     lanes = Lanes(monkeypatch, count)
     lanes.watch.look(lanes.all)
     assert not lanes.wait()

@@ -1,4 +1,4 @@
-"""Logs that are deleted and made anew, at each step of what somebody does with the old one: the new log stays as it is."""
+"""A log deleted and created again at each step of an operation on the old log: the new log stays intact."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def each_step(
     monkeypatch: pytest.MonkeyPatch,
     first: Does = lambda bookkeeper: write_log(bookkeeper, LOG),
 ) -> list[Any]:
-    """Clusters in which somebody does something with a log, which ``first`` makes, and ``meanwhile`` happens before each of its
-    steps, one after another."""
+    """Clusters in which ``does`` ran on a log made by ``first``, with ``meanwhile`` before its first step, its
+    second, and so on."""
     found: list[Any] = []
     while True:
         bookkeeper: Any = MemoryBookKeeper()
@@ -77,7 +77,7 @@ def each_step(
         with monkeypatch.context() as patched:
             for name in STEPS:
                 patched.setattr(MemoryStore, name, step(getattr(MemoryStore, name)))
-            # What it worked on is gone.
+            # The log that it worked on is gone.
             with suppress(BookKeeperError):
                 does(bookkeeper)
         if left[0] >= 0:
@@ -91,7 +91,7 @@ def made_anew(bookkeeper: Any) -> None:
 
 
 def whole_or_gone(bookkeeper: Any) -> bool:
-    """Is the log there, with all of its rows, or is there nothing of it? True: it is there."""
+    """Whether the log exists; an existing log has all of its rows, a missing log has left nothing."""
     if LogRegistry(bookkeeper.metadata).find(LOG) is None:
         assert LogRegistry(bookkeeper.metadata).lane_names() == []
         return False
@@ -100,10 +100,10 @@ def whole_or_gone(bookkeeper: Any) -> bool:
     return True
 
 
-def test_a_deletion_that_another_one_overtook_takes_nothing_of_a_later_log(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overtaken_deletion_deletes_nothing_of_a_later_log(monkeypatch: pytest.MonkeyPatch) -> None:
     clusters = each_step(lambda bookkeeper: delete_log(bookkeeper, LOG, b""), made_anew, monkeypatch)
     found = [whole_or_gone(bookkeeper) for bookkeeper in clusters]
-    # Who has not looked yet what there is deletes the later one.
+    # A deletion that has not yet listed the log deletes the later log.
     assert found == [False] * 2 + [True] * (len(found) - 2) and len(found) > 20
 
 
@@ -116,10 +116,10 @@ def test_a_deletion_that_another_one_overtook_takes_nothing_of_a_later_log(monke
     ],
     ids=["all", "recent", "truncation"],
 )
-def test_a_collection_of_orphans_takes_nothing_of_a_log_that_was_made_anew_meanwhile(
+def test_orphan_collection_deletes_nothing_of_a_log_created_again_meanwhile(
     does: Does, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its ledgers are of epochs that were over in the old log."""
+    """The new log's ledgers have epochs that were over in the old log."""
 
     def of_many_epochs(bookkeeper: Any) -> None:
         for number in range(5):
@@ -131,12 +131,12 @@ def test_a_collection_of_orphans_takes_nothing_of_a_log_that_was_made_anew_meanw
 
 
 def with_lanes(*writers: str) -> Does:
-    """A log whose lanes, from 1 on, these writers have."""
+    """A log whose lanes, from 1 on, belong to these writers."""
 
     def made(bookkeeper: Any) -> None:
         registry = LogRegistry(bookkeeper.metadata)
         registry.ensure(LOG, {}, b"")
-        # (Lane 0 is somebody else's.)
+        # (Lane 0 belongs to another query.)
         registry.claim(LOG, "first", "first")
         for writer in writers:
             LaneIndex(bookkeeper.metadata, LOG).begin(NewLane(writer))
@@ -157,7 +157,7 @@ def produce(bookkeeper: Any) -> None:
 
 
 def enter(bookkeeper: Any) -> None:
-    """As the sink of a query does."""
+    """Claim a lane like the sink of a query."""
     query = StreamingQuery("a")
     lane = lane_for_query(bookkeeper, ADDRESS, query)
     record, header = newest_header(bookkeeper, lane, b"")
@@ -172,7 +172,7 @@ def enter_again(bookkeeper: Any) -> None:
 
 
 def commit_a_row(bookkeeper: Any, record: LogRecord) -> None:
-    """As the first batch of the query that owns the log."""
+    """Commit a row like the first batch of the query that owns the log."""
     run = LogRun.of(ADDRESS, record)
     ledger = run.create_ledger(bookkeeper, record.options, "data")
     ledger.append(b"x")
@@ -192,7 +192,7 @@ def commit_a_row(bookkeeper: Any, record: LogRecord) -> None:
     ],
     ids=["producer", "query", "query again", "batch write", "end"],
 )
-def test_nobody_gets_a_lane_that_is_another_writers_in_a_log_that_was_made_anew(
+def test_no_writer_gets_another_writers_lane_in_a_log_created_again(
     writer: str, does: Does, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = writer_of("a") if writer.startswith("query") else writer
@@ -212,9 +212,9 @@ def test_nobody_gets_a_lane_that_is_another_writers_in_a_log_that_was_made_anew(
     assert len(clusters) > 4
 
 
-def test_a_query_that_wrote_a_log_is_not_refused_in_the_one_that_was_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the old log's commits name says nothing of the new one. The query claimed lane 0 for having committed there, and was
-    told that the log is another one's; had batch writes been the first, lane 0 would have been its too."""
+def test_query_of_the_old_log_is_accepted_in_the_log_created_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commits of the old log say nothing about the new log. The query claimed lane 0 because it had committed there,
+    and was refused as the log was another query's; after a batch write, it would have taken lane 0 too."""
 
     def written(bookkeeper: Any) -> None:
         registry = LogRegistry(bookkeeper.metadata)
@@ -242,9 +242,9 @@ def test_a_query_that_wrote_a_log_is_not_refused_in_the_one_that_was_made_anew(m
         assert len(clusters) > 4
 
 
-def test_batch_writes_of_a_log_that_was_made_anew_are_in_one_lane(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Versions of an application are looked up in the lane of batch writes. One that began in the old log, in which a query has
-    lane 0, made them a second lane in the new one: a version could come twice."""
+def test_batch_writes_to_a_log_created_again_share_a_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Application versions are looked up in the lane of batch writes. A write begun in the old log, whose lane 0
+    belongs to a query, made a second lane of batch writes in the new log: a version could come twice."""
 
     def anew_without_a_query(bookkeeper: Any) -> None:
         delete_log(bookkeeper, LOG, b"")
@@ -262,11 +262,11 @@ def test_batch_writes_of_a_log_that_was_made_anew_are_in_one_lane(monkeypatch: p
     assert len(clusters) > 4
 
 
-def test_rows_of_a_log_are_not_committed_to_one_that_was_made_anew_by_a_run_that_owns_both(
+def test_rows_of_the_old_log_are_never_committed_to_the_new_log(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A task that Spark starts twice may own the new log in the name of the run, while the other attempt has written to the old
-    one."""
+    """A task that Spark starts twice may own the new log in the run's name while its other attempt has written to the
+    old log."""
 
     def claim(bookkeeper: Any) -> Any:
         registry = LogRegistry(bookkeeper.metadata)

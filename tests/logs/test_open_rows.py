@@ -1,5 +1,4 @@
-"""Rows in a ledger that is open: they are rows like others to whoever reads, lists, truncates or cleans up, before and after they
-are settled."""
+"""Rows in an open ledger: they are read, listed, truncated and cleaned up like others, before and after settling."""
 
 from __future__ import annotations
 
@@ -75,7 +74,7 @@ def set_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 
 def appended_by_the_hour(log: Log, set_clock: Callable[[int], None], count: int) -> Producer:
-    """A producer with one row an hour, and two at hour 2."""
+    """A producer that appended one row an hour."""
     producer = log.producer("service")
     for hour in range(count):
         set_clock(HOUR_MS * (hour + 1))
@@ -84,7 +83,7 @@ def appended_by_the_hour(log: Log, set_clock: Callable[[int], None], count: int)
 
 
 @pytest.mark.parametrize("settled", [False, True])
-def test_a_time_is_found_among_rows_of_one_ledger(
+def test_time_is_located_among_rows_of_an_open_or_settled_ledger(
     bookkeeper: BookKeeper,
     log: Log,
     set_clock: Callable[[int], None],
@@ -106,10 +105,10 @@ def test_a_time_is_found_among_rows_of_one_ledger(
     producer.close()
 
 
-def test_a_time_is_found_over_ledgers_of_several_producers(
+def test_time_is_located_over_ledgers_of_several_producers(
     bookkeeper: BookKeeper, log: Log, set_clock: Callable[[int], None]
 ) -> None:
-    """Ledgers are old after an hour here, and every fifth row another producer takes over."""
+    """Ledgers roll after an hour here, and another producer takes over after every fifth row."""
     hours = 0
     for _ in range(4):
         producer = log.producer("service")
@@ -124,7 +123,7 @@ def test_a_time_is_found_over_ledgers_of_several_producers(
     producer.close()
 
 
-def test_times_of_rows_do_not_go_back_when_the_clock_does(log: Log, set_clock: Callable[[int], None]) -> None:
+def test_row_times_do_not_go_back_when_the_clock_does(log: Log, set_clock: Callable[[int], None]) -> None:
     times = []
     for clock in (5 * HOUR_MS, 3 * HOUR_MS, 4 * HOUR_MS, 6 * HOUR_MS):
         set_clock(clock)
@@ -135,7 +134,7 @@ def test_times_of_rows_do_not_go_back_when_the_clock_does(log: Log, set_clock: C
     assert times == [5 * HOUR_MS] * 6 + [6 * HOUR_MS] * 2
 
 
-def test_keys_and_headers_come_back(log: Log) -> None:
+def test_keys_and_headers_come_back_and_wrong_types_are_refused(log: Log) -> None:
     with log.producer("service") as producer, log.reader() as reader:
         producer.append(b"value", key=b"key")
         producer.append(b"", headers=(("trace", b"\x00\xff"), ("trace", b"")))
@@ -155,7 +154,7 @@ def test_keys_and_headers_come_back(log: Log) -> None:
     ]
 
 
-def test_open_rows_are_truncated_like_others(bookkeeper: BookKeeper, log: Log) -> None:
+def test_open_rows_are_truncated_like_other_rows(bookkeeper: BookKeeper, log: Log) -> None:
     with log.producer("service") as producer:
         producer.append_batch([b"0", b"1", b"2", b"3"])
         with pytest.raises(ConfigurationError, match="has 4 rows"):
@@ -166,20 +165,20 @@ def test_open_rows_are_truncated_like_others(bookkeeper: BookKeeper, log: Log) -
     assert values(log) == [b"3", b"4"]
 
 
-def test_a_settled_ledger_whose_rows_are_truncated_is_deleted(bookkeeper: BookKeeper, log: Log) -> None:
+def test_settled_ledger_with_all_rows_truncated_is_deleted(bookkeeper: BookKeeper, log: Log) -> None:
     with log.producer("service") as producer:
         producer.append_batch([b"0", b"1"])
     (settled,) = [one.ledger_id for placed in commits(bookkeeper, f"{log.name}@1", b"") for one in placed.commit.ranges]
     with log.producer("service") as producer:
         producer.append(b"2")
         truncate_log(bookkeeper, f"{log.name}@1", 2, b"")
-        # The collection that the second producer began with may be faster than that of the truncation.
+        # The collection at the second producer's start may be faster than the truncation's.
         await_that(lambda: settled not in bookkeeper.list_ledgers(), what="the ledger is deleted")
         assert values(log) == [b"2"]
 
 
-def test_the_ledger_of_a_producer_that_died_is_nobodys_orphan(bookkeeper: BookKeeper, log: Log) -> None:
-    """It is of an epoch that is over, and no commit names its rows yet."""
+def test_open_ledger_of_a_dead_producer_is_no_orphan(bookkeeper: BookKeeper, log: Log) -> None:
+    """Its epoch is over, and no commit names its rows yet."""
     died = log.producer("service")
     died.append_batch([b"0", b"1"])
     following = log.producer("service")
@@ -192,7 +191,7 @@ def test_the_ledger_of_a_producer_that_died_is_nobodys_orphan(bookkeeper: BookKe
     died.close()
 
 
-def test_the_end_of_a_lane_has_rows_and_bytes_of_the_open_ledger(bookkeeper: BookKeeper, log: Log) -> None:
+def test_lane_end_counts_rows_and_bytes_of_the_open_ledger(bookkeeper: BookKeeper, log: Log) -> None:
     with log.producer("service") as producer:
         producer.append_batch([b"x" * 100] * 10)
         reader = LogReader(bookkeeper, f"{log.name}@1", b"")
@@ -201,10 +200,10 @@ def test_the_end_of_a_lane_has_rows_and_bytes_of_the_open_ledger(bookkeeper: Boo
     assert reader.end() == end._replace(batches=2), "settled"
 
 
-def test_a_reader_goes_on_while_ledgers_are_settled_and_taken_over(
+def test_reader_continues_while_ledgers_are_settled_and_taken_over(
     bookkeeper: BookKeeper, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Orders drawn by seed: whatever a reader saw of an open ledger stays, and nothing is left out or comes twice."""
+    """Steps are drawn by seed: rows seen in an open ledger stay, and no row is missing or repeated."""
     for seed in range(2):
         random, sent, seen = Random(seed), 0, list[bytes]()
         name = f"service-{seed}"
@@ -234,8 +233,8 @@ def test_a_reader_goes_on_while_ledgers_are_settled_and_taken_over(
             producer.close()
 
 
-def test_a_reader_goes_back_to_rows_whose_commits_it_has_passed(bookkeeper: BookKeeper, log: Log) -> None:
-    """Those that it had read from the ledger that was open, and those that it had gone past by ``seek``."""
+def test_reader_seeks_back_to_rows_whose_commits_it_has_passed(bookkeeper: BookKeeper, log: Log) -> None:
+    """Rows read from the ledger while it was open, and rows skipped by ``seek``."""
     rows = [str(number).encode() for number in range(60)]
     with log.reader() as reader:
         for first in range(0, 60, 10):
@@ -251,8 +250,8 @@ def test_a_reader_goes_back_to_rows_whose_commits_it_has_passed(bookkeeper: Book
             assert [row.value for row in reader.read(rows_max=7)] == rows[first : first + 7]
 
 
-def test_an_earlier_version_refuses_a_commit_that_opens_a_ledger() -> None:
-    """It would not see the rows in it."""
+def test_earlier_version_refuses_a_commit_that_opens_a_ledger() -> None:
+    """It would not see the rows in that ledger."""
     commit = Commit("service:a", -1, "run", 1, (), 5, open_ledger=0, stamped=True)
     data = codec.encode_commit(commit)
     assert b'"format":2' in data and b'"open_ledger":0' in data
@@ -265,13 +264,13 @@ def test_an_earlier_version_refuses_a_commit_that_opens_a_ledger() -> None:
         codec.FORMATS.update(formats)
 
 
-def test_commits_that_open_nothing_keep_their_bytes() -> None:
+def test_commit_that_opens_no_ledger_keeps_its_bytes() -> None:
     data = codec.encode_commit(Commit("query", 3, "run", 1, (), 5))
     assert data == b'{"format":1,"commit":{"query":"query","batch":3,"run":"run","epoch":1,"ranges":[],"time_ms":5}}'
     assert b"open_ledger" not in codec.encode_header(CommitHeader(1, open_ledger=5).entering(2))
 
 
-def test_a_stamp_comes_back_and_damage_is_told() -> None:
+def test_stamp_round_trips_and_damage_raises_only_bookkeeper_errors() -> None:
     random, rows = Random(1), []
     for _ in range(300):
         key = random.choice([None, b"", random.randbytes(random.randrange(50))])
@@ -292,7 +291,7 @@ def test_a_stamp_comes_back_and_damage_is_told() -> None:
 
 @pytest.mark.parametrize("with_keys", [False, True])
 @pytest.mark.parametrize("first", [0, 3])
-def test_stamps_of_an_array_are_those_of_its_rows(with_keys: bool, first: int) -> None:
+def test_array_of_stamped_rows_splits_into_their_stamps_and_values(with_keys: bool, first: int) -> None:
     rows = [stamped(n * 1000, n, b"v" * n, b"k" if with_keys and n % 2 else None) for n in range(20)]
     columns, found = split_stamps(pyarrow.array(rows, pyarrow.binary())[first:], "here")
     assert found.to_pylist() == [b"v" * n for n in range(first, 20)]
@@ -301,7 +300,7 @@ def test_stamps_of_an_array_are_those_of_its_rows(with_keys: bool, first: int) -
         split_stamps(pyarrow.array([*rows, b"short"], pyarrow.binary()), "here")
 
 
-def test_values_are_read_with_their_dictionary(bookkeeper: BookKeeper) -> None:
+def test_values_are_read_with_and_without_compression(bookkeeper: BookKeeper) -> None:
     for compression in ("none", "zstd"):
         log = create_log(
             bookkeeper, f"log-{uuid.uuid4().hex[:8]}", options=LogOptions(compression=Compression(compression))
@@ -311,8 +310,10 @@ def test_values_are_read_with_their_dictionary(bookkeeper: BookKeeper) -> None:
             assert values(log) == [b"", b"a" * 1000]
 
 
-def test_the_time_of_a_row_is_its_own(bookkeeper: BookKeeper, log: Log, set_clock: Callable[[int], None]) -> None:
-    """Ledgers are old after an hour, so some rows are settled and the last one is not."""
+def test_time_of_a_row_is_its_own_in_open_and_settled_ledgers(
+    bookkeeper: BookKeeper, log: Log, set_clock: Callable[[int], None]
+) -> None:
+    """Ledgers roll after an hour, so some rows are settled and the last row is not."""
     producer = appended_by_the_hour(log, set_clock, 4)
     times = [time_of(bookkeeper, f"{log.name}@1", b"", row) for row in range(5)]
     assert times == [HOUR_MS, 2 * HOUR_MS, 3 * HOUR_MS, 4 * HOUR_MS, None]
@@ -320,7 +321,7 @@ def test_the_time_of_a_row_is_its_own(bookkeeper: BookKeeper, log: Log, set_cloc
     assert [time_of(bookkeeper, f"{log.name}@1", b"", row) for row in range(5)] == times
 
 
-def test_the_lag_of_a_reader_counts_open_rows(bookkeeper: BookKeeper, log: Log) -> None:
+def test_reader_lag_counts_open_rows(bookkeeper: BookKeeper, log: Log) -> None:
     with log.producer("service") as producer, log.reader(group="audit") as reader:
         producer.append_batch([b"x"] * 10)
         reader.read(rows_max=4)
@@ -329,10 +330,10 @@ def test_the_lag_of_a_reader_counts_open_rows(bookkeeper: BookKeeper, log: Log) 
         assert lag.lag_seconds is not None and 0 <= lag.lag_seconds < SECONDS
 
 
-def test_a_reader_that_has_looked_finds_rows_that_came_since_by_their_time(
+def test_reader_locates_times_of_rows_appended_since_its_last_look(
     log: Log, bookkeeper: BookKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has the open ledger at hand, as it was when it looked."""
+    """It knows the open ledger as of its last look."""
     now = [4 * 10**18]
     for module in (producer_module, producer_ledgers):
         monkeypatch.setattr(module, "time_ns", lambda: now[0])
@@ -343,16 +344,16 @@ def test_a_reader_that_has_looked_finds_rows_that_came_since_by_their_time(
         for number in range(1, 40):
             now[0] += 10**9
             service.append(b"%d" % number)
-        # The last one first: to read rows tells how many there are.
+        # The last row first: reading rows tells how many there are.
         for number in range(40)[::-1]:
             assert lane.row_at(4 * 10**12 + 1000 * number) == number
         assert lane.row_at(now[0] // 10**6 + 1) == 40
 
 
-def test_a_reader_that_looked_before_the_first_row_of_an_open_ledger_finds_its_rows_by_their_time(
+def test_reader_that_looked_at_an_empty_open_ledger_locates_times_of_later_rows(
     log: Log, bookkeeper: BookKeeper, set_clock: Callable[[int], None]
 ) -> None:
-    """As far as it has seen, the lane ends there; no row counts that would have it look again."""
+    """As far as it has seen, the lane ends there; no row count prompts another look."""
     set_clock(HOUR_MS)
     with log.producer("service") as service:
         service._open_next()
@@ -364,8 +365,8 @@ def test_a_reader_that_looked_before_the_first_row_of_an_open_ledger_finds_its_r
         assert [lane.row_at(HOUR_MS + more) for more in (0, 1, 2)] == [0, 1, 2]
 
 
-def test_an_open_ledger_that_somebody_deleted_is_missed(log: Log, bookkeeper: BookKeeper) -> None:
-    """What a reader saw of it last is not told again."""
+def test_look_at_a_deleted_open_ledger_raises(log: Log, bookkeeper: BookKeeper) -> None:
+    """The row count that the reader saw last is not returned again."""
     with log.producer("service") as service:
         service.append(b"0")
         head = LogReader(bookkeeper, f"{log.name}@1", b"", AT_THE_END)
@@ -376,7 +377,7 @@ def test_an_open_ledger_that_somebody_deleted_is_missed(log: Log, bookkeeper: Bo
 
 
 @pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 1000])
-def test_stamps_made_together_are_those_made_one_by_one(count: int) -> None:
+def test_stamps_made_in_bulk_equal_stamps_made_singly(count: int) -> None:
     for time_ms, first in ((0, 0), (1_795_000_000_000, 1 << 62), (1, 255)):
         together = list(plain_stamps(time_ms, first, count).each())
         assert together == [plain_stamp(time_ms, first + n, 0) for n in range(count)]

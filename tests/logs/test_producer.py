@@ -1,4 +1,5 @@
-"""Producers and readers without Spark, on real bookies: each row once, each lane in order, whoever dies or comes second."""
+"""Producers and readers without Spark on real bookies: each row once, each lane in order, across deaths and
+takeovers."""
 
 from __future__ import annotations
 
@@ -71,7 +72,7 @@ def values(log: Log) -> list[bytes]:
 # -- producers
 
 
-def test_rows_come_back_in_order_and_each_is_seen_at_its_acknowledgement(log: Log) -> None:
+def test_acknowledged_rows_are_readable_at_once_and_in_order(log: Log) -> None:
     with log.producer("billing-7") as producer, log.reader() as reader:
         assert producer.append(b"a") == RowPosition(1, 0)
         assert [row.value for row in reader.read()] == [b"a"]
@@ -86,7 +87,7 @@ def test_rows_come_back_in_order_and_each_is_seen_at_its_acknowledgement(log: Lo
     assert reader.offset == {"position": 0, "log": reader.offset["log"], "1": 1004}
 
 
-def test_an_append_can_be_awaited(log: Log) -> None:
+def test_append_can_be_awaited(log: Log) -> None:
     async def appended() -> list[RowPosition | None]:
         with log.producer("service") as producer:
             return await asyncio.gather(*(producer.append_async(b"row") for _ in range(10)))
@@ -94,7 +95,7 @@ def test_an_append_can_be_awaited(log: Log) -> None:
     assert asyncio.run(appended()) == [RowPosition(1, n) for n in range(10)]
 
 
-def test_an_append_can_not_be_taken_back_and_a_callback_may_append_and_wait(log: Log) -> None:
+def test_append_cannot_be_cancelled_and_its_callback_may_append_and_wait(log: Log) -> None:
     async def impatient() -> None:
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(asyncio.wrap_future(producer.append_async(b"slow")), 0)
@@ -115,7 +116,7 @@ def test_an_append_can_not_be_taken_back_and_a_callback_may_append_and_wait(log:
     assert values(log) == [b"slow", b"row", b"of a callback"]
 
 
-def test_a_producer_ends_the_earlier_one_of_its_name_and_goes_on_behind_it(log: Log) -> None:
+def test_producer_ends_the_earlier_producer_of_its_name_and_continues_its_lane(log: Log) -> None:
     first = log.producer("billing-7")
     first.append_batch([b"0", b"1"])
     second = log.producer("billing-7")
@@ -131,7 +132,7 @@ def test_a_producer_ends_the_earlier_one_of_its_name_and_goes_on_behind_it(log: 
     assert values(log) == [b"0", b"1", b"2"]
 
 
-def test_producers_of_several_names_wait_for_nobody(log: Log, bookkeeper: BookKeeper) -> None:
+def test_producers_of_different_names_append_to_lanes_of_their_own(log: Log, bookkeeper: BookKeeper) -> None:
     def produced(name: str) -> None:
         with log.producer(name) as producer:
             for number in range(50):
@@ -147,7 +148,7 @@ def test_producers_of_several_names_wait_for_nobody(log: Log, bookkeeper: BookKe
     assert sorted(lane.writers[-1] for lane in index) == [f"service:{name}" for name in names]
 
 
-def test_a_row_that_is_appended_again_under_its_number_is_in_the_log_once(log: Log) -> None:
+def test_row_repeated_under_its_sequence_number_is_in_the_log_once(log: Log) -> None:
     with log.producer("service") as producer:
         assert producer.append(b"five", sequence=5) == RowPosition(1, 0)
         assert producer.append(b"five again", sequence=5) is None
@@ -161,7 +162,7 @@ def test_a_row_that_is_appended_again_under_its_number_is_in_the_log_once(log: L
     assert values(log) == [b"five", b"six", b"7", b"9"]
 
 
-def test_behind_the_largest_number_rows_without_one_are_appended(log: Log) -> None:
+def test_rows_without_sequence_numbers_are_appended_after_the_largest_number(log: Log) -> None:
     with log.producer("service") as producer:
         for number in (1 << 63, (1 << 63) - 1, (1 << 62) + 1, -1):
             with pytest.raises(InvalidArgumentError, match="sequence"):
@@ -173,7 +174,7 @@ def test_behind_the_largest_number_rows_without_one_are_appended(log: Log) -> No
         assert producer.last_sequence == (1 << 62) + 3
 
 
-def test_a_row_is_appended_at_the_position_that_it_expects_or_not_at_all(log: Log) -> None:
+def test_row_is_appended_at_its_expected_position_or_not_at_all(log: Log) -> None:
     with log.producer("service") as producer:
         producer.append(b"0", expect=0)
         with pytest.raises(UnexpectedPositionError, match="was to be row 5, and the next one is 1"):
@@ -198,10 +199,8 @@ with BookKeeper(sys.argv[1]) as bookkeeper:
 """
 
 
-def test_a_service_that_is_killed_and_started_again_has_each_row_in_the_log_once(
-    cluster: LocalCluster, log: Log
-) -> None:
-    """It has no Spark: importing pyspark fails in it."""
+def test_service_killed_and_restarted_has_each_row_in_the_log_once(cluster: LocalCluster, log: Log) -> None:
+    """The service has no Spark: importing pyspark fails in it."""
     told = -1
     for _ in range(2):
         command = [sys.executable, "-c", KILLED, cluster.zookeeper, log.name]
@@ -221,7 +220,7 @@ def test_a_service_that_is_killed_and_started_again_has_each_row_in_the_log_once
 
 
 @pytest.mark.parametrize("compression", list(Compression))
-def test_rows_are_compressed_as_the_log_says(bookkeeper: BookKeeper, compression: Compression) -> None:
+def test_rows_round_trip_under_each_compression(bookkeeper: BookKeeper, compression: Compression) -> None:
     log = create_log(bookkeeper, f"log-{uuid.uuid4().hex[:8]}", options=LogOptions(compression=compression))
     rows = [b"", b"short", b"long " * 5000]
     with log.producer("service") as producer:
@@ -229,7 +228,7 @@ def test_rows_are_compressed_as_the_log_says(bookkeeper: BookKeeper, compression
     assert values(log) == rows
 
 
-def test_what_was_appended_before_the_close_is_there_and_nothing_comes_after_it(log: Log) -> None:
+def test_close_completes_earlier_appends_and_refuses_later_ones(log: Log) -> None:
     producer = log.producer("service")
     futures = [producer.append_async(b"row") for _ in range(100)]
     assert not producer.closed
@@ -241,10 +240,10 @@ def test_what_was_appended_before_the_close_is_there_and_nothing_comes_after_it(
     producer.close()
 
 
-def test_a_forked_child_does_not_wait_for_a_thread_that_it_does_not_have(log: Log) -> None:
+def test_append_in_a_forked_child_raises_instead_of_waiting(log: Log) -> None:
     with log.producer("service") as producer:
         for row in (b"a", b"a", b"a"):
-            # The later ones find an open ledger, as the child does, and look at nothing else.
+            # Later appends find an open ledger, as the child does, and check nothing else.
             producer.append(row)
         child = os.fork()
         if not child:
@@ -259,7 +258,7 @@ def test_a_forked_child_does_not_wait_for_a_thread_that_it_does_not_have(log: Lo
 
 
 @pytest.mark.parametrize("batches", [False, True])
-def test_appends_wait_while_too_many_bytes_are_not_acknowledged(cluster: LocalCluster, log: Log, batches: bool) -> None:
+def test_appends_wait_while_too_many_bytes_are_unacknowledged(cluster: LocalCluster, log: Log, batches: bool) -> None:
     with (
         cluster.bookkeeper(bytes_in_flight_max=1 << 16, sync_bytes=1 << 14) as bookkeeper,
         ThreadPoolExecutor(1) as pool,
@@ -286,7 +285,7 @@ def test_appends_wait_while_too_many_bytes_are_not_acknowledged(cluster: LocalCl
     assert values(log) == [b"first", *([bytes(1024)] * 500)]
 
 
-def test_what_can_not_be_produced_is_refused_before_anything_is_written(bookkeeper: BookKeeper, log: Log) -> None:
+def test_invalid_rows_names_and_options_are_refused_before_any_write(bookkeeper: BookKeeper, log: Log) -> None:
     with log.producer("service") as producer:
         with pytest.raises(EntryTooLargeError):
             producer.append(bytes(VALUE_BYTES_MAX + 1))
@@ -315,7 +314,7 @@ def test_what_can_not_be_produced_is_refused_before_anything_is_written(bookkeep
 # -- readers
 
 
-def test_choices_as_text_are_these_choices(bookkeeper: BookKeeper) -> None:
+def test_options_given_as_text_equal_their_enum_values(bookkeeper: BookKeeper) -> None:
     options = LogOptions(digest_type="hmac", compression="ZSTD")  # type: ignore[arg-type]
     log = create_log(bookkeeper, f"log-{uuid.uuid4().hex[:8]}", options=options)
     assert LogRegistry(bookkeeper.metadata).get(log.name).options == LogOptions(
@@ -326,7 +325,7 @@ def test_choices_as_text_are_these_choices(bookkeeper: BookKeeper) -> None:
     assert values(log) == [b"row"]
 
 
-def test_a_group_goes_on_where_it_was_saved(log: Log) -> None:
+def test_reader_group_continues_from_its_saved_offset(log: Log) -> None:
     with log.producer("service") as producer:
         producer.append_batch([str(n).encode() for n in range(10)])
     with log.reader(group="audit") as reader:
@@ -343,7 +342,7 @@ def test_a_group_goes_on_where_it_was_saved(log: Log) -> None:
         reader.commit()
 
 
-def test_a_log_that_is_deleted_leaves_no_place_of_a_reader(log: Log, bookkeeper: BookKeeper) -> None:
+def test_deleted_log_leaves_no_saved_offset_of_a_reader(log: Log, bookkeeper: BookKeeper) -> None:
     other = create_log(bookkeeper, f"{log.name}2")
     for one in (log, other):
         with one.reader(group="audit") as reader:
@@ -354,10 +353,9 @@ def test_a_log_that_is_deleted_leaves_no_place_of_a_reader(log: Log, bookkeeper:
 
 
 @pytest.mark.parametrize("share", [False, True], ids=["alone", "sharing"])
-def test_a_saved_place_of_a_deleted_log_is_none_in_a_later_one_of_its_name(
-    log: Log, bookkeeper: BookKeeper, share: bool
-) -> None:
-    """A reader of the old log that saves its place after the deletion made all readers of the group fail in the new one."""
+def test_offset_saved_in_a_deleted_log_is_ignored_in_a_later_log(log: Log, bookkeeper: BookKeeper, share: bool) -> None:
+    """A reader of the old log that saved its offset after the deletion made all readers of the group fail in the new
+    log."""
     with log.producer("service") as producer:
         producer.append_batch([b"old 0", b"old 1", b"old 2"])
     with log.reader(group="audit", share=share) as old:
@@ -377,7 +375,7 @@ def test_a_saved_place_of_a_deleted_log_is_none_in_a_later_one_of_its_name(
         assert [row.value for row in reader.read()] == [b"new 2"]
 
 
-def test_a_reader_of_a_deleted_log_saves_no_place_over_that_of_a_later_one(log: Log, bookkeeper: BookKeeper) -> None:
+def test_reader_of_a_deleted_log_overwrites_no_offset_in_a_later_log(log: Log, bookkeeper: BookKeeper) -> None:
     with log.producer("service") as producer:
         producer.append_batch([b"old 0", b"old 1"])
     with log.reader(group="audit") as old:
@@ -395,7 +393,7 @@ def test_a_reader_of_a_deleted_log_saves_no_place_over_that_of_a_later_one(log: 
         assert [row.value for row in reader.read()] == [b"new 1"]
 
 
-def test_a_log_is_pickled_and_what_belongs_to_a_process_says_what_to_pickle(log: Log) -> None:
+def test_log_is_pickled_and_producers_and_readers_refuse_with_a_hint(log: Log) -> None:
     assert pickle.loads(pickle.dumps(log)).name == log.name
     with log.producer("service") as producer, log.reader() as reader:
         for one in (producer, reader):
@@ -404,7 +402,7 @@ def test_a_log_is_pickled_and_what_belongs_to_a_process_says_what_to_pickle(log:
         assert log.name in repr(producer) and log.name in repr(reader)
 
 
-def test_a_reader_goes_to_an_offset_or_a_time(log: Log, bookkeeper: BookKeeper) -> None:
+def test_reader_seeks_to_an_offset_or_a_time_and_refuses_invalid_ones(log: Log, bookkeeper: BookKeeper) -> None:
     with log.producer("one") as one, log.producer("two") as two, log.reader() as reader:
         one.append(b"a")
         reader.read()
@@ -433,7 +431,7 @@ def test_a_reader_goes_to_an_offset_or_a_time(log: Log, bookkeeper: BookKeeper) 
         reader.seek({**seen, "log": seen["log"] - 1})
 
 
-def test_a_reader_follows_the_log_and_lanes_that_are_new(log: Log) -> None:
+def test_reader_follows_the_log_and_its_new_lanes(log: Log) -> None:
     found: list[bytes] = []
     begun = threading.Event()
 
@@ -455,14 +453,14 @@ def test_a_reader_follows_the_log_and_lanes_that_are_new(log: Log) -> None:
             assert [row.value for row in ends.read(timeout=SECONDS)] == [b"after"]
         with log.producer("two") as two:
             two.append(b"of a new lane")
-            # In one read the rows of lane 1 come first.
+            # In a single read the rows of lane 1 come first.
             await_that(lambda: b"of a new lane" in found)
         one.append(b"end")
         thread.join(SECONDS)
     assert not thread.is_alive() and sorted(found)[-3:] == [b"after", b"end", b"of a new lane"]
 
 
-def test_rows_that_were_truncated_are_told(log: Log, bookkeeper: BookKeeper) -> None:
+def test_read_of_truncated_rows_raises_data_loss(log: Log, bookkeeper: BookKeeper) -> None:
     with log.producer("service") as producer:
         producer.append_batch([b"0", b"1", b"2"])
     with log.reader() as late:
@@ -472,7 +470,7 @@ def test_rows_that_were_truncated_are_told(log: Log, bookkeeper: BookKeeper) -> 
             late.read()
 
 
-def test_a_lane_is_read_by_itself(log: Log, bookkeeper: BookKeeper) -> None:
+def test_lane_is_read_by_itself(log: Log, bookkeeper: BookKeeper) -> None:
     for name in ("one", "two"):
         with log.producer(name) as producer:
             producer.append(name.encode())

@@ -1,4 +1,4 @@
-"""A producer over ledgers in memory: answers that are lost, owners that change, and rows that wait."""
+"""A producer over in-memory ledgers: lost answers, changing owners and waiting rows."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ class Cluster:
         self.changed(lambda registry: registry.alter("orders", **options))
 
     def changed(self, change: Callable[[LogRegistry], object]) -> None:
-        """Change the record of the producer's lane, and wait until all who watched it are told."""
+        """Change the record of the producer's lane and wait until its watchers are notified."""
         told = threading.Event()
         self.memory.metadata.watch_record(KIND, "orders@1", told.set)
         change(LogRegistry(self.memory.metadata))
         assert told.wait(SECONDS)
 
     def rows(self) -> list[bytes]:
-        """What a reader sees: the rows that are committed, and those of the ledger that is open."""
+        """Values that a reader sees: committed rows and rows of the open ledger."""
         reader = LogReader(self.memory, "orders@1", b"")
         found = [
             (one.ledger_id, entry)
@@ -69,7 +69,7 @@ class Cluster:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_each_row_is_there_once_whatever_answers_are_lost_and_whoever_takes_over(seed: int) -> None:
+def test_each_row_is_appended_once_despite_lost_answers_and_takeovers(seed: int) -> None:
     random, cluster = Random(seed), Cluster()
     memory = cluster.memory
 
@@ -102,7 +102,7 @@ def test_each_row_is_there_once_whatever_answers_are_lost_and_whoever_takes_over
         one.close(SECONDS)
 
 
-def test_an_error_ends_the_producer_and_all_rows_that_wait() -> None:
+def test_append_error_ends_the_producer() -> None:
     cluster = Cluster()
     one = cluster.producer()
     one.append(b"0")
@@ -119,8 +119,8 @@ def test_an_error_ends_the_producer_and_all_rows_that_wait() -> None:
 
 
 @pytest.mark.parametrize("closes", [True, False])
-def test_a_ledger_is_settled_before_the_next_one_is_opened(closes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However a producer ends, and at each roll: the commits say what a reader of the open ledger saw."""
+def test_ledger_is_settled_before_the_next_ledger_is_opened(closes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At each roll, and however a producer ends: commits cover the rows that a reader saw in the open ledger."""
     monkeypatch.setattr(producer_ledgers, "LEDGER_BYTES_MAX", 60)
     cluster, seen = Cluster(), 0
     for _ in range(3):
@@ -136,8 +136,8 @@ def test_a_ledger_is_settled_before_the_next_one_is_opened(closes: bool, monkeyp
     assert cluster.producer().position == seen
 
 
-def test_a_commit_whose_outcome_is_unknown_ends_the_producer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a second try could take the first one's ledger for its own, and rows would go where no commit says."""
+def test_commit_of_unknown_outcome_ends_the_producer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second try could take the first try's ledger for its own, and rows would go where no commit points."""
     cluster = Cluster()
     one = cluster.producer()
     cluster.memory.lose_answers = 1_000
@@ -152,7 +152,7 @@ def test_a_commit_whose_outcome_is_unknown_ends_the_producer(monkeypatch: pytest
     assert cluster.rows() == [b"c"]
 
 
-def test_a_producer_whose_newest_ledger_was_deleted_by_hand_does_not_give_its_positions_away_again() -> None:
+def test_producer_never_reuses_positions_of_a_ledger_deleted_by_hand() -> None:
     cluster = Cluster()
     cluster.producer().append(b"a")
     ledger = commits_of(cluster)[-1].open_ledger
@@ -165,7 +165,7 @@ def commits_of(cluster: Cluster) -> list[Commit]:
     return [placed.commit for placed in commits(cluster.memory, "orders@1", b"")]
 
 
-def test_a_row_that_was_in_flight_when_another_producer_came_is_in_the_log_or_told_to_have_failed() -> None:
+def test_row_in_flight_at_a_takeover_fails_and_is_not_in_the_log() -> None:
     cluster = Cluster()
     one, positions = cluster.producer(), []
     one.append(b"0")
@@ -176,7 +176,7 @@ def test_a_row_that_was_in_flight_when_another_producer_came_is_in_the_log_or_to
     one.close(SECONDS)
 
 
-def test_rows_that_a_reader_told_of_stay_when_they_are_settled_in_a_ledger_whose_lac_it_does_not_hear() -> None:
+def test_reader_counts_settled_rows_although_the_commit_ledgers_lac_is_unknown() -> None:
     cluster = Cluster()
     first = cluster.producer()
     for number in range(3):
@@ -190,7 +190,7 @@ def test_rows_that_a_reader_told_of_stay_when_they_are_settled_in_a_ledger_whose
     assert reader.newest() == 4
 
 
-def test_rows_are_synced_before_they_are_acknowledged_whatever_the_ledger_type_of_the_log() -> None:
+def test_producer_syncs_rows_before_acknowledgement_even_in_a_vd_journal_log() -> None:
     """No commit follows that could wait for the sync."""
     cluster = Cluster(ledger_type=LedgerType.VD_JOURNAL)
     cluster.producer().append(b"0")
@@ -198,8 +198,8 @@ def test_rows_are_synced_before_they_are_acknowledged_whatever_the_ledger_type_o
     assert cluster.memory.get_ledger_metadata(ledger).ledger_type is LedgerType.PD_JOURNAL
 
 
-def test_a_guaranteed_ledger_takes_rows_until_it_can_be_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It can't be closed while a bookie is missing that nobody replaces; appends would wait for that."""
+def test_guaranteed_ledger_takes_rows_until_it_can_be_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It can't be closed while a missing bookie is not replaced, and appends would wait for that."""
     monkeypatch.setattr(producer_ledgers, "LEDGER_BYTES_MAX", 1)
     monkeypatch.setattr(MemoryLedger, "last_add_fully_replicated", -1, raising=False)
     cluster = Cluster(replication=Replication.GUARANTEED)
@@ -212,8 +212,8 @@ def test_a_guaranteed_ledger_takes_rows_until_it_can_be_closed(monkeypatch: pyte
     assert [commit.rows for commit in commits_of(cluster)] == [0, 3]
 
 
-def test_a_producer_whose_log_is_deleted_has_ended() -> None:
-    """The first append was refused, and the next ones were acknowledged: nobody would ever read their rows."""
+def test_producer_of_a_deleted_log_has_ended() -> None:
+    """The first append was refused, but the next ones were acknowledged and no reader would ever see their rows."""
     cluster = Cluster()
     one = cluster.producer()
     one.append(b"0")
@@ -229,7 +229,7 @@ def test_a_producer_whose_log_is_deleted_has_ended() -> None:
     one.close(SECONDS)
 
 
-def test_a_producer_whose_lane_was_claimed_has_ended_although_the_other_one_died_before_it_fenced() -> None:
+def test_producer_of_a_claimed_lane_ends_even_if_the_claimer_never_fenced() -> None:
     cluster = Cluster()
     one = cluster.producer()
     one.append(b"0")
@@ -244,7 +244,7 @@ def test_a_producer_whose_lane_was_claimed_has_ended_although_the_other_one_died
     assert cluster.rows() == [b"0"]
 
 
-def test_options_that_were_altered_before_the_first_row_hold_for_it() -> None:
+def test_options_altered_before_the_first_row_apply_to_it() -> None:
     cluster = Cluster()
     one = cluster.producer()
     cluster.alter(ack_quorum=3, compression=Compression.ZSTD)
@@ -254,7 +254,7 @@ def test_options_that_were_altered_before_the_first_row_hold_for_it() -> None:
     assert (ledger.ack_quorum, ledger.custom_metadata["bookspark.encoding"]) == (3, b"stamped_zstd")
 
 
-def test_options_that_are_altered_while_a_ledger_is_opened_hold_for_the_next_one(
+def test_options_altered_while_a_ledger_is_opened_apply_to_the_next_ledger(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster, altered = Cluster(), False
@@ -278,15 +278,15 @@ def test_options_that_are_altered_while_a_ledger_is_opened_hold_for_the_next_one
     ]
 
 
-def test_rows_are_compressed_only_for_a_ledger_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A guaranteed ledger that lacks copies stays open after compression was altered, and takes rows as they are."""
+def test_rows_are_compressed_only_in_ledgers_labelled_as_compressed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A guaranteed ledger that lacks copies stays open after compression is altered, and takes rows uncompressed."""
     monkeypatch.setattr(MemoryLedger, "last_add_fully_replicated", -1, raising=False)
     cluster = Cluster(replication=Replication.GUARANTEED)
     one = cluster.producer()
     one.append(b"x")
     cluster.alter(compression=Compression.ZSTD)
     one.append(b"y")
-    # Another change of the record does not make the next ledger less due.
+    # After another change of the record, the next ledger is still due.
     cluster.changed(lambda registry: registry.update("orders@1", lambda record: record.with_dictionary(b"d" * 100)))
     one.append(b"z")
     next_is_made(one)
@@ -300,14 +300,14 @@ def test_rows_are_compressed_only_for_a_ledger_that_says_so(monkeypatch: pytest.
 
 
 def next_is_made(producer: Producer) -> None:
-    """Wait until the next ledger is made beside the appends."""
+    """Wait until the next ledger has been made in the background."""
     made = producer._ledgers._ahead
     if made is not None:
         wait((made,), SECONDS)
 
 
 class Held:
-    """Has ledgers be made only once ``goes_on`` is set."""
+    """Holds ledger creation until ``goes_on`` is set."""
 
     def __init__(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
         self.goes_on, self.failures = threading.Event(), 0
@@ -322,7 +322,7 @@ class Held:
         return self._make(**options)
 
 
-def test_rows_go_on_while_the_next_ledger_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_appends_continue_while_the_next_ledger_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster()
     one = cluster.producer()
     one.append(b"0")
@@ -331,7 +331,7 @@ def test_rows_go_on_while_the_next_ledger_is_made(monkeypatch: pytest.MonkeyPatc
     for number in range(1, 10):
         one.append(b"%d" % number)
     assert len(commits_of(cluster)) == 1
-    # What it becomes now is what the ledger after the next one has.
+    # Options altered now apply to the ledger after the next.
     cluster.alter(ack_quorum=1)
     one.append(b"10")
     held.goes_on.set()
@@ -346,7 +346,7 @@ def test_rows_go_on_while_the_next_ledger_is_made(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("leaves", [False, True])
-def test_a_ledger_that_was_made_and_is_not_needed_is_deleted(leaves: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unneeded_next_ledger_is_deleted(leaves: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster()
     one = cluster.producer()
     one.append(b"0")
@@ -365,7 +365,7 @@ def test_a_ledger_that_was_made_and_is_not_needed_is_deleted(leaves: bool, monke
     await_that(lambda: set(cluster.memory.list_ledgers()) == before)
 
 
-def test_a_next_ledger_that_can_not_be_made_is_made_again_and_only_then_ends_the_producer(
+def test_failed_creation_of_the_next_ledger_is_retried_before_the_producer_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster = Cluster()
@@ -390,11 +390,11 @@ def test_a_next_ledger_that_can_not_be_made_is_made_again_and_only_then_ends_the
 
 
 @pytest.mark.parametrize("collect", [collect_orphans, collect_recent_orphans])
-def test_rows_that_were_taken_over_are_no_orphan_while_bookies_do_not_know_of_the_commit_that_has_them(
+def test_taken_over_rows_are_no_orphans_while_their_commit_is_unknown_to_bookies(
     collect: Callable[..., list[int]],
 ) -> None:
-    """The first commit of a chain's newest ledger was taken for absent until readers heard that it is confirmed. The collection
-    that each new producer begins with deleted the acknowledged rows of the one before."""
+    """The first commit of a chain's newest ledger counted as absent until readers learnt that it was confirmed. The
+    collection at each new producer's start deleted the acknowledged rows of its predecessor."""
     cluster = Cluster()
     before = cluster.producer()
     before.append(b"acknowledged")

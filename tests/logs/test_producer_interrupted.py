@@ -1,4 +1,4 @@
-"""Interrupts of a producer's appends: no row is lost or told twice, and the producer goes on."""
+"""Interrupted appends of a producer: no row is lost or reported twice, and the producer goes on."""
 
 from __future__ import annotations
 
@@ -33,11 +33,10 @@ def log(cluster: LocalCluster) -> Iterator[Log]:
         yield create_log(bookkeeper, f"log-{uuid.uuid4().hex[:8]}")
 
 
-def test_after_an_interrupt_at_any_point_a_repeated_row_is_told_as_done_only_once_it_is_acknowledged(
-    cluster: LocalCluster, log: Log
-) -> None:
-    """Behind the append to the ledger, the producer still took the row before it for its newest one, which was acknowledged. And
-    a row that was taken and not handed to the I/O thread was never sent, if nothing else was: its repetition waited for ever."""
+def test_row_repeated_after_an_interrupt_is_done_only_once_acknowledged(cluster: LocalCluster, log: Log) -> None:
+    """After the append to the ledger, the producer still took the preceding, acknowledged row for its newest row. And
+    a row that was taken but not handed to the I/O thread was never sent unless another row was: its repetition
+    waited for ever."""
 
     def interrupt() -> None:
         raise KeyboardInterrupt
@@ -48,10 +47,11 @@ def test_after_an_interrupt_at_any_point_a_repeated_row_is_told_as_done_only_onc
         handle, appender = producer._ledgers.at.handle, producer._ledgers.at.appender
         assert handle is not None and appender is not None
         awake = handle._context.runtime._awake
-        # What an append calls. (In the append itself this is not as a signal would be: a raise behind a ``try`` is not in it.)
+        # Modules that an append calls. (In the append itself an interrupt would not be like a signal: a raise after a
+        # ``try`` is outside it.)
         for module in (producer_ledgers, ledger_handle, appended_module):
             for point in itertools.count(1):
-                # While nothing wakes it, nobody looks what it has.
+                # Until the driver is woken again, the I/O thread does not look at it.
                 await_that(lambda: handle._driver not in awake)
                 number, before = next(numbers), appender.driver.next_entry_id
                 for bookie in cluster.bookies[:2]:
@@ -83,10 +83,11 @@ APPENDS: dict[str, Callable[[Producer], object]] = {
 
 @pytest.mark.parametrize("append", APPENDS.values(), ids=APPENDS)
 @pytest.mark.parametrize("waits", [False, True], ids=["at once", "after another thread"])
-def test_an_interrupt_at_any_point_leaves_the_turn_to_nobody(
+def test_interrupt_at_any_point_leaves_the_producers_lock_free(
     log: Log, append: Callable[[Producer], object], waits: bool
 ) -> None:
-    """Just after the lock was taken it stayed taken, and other threads were told that an append waits (AddTimeoutError)."""
+    """Just after its acquisition the lock stayed taken, and other threads raised that an append waits
+    (AddTimeoutError)."""
 
     def interrupt() -> None:
         raise KeyboardInterrupt
@@ -126,7 +127,7 @@ def test_an_interrupt_at_any_point_leaves_the_turn_to_nobody(
         assert threads.submit(producer.append, b"row").result(60) is not None
 
 
-def test_a_callback_that_exits_robs_no_row_of_its_outcome(log: Log) -> None:
+def test_callback_that_exits_withholds_no_outcome_of_a_row(log: Log) -> None:
     told: list[object] = []
     with log.producer("service") as producer:
         futures = [producer.append_async(b"%d" % number) for number in range(100)]

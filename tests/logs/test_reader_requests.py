@@ -1,4 +1,4 @@
-"""How often a reader asks for rows of small commits: once a ledger, not once a commit."""
+"""Requests of a reader for rows of small commits: one per ledger, not one per commit."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _Counted(DamagedBookKeeper):
 
 
 def _written(bookkeeper: _Counted, tasks: int, failed: int = 0) -> tuple[list[bytes], list[int]]:
-    """The rows of commits of ten rows by ``tasks`` tasks, and the data ledgers. Each attempt of number ``failed`` left an entry
+    """Rows of commits of ten rows by ``tasks`` tasks, and the data ledgers. Each ``failed``-th attempt left an entry
     that no commit names."""
     registry, address = LogRegistry(bookkeeper.metadata), LogAddress("memory", "small")
     registry.ensure("small", {}, b"")
@@ -64,8 +64,8 @@ def _written(bookkeeper: _Counted, tasks: int, failed: int = 0) -> tuple[list[by
 
 
 @pytest.mark.parametrize("tasks", [1, 2])
-def test_rows_of_small_commits_are_read_in_one_go(tasks: int) -> None:
-    """Each range of each commit was a question to a bookie and its answer."""
+def test_rows_of_small_commits_are_read_with_a_request_per_ledger(tasks: int) -> None:
+    """Each range of each commit cost a request to a bookie."""
     bookkeeper = _Counted()
     rows, ledgers = _written(bookkeeper, tasks)
     with RowReader(cast(BookKeeper, bookkeeper), LogAddress("memory", "small"), "earliest", "") as reader:
@@ -88,7 +88,7 @@ def test_entries_between_commits_are_not_read_as_rows() -> None:
             assert [getattr(item, "value", item) for item in reader.read_with_gaps()] == rows
 
 
-def test_a_limit_within_a_commit_goes_on_there() -> None:
+def test_read_after_a_limit_continues_within_the_commit() -> None:
     bookkeeper = _Counted()
     rows, _ = _written(bookkeeper, 2)
     with RowReader(cast(BookKeeper, bookkeeper), LogAddress("memory", "small"), "earliest", "") as reader:
@@ -99,15 +99,15 @@ def test_a_limit_within_a_commit_goes_on_there() -> None:
         assert [row.value for row in found] == rows
 
 
-def test_a_reader_that_tells_gaps_looks_for_each_ledger_once() -> None:
-    """Each commit cost a question to ZooKeeper."""
+def test_read_with_gaps_looks_up_each_ledger_once() -> None:
+    """Each commit cost a request to ZooKeeper."""
     bookkeeper = _Counted()
     rows, ledgers = _written(bookkeeper, 1)
     with RowReader(cast(BookKeeper, bookkeeper), LogAddress("memory", "small"), "earliest", "") as reader:
         bookkeeper.asked.clear()
         assert [getattr(item, "value", item) for item in reader.read_with_gaps()] == rows
         assert bookkeeper.asked["read", ledgers[0]] == 1
-        # The stand-in's readers look once for each entry, and when they are opened.
+        # The stand-in's readers look the ledger up for each entry and when they are opened.
         assert bookkeeper.asked["metadata", ledgers[0]] - len(rows) < 5
     in_turns = _Counted()
     rows, ledgers = _written(in_turns, 2)

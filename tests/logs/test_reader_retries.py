@@ -1,4 +1,4 @@
-"""A reader whose bookies did not answer for a moment, asked again: it gets each commit, in order."""
+"""A reader whose bookies did not answer for a moment: asked again, it returns each commit in order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOG, COMMITS = "orders", 6
 
 
 class Failing(MemoryBookKeeper):
-    """Too few bookies answer when the ledger number ``fails`` is opened to be read, from now on; only that time."""
+    """Too few bookies answer when ledger number ``fails``, counted from now, is opened for reading; only that time."""
 
     fails = -1
 
@@ -31,7 +31,7 @@ class Failing(MemoryBookKeeper):
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, LogRun]:
-    """A log with a commit ledger for each commit of one row."""
+    """A log of one-row commits, each in a commit ledger of its own."""
     monkeypatch.setattr(committer, "COMMITS_PER_LEDGER_MAX", 1)
     bookkeeper: Any = Failing()
     registry = LogRegistry(bookkeeper.metadata)
@@ -48,7 +48,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, LogRun]:
 
 
 def batches(reader: LogReader) -> list[int]:
-    """Of all commits that follow; asked again after an error."""
+    """Batches of all commits that follow; asked again after an error."""
     found: list[int] = []
     for _ in range(2):
         try:
@@ -59,8 +59,8 @@ def batches(reader: LogReader) -> list[int]:
     return found
 
 
-def test_a_commit_ledger_that_could_not_be_opened_is_tried_again(run: tuple[Any, LogRun]) -> None:
-    """The reader went on with the next ledger of the chain, and told that the rows between were truncated."""
+def test_commit_ledger_that_failed_to_open_is_retried(run: tuple[Any, LogRun]) -> None:
+    """The reader went on with the next ledger of the chain and reported the rows between as truncated."""
     bookkeeper, _ = run
     for fails in range(COMMITS):
         reader = LogReader(bookkeeper, LOG, b"")
@@ -68,7 +68,7 @@ def test_a_commit_ledger_that_could_not_be_opened_is_tried_again(run: tuple[Any,
         assert batches(reader) == list(range(COMMITS)), fails
 
 
-def test_a_reader_whose_chain_was_compacted_looks_for_its_place_again(
+def test_reader_of_a_compacted_chain_locates_its_position_again(
     run: tuple[Any, LogRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bookkeeper, writer = run
@@ -84,7 +84,7 @@ def test_a_reader_whose_chain_was_compacted_looks_for_its_place_again(
         assert batches(another) == list(range(1, COMMITS)), fails
 
 
-def test_no_row_is_passed_over_by_a_feed_that_is_asked_again(run: tuple[Any, LogRun]) -> None:
+def test_feed_passes_over_no_row_when_it_is_asked_again(run: tuple[Any, LogRun]) -> None:
     bookkeeper, _ = run
     end = LogFeed(bookkeeper, LOG, b"", fail_on_data_loss=True).newest()
     for fails in range(2 * COMMITS):

@@ -1,4 +1,4 @@
-"""Readers tell the cluster how far they are, and whoever asks is told how far behind that is."""
+"""Readers publish their progress, and the cluster reports their lag."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def append(log: Log, count: int, service: str = "service") -> None:
 
 
 def only(bookkeeper: BookKeeper, log: Log, where: Callable[[ReaderLag], object] = lambda one: True) -> ReaderLag:
-    """The only reader of the log, once it is as ``where`` says."""
+    """The log's only reader, once ``where`` holds for it."""
 
     def found() -> ReaderLag | None:
         readers = readers_of(bookkeeper, log.name)
@@ -83,7 +83,7 @@ def only(bookkeeper: BookKeeper, log: Log, where: Callable[[ReaderLag], object] 
     return result
 
 
-def test_a_reader_is_seen_and_its_lag_follows_what_it_reads(
+def test_reader_is_listed_and_its_lag_follows_its_reads(
     log: Log, bookkeeper: BookKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keep_steady(monkeypatch)
@@ -104,17 +104,17 @@ def test_a_reader_is_seen_and_its_lag_follows_what_it_reads(
         assert sum(found.lanes.values()) == 12 and found.lag_seconds is not None and found.lag_seconds > 0
         reader.read()
         assert only(bookkeeper, log, lambda one: one.lag_rows == 0).lag_seconds == 0
-        # The end is looked up by who asks: the lag grows without the reader.
+        # Each query looks up the log's end: the lag grows without the reader.
         append(log, 7)
         found = only(bookkeeper, log)
         assert found.lag_rows == 7
         reader.seek({**reader.offset, "1": 2})
         only(bookkeeper, log, lambda one: one.lanes[1] == 2)
-    # A reader that is closed waits for its last telling, but not for long.
+    # A reader that is closed waits for its last report, but not for long.
     only(bookkeeper, log, lambda one: one.state is ReaderState.CLOSED)
 
 
-def test_the_lag_in_seconds_is_the_age_of_the_first_row_that_was_not_read(
+def test_lag_in_seconds_is_the_age_of_the_first_unread_row(
     log: Log, bookkeeper: BookKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with log.producer("service") as producer:
@@ -131,7 +131,7 @@ def test_the_lag_in_seconds_is_the_age_of_the_first_row_that_was_not_read(
         assert list(seconds.values()) == [0]
 
 
-def test_a_reader_that_dies_is_stale_after_a_while_and_its_lag_is_that_of_its_group(
+def test_dead_reader_turns_stale_and_its_lag_becomes_that_of_its_group(
     log: Log, bookkeeper: BookKeeper, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append(log, 10)
@@ -139,18 +139,18 @@ def test_a_reader_that_dies_is_stale_after_a_while_and_its_lag_is_that_of_its_gr
     with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None and process.stdout.readline() == b"read\n"
-            # It is at 7, whatever it saved.
+            # The reader is at 7, whatever it saved.
             heard = only(bookkeeper, log, lambda one: one.lag_rows == 3)
         finally:
             process.send_signal(signal.SIGKILL)
     assert only(bookkeeper, log).state is ReaderState.LIVE
     monkeypatch.setattr(lag, "now_ms", lambda: heard.heard_ms + 2 * STALE_MS)
     found = only(bookkeeper, log)
-    # The next reader of the group goes on where it committed.
+    # The group's next reader continues from the committed offset.
     assert (found.state, found.lag_rows, found.lanes[1]) == (ReaderState.STALE, 6, 4)
 
 
-def test_a_reader_without_a_group_that_ends_leaves_nothing_and_a_short_one_writes_nothing(
+def test_ended_reader_without_a_group_leaves_no_record_and_a_short_reader_writes_none(
     log: Log, bookkeeper: BookKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append(log, 3)
@@ -164,7 +164,7 @@ def test_a_reader_without_a_group_that_ends_leaves_nothing_and_a_short_one_write
     assert records_of(bookkeeper.metadata, log.name) == {}
 
 
-def test_a_reader_that_is_dropped_tells_nothing_more(log: Log, bookkeeper: BookKeeper) -> None:
+def test_garbage_collected_reader_stops_reporting(log: Log, bookkeeper: BookKeeper) -> None:
     reader = log.reader()
     only(bookkeeper, log)
     assert any(thread.name == "bookspark-tell-readers" for thread in threading.enumerate())
@@ -177,12 +177,12 @@ def test_a_reader_that_is_dropped_tells_nothing_more(log: Log, bookkeeper: BookK
     await_that(ended)
 
 
-def test_a_reader_writes_once_a_second_at_most(
+def test_reader_reports_at_most_once_a_second(
     log: Log, bookkeeper: BookKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [1000.0]
     monkeypatch.setattr(registration.time, "monotonic", lambda: clock[0])
-    # Its thread never finds it: the test tells for it.
+    # Its thread never sees the reader: the test reports in its place.
     monkeypatch.setattr(registration._Teller, "add", lambda self, reader: None)
     with log.reader() as reader:
         told = reader._registration
@@ -208,7 +208,7 @@ class _Refusing:
         raise MetadataStoreError("nobody answers")
 
 
-def test_a_reader_whose_process_may_end_tells_at_once(
+def test_reader_reports_at_once_on_demand_and_at_its_close(
     log: Log, bookkeeper: BookKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registration, "TELL_SECONDS", 1000.0)
@@ -229,7 +229,7 @@ def test_a_reader_whose_process_may_end_tells_at_once(
     assert time.monotonic() - began < 200, "it waits for the telling, and no longer"
 
 
-def test_a_reader_that_can_not_tell_reads_on_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_reader_that_cannot_report_reads_on_and_warns_once(caplog: pytest.LogCaptureFixture) -> None:
     refusing: Any = _Refusing()
     told = registration.Registration(refusing, "orders", ReaderKind.SPARK, {"position": 0, "log": 1})
     await_that(lambda: refusing.asked > 1)
@@ -240,7 +240,7 @@ def test_a_reader_that_can_not_tell_reads_on_and_says_so_once(caplog: pytest.Log
     ]
 
 
-def test_a_reader_of_one_lane_is_a_reader_of_that_lane(log: Log, bookkeeper: BookKeeper) -> None:
+def test_reader_of_a_single_lane_counts_only_for_that_lane(log: Log, bookkeeper: BookKeeper) -> None:
     from bookspark.logs import open_log
 
     append(log, 4, "one")
@@ -253,7 +253,7 @@ def test_a_reader_of_one_lane_is_a_reader_of_that_lane(log: Log, bookkeeper: Boo
         assert {one.reader: one.lag_rows for one in readers_of(bookkeeper, f"{log.name}@1")} == {"all": 4}
 
 
-def test_rows_that_were_truncated_are_no_lag(log: Log, bookkeeper: BookKeeper) -> None:
+def test_truncated_rows_are_no_lag(log: Log, bookkeeper: BookKeeper) -> None:
     append(log, 10)
     with log.reader(group="audit"):
         only(bookkeeper, log, lambda one: one.lag_rows == 10)
@@ -261,7 +261,7 @@ def test_rows_that_were_truncated_are_no_lag(log: Log, bookkeeper: BookKeeper) -
         assert only(bookkeeper, log).lag_rows == 4
 
 
-def test_a_log_that_is_deleted_leaves_no_reader_and_a_reader_that_lives_comes_not_back(bookkeeper: BookKeeper) -> None:
+def test_deleted_log_leaves_no_reader_record_and_a_live_reader_adds_none(bookkeeper: BookKeeper) -> None:
     log = create_log(bookkeeper, f"log-{uuid.uuid4().hex[:8]}")
     append(log, 1)
     with log.reader(group="audit") as reader:
@@ -273,7 +273,7 @@ def test_a_log_that_is_deleted_leaves_no_reader_and_a_reader_that_lives_comes_no
         assert records_of(bookkeeper.metadata, log.name) == {}
 
 
-def test_records_that_tell_nothing_more_are_deleted_by_the_next_reader(log: Log, bookkeeper: BookKeeper) -> None:
+def test_outdated_reader_records_are_deleted_by_the_next_reader(log: Log, bookkeeper: BookKeeper) -> None:
     store, record = bookkeeper.metadata, LogRegistry(bookkeeper.metadata).get(log.name)
     old = ReaderRecord(ReaderKind.SPARK, {"position": 0, "log": record.ctime_ms}, 1, 1, "query", "run")
     assert update(store, f"old@{log.name}", lambda found: old) == old
@@ -284,14 +284,14 @@ def test_records_that_tell_nothing_more_are_deleted_by_the_next_reader(log: Log,
         await_that(lambda: f"old@{log.name}" not in records_of(store, log.name))
 
 
-def test_the_wrong_password_shows_nothing(bookkeeper: BookKeeper) -> None:
+def test_readers_of_a_log_are_shown_only_with_its_password(bookkeeper: BookKeeper) -> None:
     log = create_log(bookkeeper, f"log-{uuid.uuid4().hex[:8]}", b"secret")
     with pytest.raises(UnauthorizedAccessError):
         readers_of(bookkeeper, log.name)
     assert readers_of(bookkeeper, log.name, b"secret") == []
 
 
-def test_the_command_prints_them(log: Log, bookkeeper: BookKeeper, bookspark: Run, cluster: LocalCluster) -> None:  # noqa: F811
+def test_readers_command_prints_lag(log: Log, bookkeeper: BookKeeper, bookspark: Run, cluster: LocalCluster) -> None:  # noqa: F811
     append(log, 4)
     outcome = bookspark("log", "readers", log.name, "--zookeeper", cluster.zookeeper, "--json")
     assert (outcome.status, outcome.text.strip()) == (0, "[]")
@@ -336,7 +336,7 @@ def _behind(log: Log, asked: str, **fields: Any) -> tuple[Facts, LogFacts]:
         ({"lag_rows": None, "lag_seconds": None, "problem": "too few"}, "", "an unknown number of rows behind"),
     ],
 )
-def test_why_a_query_is_behind(log: Log, fields: dict[str, Any], kind: str, said: str) -> None:
+def test_why_behind_explains_each_state_of_a_reader(log: Log, fields: dict[str, Any], kind: str, said: str) -> None:
     for asked in ("sums", "id-1"):
         found = why_behind(*_behind(log, asked, **fields), ())
         assert found.kind == kind and said in found.verdict, found
@@ -345,7 +345,7 @@ def test_why_a_query_is_behind(log: Log, fields: dict[str, Any], kind: str, said
     assert of_log.kind == "" and any("spark reader sums" in cause for cause in of_log.causes)
 
 
-def test_a_log_is_found_by_the_name_of_who_reads_it(log: Log, bookkeeper: BookKeeper) -> None:
+def test_gather_log_accepts_the_name_of_a_reader_group(log: Log, bookkeeper: BookKeeper) -> None:
     append(log, 2)
     group = f"group-{os.urandom(4).hex()}"
     with log.reader(group=group):
@@ -355,8 +355,8 @@ def test_a_log_is_found_by_the_name_of_who_reads_it(log: Log, bookkeeper: BookKe
         assert [one.lag_rows for one in found.readers] == [2]
 
 
-def test_why_a_log_is_behind_tells_of_all_its_lanes(log: Log, bookkeeper: BookKeeper) -> None:
-    """It told of lane 0 alone: a log that only services write had no rows and no commit."""
+def test_why_behind_reports_all_lanes_of_a_log(log: Log, bookkeeper: BookKeeper) -> None:
+    """It reported lane 0 alone: a log written only by services had no rows and no commit."""
     append(log, 2)
     with log.producer("other") as other:
         other.append_batch([b"x"] * 3)

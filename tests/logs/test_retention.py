@@ -1,4 +1,4 @@
-"""Rows of a log go by time and by bytes, on real bookies: producers go on, readers are told of a gap, nothing is left behind."""
+"""Retention by time and by bytes on real bookies: producers go on, readers see a gap, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def ledgers(bookkeeper: BookKeeper, log: Log) -> set[int]:
 
 
 def runs(log: Log, count: int, rows: int = 10) -> None:
-    """So many runs of a service, each of which fills a ledger."""
+    """``count`` runs of a service, each of which fills a ledger."""
     for _ in range(count):
         with log.producer("service") as producer:
             producer.append_batch([VALUE] * rows)
 
 
-def test_old_rows_go_while_the_producer_and_a_reader_go_on(
+def test_old_rows_expire_while_the_producer_and_a_reader_continue(
     bookkeeper: BookKeeper, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keep_steady(monkeypatch)
@@ -63,7 +63,7 @@ def test_old_rows_go_while_the_producer_and_a_reader_go_on(
         producer.append(b"young")
         time_ms = [row.time_ms for row in log.reader()][-1]
         before = ledgers(bookkeeper, log)
-        # The three ledgers are older than the row that came last, by the clock that gave their times.
+        # By the clock that stamped them, the rows of the three ledgers have expired then.
         await_that(lambda: time.time_ns() // 1_000_000 > time_ms + 5)
         LogRegistry(bookkeeper.metadata).alter(log.name, retention_ms=1)
         deleted = truncate_expired(bookkeeper, log.name)
@@ -73,13 +73,13 @@ def test_old_rows_go_while_the_producer_and_a_reader_go_on(
         producer.append(b"next")
         assert [row.value for row in live.read(timeout=SECONDS_MAX)] == [b"next"]
         with log.reader() as reader:
-            # The earliest row is the first one that is there.
+            # The earliest row is the first remaining row.
             assert [(row.position, row.value) for row in reader] == [(30, b"young"), (31, b"next")]
             reader.seek({**reader.offset, "1": 0})
             assert reader.read_with_gaps()[0] == Gap(1, 0, 29, GapKind.TRUNCATED)
 
 
-def test_a_reader_that_stood_in_rows_that_went_is_told(bookkeeper: BookKeeper, log: Log) -> None:
+def test_reader_within_expired_rows_raises_data_loss_and_reports_the_gap(bookkeeper: BookKeeper, log: Log) -> None:
     runs(log, 2)
     with log.reader() as reader:
         assert len(reader.read(rows_max=5)) == 5
@@ -92,7 +92,7 @@ def test_a_reader_that_stood_in_rows_that_went_is_told(bookkeeper: BookKeeper, l
         assert gap == Gap(1, 5, 29, GapKind.TRUNCATED) and len(rows) == 10
 
 
-def test_a_producer_removes_rows_of_its_lane_when_it_opens_a_ledger(
+def test_producer_expires_rows_of_its_lane_when_it_opens_a_ledger(
     bookkeeper: BookKeeper, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledgers_of_producers, "LEDGER_BYTES_MAX", 1)
@@ -102,7 +102,7 @@ def test_a_producer_removes_rows_of_its_lane_when_it_opens_a_ledger(
     with log.producer("service") as producer:
         for _ in range(30):
             producer.append(VALUE)
-        # A row has 27 bytes with its stamp; the newest 200 stay, and the ledger that is open.
+        # A row has 27 bytes with its stamp; the newest 200 bytes and the open ledger stay.
         await_that(lambda: producer.append(VALUE) and registry.get(f"{log.name}@1").first_position > 10)
     record = registry.get(f"{log.name}@1")
     with log.reader() as reader:
@@ -111,7 +111,7 @@ def test_a_producer_removes_rows_of_its_lane_when_it_opens_a_ledger(
     assert len(ledgers(bookkeeper, log)) < producer.position
 
 
-def test_a_lane_that_ended_loses_its_rows_and_costs_no_reader_anything(bookkeeper: BookKeeper, log: Log) -> None:
+def test_ended_lane_loses_expired_rows_and_keeps_its_last_sequence(bookkeeper: BookKeeper, log: Log) -> None:
     runs(log, 2)
     end_lane(bookkeeper, f"{log.name}@1")
     LogRegistry(bookkeeper.metadata).alter(log.name, retention_bytes=1)
@@ -122,7 +122,7 @@ def test_a_lane_that_ended_loses_its_rows_and_costs_no_reader_anything(bookkeepe
         assert (producer.lane, producer.last_sequence) == (2, 19)
 
 
-def test_a_password_is_asked_for_and_wrong_values_are_refused(bookkeeper: BookKeeper) -> None:
+def test_retention_requires_the_password_and_refuses_invalid_values(bookkeeper: BookKeeper) -> None:
     log = create_log(bookkeeper, "secret", b"xyz", retention_ms=5, retention_bytes=7)
     registry = LogRegistry(bookkeeper.metadata)
     assert registry.retention(registry.get("secret")) == Retention(registry.get(log.name).ctime_ms, 5, 7)
@@ -134,7 +134,7 @@ def test_a_password_is_asked_for_and_wrong_values_are_refused(bookkeeper: BookKe
     assert "secret" not in bookkeeper.metadata.list_records(RETENTION)
 
 
-def test_the_commands(
+def test_log_commands_set_apply_and_clear_retention(
     cluster: LocalCluster,
     bookkeeper: BookKeeper,
     bookspark: Run,  # noqa: F811

@@ -1,5 +1,5 @@
-"""A reader goes to a time: where a look at each row finds it, however the log grows meanwhile, and with few requests once the log
-is known."""
+"""Seeking a reader to a time: it matches a scan of all rows while the log grows, and needs few requests in a known
+log."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def log(bookkeeper: BookKeeper) -> Log:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """What clocks of producers show, in ms."""
+    """Time in ms that the producers' clocks show."""
     shown = [BEGUN_MS]
     for module in ("producer", "producer_ledgers"):
         monkeypatch.setattr(f"bookspark.logs.{module}.time_ns", lambda: shown[0] * 1_000_000)
@@ -59,13 +59,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def go_to(reader: RowReader, time_ms: int) -> dict[int, int]:
-    """Where the reader is then, in each lane, those that have ended too."""
+    """Seek to the time; return the reader's row in each lane, ended lanes included."""
     reader.seek_to_time(datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=time_ms))
     return reader._feed.all_rows(reader.offset)
 
 
 def times_of(log: Log) -> dict[int, list[int]]:
-    """The times of all rows that are there, for each lane."""
+    """Times of all present rows, by lane."""
     found: dict[int, list[int]] = defaultdict(list)
     with log.reader() as reader:
         for row in reader:
@@ -75,7 +75,7 @@ def times_of(log: Log) -> dict[int, list[int]]:
 
 @contextmanager
 def requests_counted() -> Iterator[Counter[str]]:
-    """What readers ask for meanwhile."""
+    """Count the requests of readers meanwhile."""
     counts: Counter[str] = Counter()
     with pytest.MonkeyPatch.context() as patched:
 
@@ -83,8 +83,8 @@ def requests_counted() -> Iterator[Counter[str]]:
             original = getattr(owner, name)
 
             def counted(self: object, *arguments: Any) -> Any:
-                # Beside the reader, a thread tells the cluster where it is, as often as time passes. The records of no lanes are
-                # no question.
+                # Not counted: a background thread that publishes the reader's position from time to time, and
+                # requests for the records of no lanes.
                 if threading.current_thread().name != "bookspark-tell-readers":
                     counts[what] += what != "records" or (arguments[0] == KIND and bool(arguments[1]))
                 return original(self, *arguments)
@@ -100,11 +100,10 @@ def requests_counted() -> Iterator[Counter[str]]:
 
 
 @pytest.mark.parametrize("seed", seeds(1))
-def test_it_is_where_a_look_at_each_row_finds_it(
+def test_seek_to_time_matches_a_scan_of_all_rows(
     bookkeeper: BookKeeper, log: Log, clock: list[int], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Over lanes of producers that are taken over, lanes that end, ledgers that are settled, rows that are truncated, and clocks
-    that jump."""
+    """With taken-over producers, ended lanes, settled ledgers, truncated rows and jumping clocks."""
     random = Random(seed)
     monkeypatch.setattr(producer_ledgers, "LEDGER_MS_MAX", 20_000)
     monkeypatch.setattr(commit_times, "_POINTS_MAX", [5, 50, 1 << 16][seed % 3])
@@ -148,10 +147,10 @@ def test_it_is_where_a_look_at_each_row_finds_it(
 
 
 @pytest.mark.parametrize("settled", [False, True], ids=["open", "settled"])
-def test_a_time_in_a_log_that_is_known_costs_its_record_and_a_read(
+def test_seek_in_a_known_log_costs_its_record_and_a_read(
     log: Log, clock: list[int], settled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each search opened ledgers, asked how many rows there are and read the newest commit anew."""
+    """Each search opened ledgers, requested the row count and read the newest commit again."""
     random, times = Random(3), list[int]()
     monkeypatch.setattr(producer_ledgers, "LEDGER_MS_MAX", 1 << 50)
     with log.producer("service") as producer:
@@ -172,15 +171,13 @@ def test_a_time_in_a_log_that_is_known_costs_its_record_and_a_read(
                     assert go_to(reader, time_ms)[1] == bisect_left(times, time_ms)
                 for _ in range(30):
                     go_to(reader, random.choice(times))
-    # The records of all lanes are one question.
+    # The records of all lanes are one request.
     assert counts["records"] <= 60 and counts["ledgers"] == counts["looks"] == 0
     assert counts["reads"] <= 60
 
 
-def test_a_time_in_a_lane_that_ended_costs_the_records_and_a_read(
-    bookkeeper: BookKeeper, log: Log, clock: list[int]
-) -> None:
-    """Each search made a reader of the lane."""
+def test_seek_in_an_ended_lane_costs_the_records_and_a_read(bookkeeper: BookKeeper, log: Log, clock: list[int]) -> None:
+    """Each search made a new reader of the lane."""
     for name in "ab":
         with log.producer(name) as producer:
             for _ in range(500):
@@ -201,7 +198,7 @@ def test_a_time_in_a_lane_that_ended_costs_the_records_and_a_read(
         assert go_to(reader, times[100])[2] == 200 and go_to(reader, times[300])[2] == bisect_left(times, times[300])
 
 
-def test_a_time_in_a_lane_that_ended_is_not_looked_for_in_a_log_that_was_made_anew(
+def test_seek_in_an_ended_lane_raises_after_the_log_is_created_again(
     bookkeeper: BookKeeper, log: Log, clock: list[int]
 ) -> None:
     def ended_lane() -> None:
@@ -220,10 +217,11 @@ def test_a_time_in_a_lane_that_ended_is_not_looked_for_in_a_log_that_was_made_an
 
 
 @pytest.mark.parametrize("rolled", [False, True])
-def test_a_new_reader_finds_a_time_in_an_open_ledger_with_one_look_at_it(
+def test_new_reader_locates_a_time_in_an_open_ledger_with_a_single_look(
     log: Log, clock: list[int], rolled: bool
 ) -> None:
-    """It asked the bookies of the commit ledger, and those of the open one three times, and read the last row twice."""
+    """It asked the bookies of the commit ledger, asked those of the open ledger three times, and read the last row
+    twice."""
     with log.producer("service") as producer:
         for number in range(200):
             clock[0] += 10
@@ -237,7 +235,7 @@ def test_a_new_reader_finds_a_time_in_an_open_ledger_with_one_look_at_it(
             assert counts["looks"] == 1 and counts["reads"] <= (5 if rolled else 3), counts
 
 
-def test_a_time_behind_all_that_is_known_is_looked_for_among_the_newest_rows(log: Log, clock: list[int]) -> None:
+def test_seek_past_all_known_rows_searches_the_newest_rows(log: Log, clock: list[int]) -> None:
     with log.producer("service") as producer, log.reader() as reader:
         for number in range(20):
             clock[0] += 1000

@@ -1,6 +1,5 @@
-"""Readers of one group that share its lanes: no row is left out, and one comes twice only where a reader ended before it saved.
-
-Stories over ledgers in memory, each reader with a session of its own; and readers that are killed, on real bookies."""
+"""Readers that share their group's lanes: no row is missing, and rows repeat only where a reader ended before it
+saved."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ Row = tuple[int, int]
 
 
 class Member:
-    """A reader with a session of its own, and what it has read and not saved."""
+    """A reader with a session of its own, and the rows that it has read but not saved."""
 
     def __init__(self, story: Story, start: str = "earliest") -> None:
         self.client: Any = MemoryBookKeeper(story.memory.metadata.another(), story.memory.entries)
@@ -104,7 +103,7 @@ class Story:
             self.has_gone(member)
 
     def lose_session(self) -> None:
-        """It lives on, and the others may have its lanes before it hears of that."""
+        """The reader lives on, and others may take its lanes before it notices."""
         for member in self.chosen():
             world, store = self.memory.metadata._world, member.client.metadata
             with world.lock:
@@ -113,7 +112,7 @@ class Story:
             self.may_come_again.update(member.unsaved)
 
     def end(self) -> None:
-        """A lane ends, and a service that goes on has a new one."""
+        """End a lane; a service that goes on gets a new lane."""
         if self.producers:
             producer = self.producers.pop(self.random.choice(sorted(self.producers)))
             producer.close()
@@ -149,8 +148,8 @@ class Story:
         return {**rows_before(offset), **rows}
 
     def settle(self) -> None:
-        """All that is left is read and saved, and the lanes are shared out evenly. The store tells readers of lanes and of each
-        other a moment later."""
+        """Read and save all remaining rows until the lanes are shared out evenly. The store reports lanes and readers
+        to each other a moment later."""
         self.join()
 
         def has_settled() -> bool:
@@ -175,21 +174,21 @@ class Story:
 
 @pytest.fixture
 def looking(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader looks each time that it reads."""
+    """Readers look for lanes at each read."""
     monkeypatch.setattr(row_reader, "LOOK_SECONDS", 0.0)
 
 
 @pytest.mark.usefixtures("looking")
 @pytest.mark.parametrize("seed", SEEDS)
-def test_no_row_is_left_out_and_none_comes_twice_without_a_cause(seed: int) -> None:
+def test_no_row_is_missing_or_repeated_without_a_cause(seed: int) -> None:
     story = Story(seed)
     story.run()
     story.settle()
 
 
 @pytest.mark.usefixtures("looking")
-def test_the_group_begins_where_its_first_reader_began() -> None:
-    """The second one begins at the end of the log as well, but has the lanes from where the first one was."""
+def test_group_begins_where_its_first_reader_began() -> None:
+    """The second reader begins at the end of the log as well, but takes over lanes from the first reader's start."""
     story = Story(0)
     story.append()
     [producer] = story.producers.values()
@@ -205,8 +204,8 @@ def test_the_group_begins_where_its_first_reader_began() -> None:
 
 
 @pytest.mark.usefixtures("looking")
-def test_a_reader_that_lost_its_lane_sets_nobody_back() -> None:
-    """It has not heard of it, and saves a place that is before that of the reader that has the lane now."""
+def test_reader_that_lost_its_lane_does_not_rewind_the_groups_offset() -> None:
+    """Unaware of the loss, it saves an offset before that of the lane's new reader."""
     story = Story(0)
     story.append()
     story.join()
@@ -223,7 +222,7 @@ def test_a_reader_that_lost_its_lane_sets_nobody_back() -> None:
 
 
 @pytest.mark.usefixtures("looking")
-def test_a_reader_that_was_dropped_leaves_its_lanes() -> None:
+def test_garbage_collected_reader_releases_its_lanes() -> None:
     story = Story(0)
     story.append()
     for _ in range(2):
@@ -233,7 +232,7 @@ def test_a_reader_that_was_dropped_leaves_its_lanes() -> None:
     del dropped.reader
 
     def read() -> list[LogRow]:
-        # What was raised and caught on the way may keep it until the collector comes.
+        # Exceptions raised and caught on the way may keep the reader alive until the collector runs.
         gc.collect()
         return left.reader.read()
 
@@ -242,7 +241,7 @@ def test_a_reader_that_was_dropped_leaves_its_lanes() -> None:
     left.reader.close()
 
 
-def test_without_a_group_nothing_is_shared() -> None:
+def test_sharing_without_a_group_is_refused() -> None:
     log = Log(Cluster().memory, LogAddress("memory", LOG))
     with pytest.raises(ConfigurationError, match="give its name"):
         log.reader(share=True)
@@ -266,7 +265,7 @@ with BookKeeper(sys.argv[1], metadata_session_timeout_seconds=20) as bookkeeper:
 
 
 class ReaderProcess:
-    """A process that reads as one of the group, and what it told of that."""
+    """A process that reads as a member of the group, and its reports."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         arguments = [sys.executable, "-c", _READS, cluster.zookeeper, LOG]
@@ -296,7 +295,7 @@ class ReaderProcess:
 
 
 @pytest.mark.acceptance
-def test_processes_share_the_lanes_and_one_that_is_killed_leaves_them_to_the_other(
+def test_killed_reader_process_leaves_its_lanes_to_the_other_process(
     new_chroot: Callable[[], str],
 ) -> None:
     with LocalCluster(bookies=3, zookeeper=new_chroot()) as cluster, cluster.bookkeeper() as bookkeeper:

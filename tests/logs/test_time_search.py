@@ -1,4 +1,4 @@
-"""A time among times that go up is found where a look at each finds it, with few reads, however uneven they are."""
+"""Search for a time among ascending times: it matches a scan and needs few reads, however uneven the times are."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def times_of(kind: str, count: int, random: Random) -> list[int]:
 
 @pytest.mark.parametrize("kind", [EVEN, STEPS, BURSTS, GROWING])
 @pytest.mark.parametrize("stretch", [1, 8, 32])
-def test_it_is_found_as_by_a_scan_with_few_reads(kind: str, stretch: int) -> None:
+def test_search_matches_a_scan_and_needs_few_reads(kind: str, stretch: int) -> None:
     random = Random(f"{kind}{stretch}")
     reads = 0
 
@@ -61,7 +61,7 @@ def test_it_is_found_as_by_a_scan_with_few_reads(kind: str, stretch: int) -> Non
                 assert first_at(time_ms, low, right, read, stretch, None, times[right]) == right
 
 
-def test_even_times_are_found_with_reads_that_hardly_grow() -> None:
+def test_search_among_even_times_needs_under_seven_reads_on_average() -> None:
     random = Random(7)
     times, reads = times_of(EVEN, 100_000, random), 0
 
@@ -73,5 +73,5 @@ def test_even_times_are_found_with_reads_that_hardly_grow() -> None:
     for _ in range(200):
         time_ms = random.randrange(times[0], times[-1])
         assert first_at(time_ms, 0, len(times), read, 8) == bisect_left(times, time_ms)
-    # Halving alone takes 14 each.
+    # Bisection alone takes 14 reads each.
     assert reads < 200 * 7

@@ -1,4 +1,4 @@
-"""What several tests of audits and snapshots use."""
+"""Helpers for tests of audits and snapshots."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bookspark.spark import audit, snapshots
 
 
 def bad(findings: Sequence[audit.Finding]) -> dict[str, list[dict[str, Any]]]:
-    """By audit, the rows of what should not be."""
+    """Rows of failed findings, by audit."""
     return {f.name: [dict(zip(f.columns, row, strict=True)) for row in f.rows] for f in findings if f.good is False}
 
 
@@ -20,7 +20,7 @@ def only(rows: Sequence[dict[str, Any]], *columns: str) -> list[tuple[Any, ...]]
 
 
 def write_label(rows: DataFrame, path: str, snapshot: str, oldest: str) -> None:
-    """Write what makes a snapshot count, with ``rows`` for content."""
+    """Write the label that makes a snapshot count, with ``rows`` as content."""
     label = f'{{"snapshot": "{snapshot}", "oldest": "{oldest}"}}'
     writer = rows.write.format("delta").mode("overwrite").option("userMetadata", label)
     writer.save(snapshots.location(path, snapshots.LAST))

@@ -1,9 +1,9 @@
-"""Spark checkpoints in every state against logs in every state: each ends exactly once, or in a refusal that names the remedy.
+"""Spark checkpoints in every state against logs in every state: each case ends exactly once or in a refusal that
+names the remedy.
 
-A case is a query that wrote ``BATCHES`` micro-batches, then something befell its checkpoint (or its options, or its source), then
-something befell its log, then new rows came in, and the query is started again. An ``Engine`` runs it: real Spark, or a stand-in
-that keeps a checkpoint with the same files and drives the real sink.
-"""
+A case is a query that wrote ``BATCHES`` micro-batches, a change of its checkpoint (or its options, or its source), a
+change of its log, new rows, and a restart of the query. An ``Engine`` runs it: real Spark, or a stand-in that keeps a
+checkpoint with the same files and drives the real sink."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Query:
 
 class Engine(Protocol):
     def run(self, query: Query) -> str | None:
-        """Start the query, which takes in what there is. The error's text if it failed."""
+        """Run the query over the available rows. Return the error's text if it failed."""
 
     def rows(self, log: str) -> list[str]: ...
 
@@ -67,7 +67,7 @@ def numbers(folder: Path) -> list[int]:
 
 
 def forget(checkpoint: Path, batches: int, *kinds: str) -> None:
-    """What of the last batches lies in these folders is gone, as in an older copy."""
+    """Delete the files of the last batches in these folders, as in an older copy."""
     for folder in [part for kind in kinds for part in checkpoint.glob(kind)]:
         for number in [number for number in numbers(folder) if number >= BATCHES - batches]:
             (folder / str(number)).unlink()
@@ -79,7 +79,7 @@ def set_back(batches: int) -> Callable[[Engine, Query], None]:
 
 
 def restored_copy(engine: Engine, query: Query) -> None:
-    """A copy that is three batches old, in another place."""
+    """Restore a copy that is three batches old, from another folder."""
     forget(query.checkpoint, 3, "offsets", "commits", "sources/*")
     elsewhere = query.folder / "elsewhere"
     elsewhere.mkdir()
@@ -117,6 +117,8 @@ REFUSED_FOR = {
 }
 
 Checkpoint = Callable[[Engine, Query], None]
+# By state: the change, the reason of the refusal, and the reason if the log was created again; None: each row is
+# there once.
 CHECKPOINTS: dict[str, tuple[Checkpoint, str | None, str | None]] = {
     "set back by 0": (set_back(0), None, None),
     "set back by 1": (set_back(1), "set back", None),
@@ -129,7 +131,6 @@ CHECKPOINTS: dict[str, tuple[Checkpoint, str | None, str | None]] = {
     "its own, with its source renamed": (renamed_source, "renamed", "renamed"),
     "its own, killed between the log's commit and Spark's": (killed_before_sparks_commit, None, None),
 }
-"""State → what befalls it, why the query is refused, and why it is if the log was made anew; None: each row is there once."""
 
 
 # -- what befalls a log
@@ -154,7 +155,7 @@ def lines_of(batch: int) -> list[str]:
 
 
 def written(engine: Engine, folder: Path, log: str) -> Query:
-    """A query that has written its batches, one of each file."""
+    """A query that has written its batches, one per file."""
     (folder / "input").mkdir(parents=True)
     query = Query(folder, log, one_file_a_batch=True)
     for batch in range(BATCHES):
@@ -167,7 +168,7 @@ def written(engine: Engine, folder: Path, log: str) -> Query:
 
 
 def play(engine: Engine, folder: Path, checkpoint: str, log_state: str) -> str:
-    """Play a case, and check it. Returns how it ended."""
+    """Play and check a case; return its outcome."""
     name = re.sub(r"[^a-z0-9]+", "-", f"{checkpoint} {log_state}")
     query = written(engine, folder, name)
     befalls, refused_for, refused_anew = CHECKPOINTS[checkpoint]

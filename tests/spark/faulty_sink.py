@@ -1,8 +1,8 @@
-"""The sink with blows from inside: a task that fails or hangs after its writes, a driver killed around the commit entry.
+"""The sink with injected faults ("blows"): a task that fails or hangs after its writes, a driver killed around the
+commit entry.
 
-A blow is a file in the folder that ``BLOWS`` names in the environment; whoever takes it away deals it, so it is dealt once.
-Spark's workers have to be able to import this module.
-"""
+A blow is a file in the folder that the environment variable ``BLOWS`` names. The process that removes the file deals
+the blow, so it is dealt once. Spark's workers must be able to import this module."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from tests.awaiting import time_passes
 BLOWS = "BOOKSPARK_TEST_BLOWS"
 DRIVER = "driver.pid"
 FAILING_TASK, SLOW_TASK, BEFORE_COMMIT, AFTER_COMMIT = "failing-task", "slow-task", "before-commit", "after-commit"
+# A slow task leaves this file if Spark did not end it: it made no speculative copy, or the copy did not finish.
 NEVER_COPIED = "never-copied"
-"""A file that a slow task leaves which Spark did not end: it made no speculative copy, or that one did not finish."""
 _SLOW_SECONDS_MAX = 300.0
 
 
 def take(blow: str) -> bool:
-    """Whether the blow was to be dealt; it is this caller's then."""
+    """Whether the blow was pending; the caller has to deal it then."""
     try:
         (Path(os.environ[BLOWS]) / blow).unlink()
     except FileNotFoundError:
@@ -75,6 +75,6 @@ class _FaultyWriter(LogStreamWriter):
 
 
 def _kill_the_driver() -> None:
-    """The JVM, then this worker of it."""
+    """Kill the JVM, then this worker of it."""
     os.kill(int((Path(os.environ[BLOWS]) / DRIVER).read_text()), signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -1,9 +1,9 @@
-"""One small Spark for all tests of a process that need one of ``local[2]``, and a cluster for tests of the data source.
+"""A small ``local[2]`` Spark shared by all tests of a process, and a cluster for tests of the data source.
 
-A process has one Spark at a time, and its start takes as long as a dozen small tests. A module leaves it as it found it. One that
-needs another Spark (``one_spark.other``) puts it aside; it is started again for the next module. So there is one ``one_spark``, a
-plugin's, for the tests of all folders. Spark is imported with the first session: most tests need none.
-"""
+A process has one Spark at a time, and its start takes as long as a dozen small tests. A module leaves it as it was. A
+module that needs another Spark (``one_spark.other``) stops this one; it is started again for the next module. So a
+plugin provides a single ``one_spark`` for the tests of all folders. Spark is imported with the first session: most
+tests need none."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 class OneSpark:
-    """The Spark that this process has."""
+    """The Spark of this process."""
 
     def __init__(self) -> None:
         self._spark: SparkSession | None = None
         self._is_local = False
 
     def local(self) -> SparkSession:
-        """``local[2]`` with Delta, started if it does not run."""
+        """``local[2]`` with Delta, started if it is not running."""
         if self._is_local and self._spark is not None and self._runs():
             return self._spark
         from bookspark.spark.short_jobs import QUICK_JVM, SMALL_TABLES
@@ -75,8 +75,8 @@ def one_spark() -> Iterator[OneSpark]:
 
 @pytest.fixture(scope="module")
 def spark(one_spark: OneSpark, request: pytest.FixtureRequest) -> Iterator[SparkSession]:
-    """``local[2]`` with Delta. No query may run on when the module ends."""
-    marked = "pytest.mark.spark" in request.path.read_text("utf-8")  # as ``tests.scheduling`` knows the module
+    """``local[2]`` with Delta. No query may still run when the module ends."""
+    marked = "pytest.mark.spark" in request.path.read_text("utf-8")  # as ``tests.scheduling`` recognises such a module
     assert marked, "mark what starts Spark, or its Spark is one more than the cores are for"
     spark = one_spark.local()
     yield spark

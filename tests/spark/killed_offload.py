@@ -1,6 +1,7 @@
-"""An offload to be killed: ``python -m tests.spark.killed_offload ZOOKEEPER LOG TABLE MOMENT``. At MOMENT it ends by ``kill -9``
-with its Spark, whatever a run before it did already. No job of Spark's runs at any MOMENT.
-"""
+"""An offload to be killed: ``python -m tests.spark.killed_offload ZOOKEEPER LOG TABLE MOMENT``.
+
+At MOMENT it ends itself and its Spark by ``kill -9``, whatever an earlier run has done. No Spark job runs at any
+MOMENT."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from bookspark.spark.offload.offloading import _Run, offload
 from bookspark.spark.session import session
 from bookspark.spark.short_jobs import QUICK_JVM, SMALL_TABLES
 
+# The transaction is in the record; its rows are in the table; the record says so; the first ledger is deleted.
 BEGUN, WRITTEN, DONE, DELETED = "begun", "written", "done", "deleted"
-"""The transaction is in the record; its rows are in the table; the record says so; the first of the ledgers is deleted."""
 
 
 def main(zookeeper: str, log: str, table: str, moment: str) -> None:

@@ -1,8 +1,8 @@
-"""A driver to be killed: ``python -m tests.spark.killed_query FOLDER ZOOKEEPER LOG MASTER``, from ``FOLDER/input`` into LOG.
+"""A driver to be killed: ``python -m tests.spark.killed_query FOLDER ZOOKEEPER LOG MASTER``, from ``FOLDER/input``
+into LOG.
 
-It prints the pid of its JVM, then the id of each micro-batch that is done, a line each. Once there is a file ``FOLDER/finish``
-it takes in what is left, and ends.
-"""
+It prints the pid of its JVM, then the id of each finished micro-batch, one a line. Once the file ``FOLDER/finish``
+exists, it processes the remaining input and ends."""
 
 from __future__ import annotations
 

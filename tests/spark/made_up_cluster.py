@@ -1,4 +1,4 @@
-"""System tables as a test tells them, for audit queries."""
+"""System tables made up by tests, for audit queries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ A, B, C, D = "a", "b", "c", "d"
 
 
 class Cluster:
-    """Rows of system tables, as a test tells them."""
+    """Rows of system tables."""
 
     def __init__(self) -> None:
         self.rows: dict[str, list[dict[str, Any]]] = {name: [] for name in TABLES}
@@ -24,7 +24,8 @@ class Cluster:
             self.rows["bookies"].append({"bookie_id": bookie, "state": "writable", "host": bookie, "rack": ""})
 
     def ledger(self, ledger_id: int, last: int, ensembles: dict[int, list[str]], **values: Any) -> None:
-        """A ledger whose fragments start where ``ensembles`` says; closed at ``last`` unless ``values`` say OPEN."""
+        """Add a ledger whose fragments start at the keys of ``ensembles``; closed at ``last`` unless ``values`` set
+        another state."""
         first_ensemble = next(iter(ensembles.values()), [A, B, C])
         closed = values.setdefault("state", "CLOSED") == "CLOSED"
         defaults = {"write_quorum": len(first_ensemble), "ack_quorum": 2, "metadata_version": 1}
@@ -85,7 +86,8 @@ class Cluster:
         )
 
     def tables(self, spark: SparkSession, *always: str) -> dict[str, DataFrame]:
-        """Tables that have no rows are there only if ``always`` names them: to audits they are empty, which Spark knows then."""
+        """The tables with rows, and those named by ``always``. Audits take missing tables as empty, so that Spark
+        knows they are."""
         tables = {}
         for name, table in TABLES.items():
             rows = [tuple(row.get(column) for column in table.schema.names) for row in self.rows[name]]

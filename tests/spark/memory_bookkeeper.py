@@ -1,4 +1,5 @@
-"""A client without bookies, for tests of the log code: ledgers are lists, metadata is MemoryStore, faults are told in advance."""
+"""A client without bookies, for tests of the log code: ledgers are lists, metadata is a MemoryStore, faults are set
+in advance."""
 
 from __future__ import annotations
 
@@ -21,22 +22,22 @@ from bookspark.store.wire.entry_batch import Entry
 
 
 class MemoryBookKeeper:
-    """Several of them over one ``store`` and ``entries`` are several clients of one cluster."""
+    """Several instances over one ``store`` and ``entries`` are several clients of a cluster."""
 
     def __init__(self, store: MemoryStore | None = None, entries: dict[int, list[bytes]] | None = None) -> None:
         self.metadata = store or MemoryStore()
         self.entries = entries if entries is not None else {}
+        # Functions to call, one before each of the next appends, in order.
         self.before_append: list[Callable[[int], None]] = []
-        """Functions to call, one before each of the next appends, in order."""
+        # The number of next appends to keep but answer with a timeout.
         self.lose_answers = 0
-        """The number of appends still to be kept but answered with a timeout."""
+        # The last synced entry of each ledger.
         self.synced: dict[int, int] = {}
-        """Up to which entry each ledger was synced."""
         self.fail_syncs = 0
+        # Ledgers whose answering bookies do not know the newest LAC.
         self.untold: set[int] = set()
-        """Ledgers of which the bookies that answer do not know the newest LAC."""
+        # True: a bookie is down, and no other bookie can take over its copies of guaranteed ledgers.
         self.hang_closes = False
-        """True: a bookie is down, and no other one can take over its copies of guaranteed ledgers."""
 
     def other(self) -> MemoryBookKeeper:
         """Another client of the same cluster."""
@@ -45,7 +46,7 @@ class MemoryBookKeeper:
         return other
 
     def open_ledgers(self) -> list[int]:
-        """Those that are not closed."""
+        """Ledgers that are not closed."""
         return [one for one in self.list_ledgers() if not self.get_ledger_metadata(one).closed]
 
     def create_ledger(self, **options: Any) -> MemoryLedger:
@@ -121,7 +122,7 @@ class MemoryLedger:
         return self.last_add_confirmed
 
     def append_async(self, payload: bytes) -> AppendFuture:
-        """The handle ends with the first answer that is lost."""
+        """The handle ends with the first lost answer."""
         if self._acknowledged.error is not None:
             raise self._acknowledged.error
         try:
@@ -178,7 +179,7 @@ class MemoryLedger:
 
 
 class MemoryAppender:
-    """A ``SoleAppender`` of such a ledger."""
+    """A ``SoleAppender`` of a ``MemoryLedger``."""
 
     def __init__(self, ledger: MemoryLedger, acknowledged: Watermark) -> None:
         self._ledger, self.acknowledged, self.driver = ledger, acknowledged, self
@@ -212,7 +213,7 @@ class MemoryReader:
 
     @property
     def metadata(self) -> LedgerMetadata:
-        """As it was last seen, if the ledger was deleted."""
+        """The metadata, as last seen if the ledger was deleted."""
         with suppress(NoSuchLedgerError):
             self._metadata = self._bookkeeper.get_ledger_metadata(self.ledger_id)
         return self._metadata
@@ -239,7 +240,7 @@ class MemoryReader:
 
     def read(self, first: int, last: int) -> Iterator[Entry]:
         for entry_id in range(first, last + 1):
-            # Bookies collect deleted ledgers, so this raises for one.
+            # Bookies collect deleted ledgers, so a read of a deleted ledger raises here.
             self._bookkeeper.get_ledger_metadata(self.ledger_id)
             yield self._entry(entry_id)
 

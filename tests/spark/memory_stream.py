@@ -1,4 +1,4 @@
-"""The driver's side of a stream over a feed that is in memory."""
+"""The driver's side of a stream over an in-memory feed."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def memory_stream(feed: Feed, options: Mapping[str, str] | None = None) -> EntryStreamReader:
-    """Reads ``feed``, and tells no cluster how far it is, as there is none. ``options`` are those of the data source; without
-    any, it waits for nothing."""
+    """A reader of ``feed`` that reports its progress to no cluster. ``options`` are those of the data source; without
+    any, it never waits."""
     given = {"log": "orders", "zookeeper": "nowhere", "pollTimeoutMs": "0"} if options is None else options
     reader = EntryStreamReader(SourceOptions.parse(given), StructType(), ())
     reader.__dict__["_feed"] = feed

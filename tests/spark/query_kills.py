@@ -1,8 +1,7 @@
-"""Killing a sink's query again and again, each time in another way, and looking each time that the log has each row once at most.
+"""Repeated kills of a sink's query in varied ways, each followed by a check that the log has no row twice.
 
-Law: while blows fall, the log never holds a row twice; when the last query has taken in its whole input, it holds each row once.
-A driver that is dead is started again with its Spark checkpoint; one that lives goes on, and is hit again.
-"""
+Law: while blows fall, the log never holds a row twice; when the last query has processed its whole input, the log
+holds each row once. A dead driver is restarted with its Spark checkpoint; a live driver goes on and is hit again."""
 
 from __future__ import annotations
 
@@ -33,7 +32,8 @@ _EXECUTOR = "CoarseGrainedExecutorBackend"
 
 
 class QueryKills:
-    """One log, and one query into it over all of its lives. ``master`` is Spark's; a ``SLOW_TASK`` takes one with two hosts."""
+    """A log, and a query into it over all of its lives. ``master`` is Spark's; a ``SLOW_TASK`` needs a master with
+    two hosts."""
 
     def __init__(
         self, cluster: LocalCluster, folder: Path, master: str = "local-cluster[1,2,640]", seed: int = 0
@@ -57,8 +57,8 @@ class QueryKills:
             (folder / name).mkdir()
 
     def run(self, blows: Sequence[str], finish: Callable[[], None] | None = None) -> Mapping[str, int]:
-        """Deal these blows, one after the other, then let the query finish. The first one falls on its first micro-batch.
-        ``finish``: what runs the query to its end, where no driver lives; None: one more driver."""
+        """Deal these blows in order, then let the query finish. The first blow falls on its first micro-batch.
+        ``finish`` runs the query to its end when no driver lives; None: start one more driver."""
         try:
             for number, blow in enumerate(blows):
                 self._hit(blow, at_once=number == 0)
@@ -86,20 +86,20 @@ class QueryKills:
     def _hit(self, blow: str, at_once: bool) -> None:
         self._add_file()
         if at_once:
-            # The blow lies ready when the first micro-batch comes.
+            # The blow is ready before the first micro-batch.
             self.blows[blow]()
             self._ensure_driver()
         else:
             self._ensure_driver()
             self._await_batch()
             self._add_file()
-            # The blow falls anywhere in a micro-batch.
+            # The blow falls at a random moment of a micro-batch.
             time_passes(self._random.random())
             self.blows[blow]()
         deadly = blow in ("driver", BEFORE_COMMIT, AFTER_COMMIT)
         assert self._driver is not None
         if deadly:
-            # Its executors live on for a while, and write.
+            # The driver's executors live on for a while, and write.
             self._driver.wait(STEP_SECONDS)
             self._driver = None
             self.counts["driver starts"] += 1
@@ -140,12 +140,12 @@ class QueryKills:
         self._jvm = int(self._output.wait_for(r"^jvm (\d+)", STEP_SECONDS)[1])
 
     def _await_batch(self) -> None:
-        """Until one more micro-batch is done."""
+        """Wait until one more micro-batch is done."""
         self._add_file()
         self._output.wait_for(r"^batch \d+", STEP_SECONDS)
 
     def _await_taken(self, blow: str) -> None:
-        """Until a blow from inside was dealt and its micro-batch is done; those from outside are dealt at once."""
+        """Wait until a blow from inside was dealt and its micro-batch is done; blows from outside are dealt at once."""
         for _ in range(1000):
             if not (self._folder / "blows" / blow).exists():
                 break
@@ -194,7 +194,7 @@ class QueryKills:
 
 
 def _rows(bookkeeper: BookKeeper) -> list[int]:
-    """All that the log holds now."""
+    """All rows that the log holds now."""
     try:
         LogRegistry(bookkeeper.metadata).get(LOG)
     except NoSuchLogError:
@@ -209,7 +209,7 @@ def _rows(bookkeeper: BookKeeper) -> list[int]:
 
 
 def _kill_group(process: subprocess.Popen[str]) -> None:
-    """A driver, and what is left of its executors."""
+    """Kill a driver and its remaining executors."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait(STEP_SECONDS)

@@ -131,7 +131,7 @@ VALUES: dict[str, Callable[[Random], Any]] = {
 
 
 def random_rows(random: Random, count: int, nulls: float = 0.15) -> pyarrow.RecordBatch:
-    """Rows of COLUMNS."""
+    """Random rows of COLUMNS."""
     columns = []
     for field in arrow_schema(COLUMNS):
         values = [None if random.random() < nulls else VALUES[field.name](random) for _ in range(count)]
@@ -224,7 +224,7 @@ def _test(random: Random) -> str:
 
 
 def random_predicate(random: Random, depth: int = 3) -> str:
-    """A predicate over COLUMNS, of the supported subset, but perhaps with decimals of too many digits."""
+    """A random predicate over COLUMNS, of the supported subset, though its decimals may have too many digits."""
     if depth == 0 or random.random() < 0.35:
         return random.choice(["TRUE", "FALSE", "NULL"]) if random.random() < 0.02 else _test(random)
     parts = [random_predicate(random, depth - 1) for _ in range(random.randint(2, 3))]

@@ -1,8 +1,7 @@
-"""Many rows from a log through a query into another log, and back: the same rows, in little memory.
+"""Many rows from a log through a query into another log and back: the rows are the same, and little memory is used.
 
-Law: the multiset of rows is told by its count, its bytes and the sum of all rows' 64-bit hashes; no Python worker of Spark's ever
-takes more than ``WORKER_BYTES_MAX`` of memory (the highest that the kernel tells, of each worker that lived).
-"""
+Law: multisets of rows are compared by their count, their bytes and the sum of all rows' 64-bit hashes; no Python
+worker of Spark's ever takes more than ``WORKER_BYTES_MAX`` of memory (the kernel's peak value of each worker)."""
 
 from __future__ import annotations
 
@@ -24,7 +23,8 @@ _QUERY_SECONDS_MAX = 4 * 3600
 
 
 def rows_through(spark: SparkSession, zookeeper: str, rows: int, folder: Path) -> Mapping[str, float]:
-    """``rows`` rows of ``ROW_BYTES``: made, written to a log, streamed into a second one, read. Returns what was seen."""
+    """Make ``rows`` rows of ``ROW_BYTES``, write them to a log, stream them into a second log and read them. Return
+    the measurements."""
     register(spark, zookeeper)
     first, second = (f"rows-{uuid.uuid4().hex[:8]}" for _ in range(2))
     made = spark.range(rows).selectExpr(f"rpad(concat(id, ' ', hex(xxhash64(id))), {ROW_BYTES}, 'x') AS value")
@@ -59,7 +59,7 @@ def _digest(rows: DataFrame) -> tuple[object, ...]:
 
 @contextmanager
 def _peaks(spark: SparkSession) -> Iterator[dict[int, int]]:
-    """The highest memory of each Python worker of this Spark, by pid, as long as the block runs."""
+    """Peak memory of each Python worker of this Spark while the block runs, by pid."""
     jvm = int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
     peaks: dict[int, int] = {}
     over = threading.Event()
@@ -79,8 +79,8 @@ def _peaks(spark: SparkSession) -> Iterator[dict[int, int]]:
 
 
 def _python_workers(jvm: int) -> Iterator[tuple[int, int]]:
-    """(pid, highest resident bytes) of the JVM's descendants. One that is the JVM's program still, as it was made a moment ago,
-    is left out: until it starts its own it has the JVM's memory."""
+    """(pid, peak resident bytes) of the JVM's descendants. A process just forked still runs the JVM's program and has
+    the JVM's memory, so it is left out."""
     parents: dict[int, int] = {}
     highest: dict[int, int] = {}
     program = Path(f"/proc/{jvm}/exe").readlink()

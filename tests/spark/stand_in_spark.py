@@ -1,4 +1,5 @@
-"""A stand-in for Spark's streaming: it keeps a Spark checkpoint of files, and drives the real sink over ledgers in memory."""
+"""A stand-in for Spark's streaming: it keeps a Spark checkpoint of files and drives the real sink over in-memory
+ledgers."""
 
 from __future__ import annotations
 
@@ -28,23 +29,23 @@ _TASKS = 2
 
 
 class StandInSpark:
-    """Runs queries, several beside each other too, each in an application of its own. ``monkeypatch`` puts its parts where the
-    sink looks for Spark's."""
+    """Runs queries, also concurrently, each in an application of its own. ``monkeypatch`` puts its parts in place of
+    Spark's in the sink."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.bookkeeper = MemoryBookKeeper()
         self._clock = count(1)
         self._properties: dict[str, str] = {}
         self._monkeypatch = monkeypatch
+        # Properties of the tasks of each query's run, by the query's Spark checkpoint.
         self._runs: dict[Path, dict[str, str]] = {}
-        """What the tasks of each query's run are told, by the query's Spark checkpoint."""
+        # Process state of each query.
         self._processes: dict[tuple[Path, str], Any] = defaultdict(dict)
-        """What a process keeps, for each query."""
         context = SimpleNamespace(getLocalProperty=self._properties.get)
         monkeypatch.setattr(sink, "TaskContext", SimpleNamespace(get=lambda: context))
         monkeypatch.setattr(sink, "client", lambda zookeeper: self.bookkeeper)
         monkeypatch.setattr(sink, "idle_closer", lambda: SimpleNamespace(in_use=nullcontext))
-        # What a query cleans up beside its micro-batches has tests of its own.
+        # The cleanup that a query does beside its micro-batches has tests of its own.
         monkeypatch.setattr("bookspark.logs.chain.committer.Committer.tend", lambda self, thoroughly: None)
 
     def run(self, query: Query) -> str | None:
@@ -60,7 +61,7 @@ class StandInSpark:
             pass
 
     def step(self, query: Query, files_max: int | None = None) -> bool:
-        """Run one micro-batch of the query's run, of at most so many new files. Returns whether there was one to run."""
+        """Run a micro-batch of at most ``files_max`` new files. Return whether there was one to run."""
         checkpoint = query.checkpoint
         planned = numbers(checkpoint / "offsets")
         last = planned[-1] if planned else -1
@@ -79,7 +80,7 @@ class StandInSpark:
         return True
 
     def begin_run(self, query: Query) -> None:
-        """What tasks are told from now on is of a new run of the query."""
+        """Begin a new run of the query: tasks get its properties from now on."""
         for part in ("offsets", "commits", "sources/0"):
             (query.checkpoint / part).mkdir(parents=True, exist_ok=True)
         metadata = query.checkpoint / "metadata"
@@ -140,7 +141,8 @@ class StandInSpark:
         truncate_log(self.bookkeeper, log, row, b"")
 
     def offload(self, log: str) -> None:
-        """As an offload leaves it: the record says which table has the rows, and the ledgers of the rows are deleted."""
+        """Leave the log as an offload does: the record names the table with the rows, and the rows' ledgers are
+        deleted."""
         rows = len(self.rows(log))
         registry = LogRegistry(self.bookkeeper.metadata)
         registry.update(log, lambda record: record.offload_begun("table", rows))

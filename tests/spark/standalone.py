@@ -1,7 +1,7 @@
-"""A standalone Spark cluster on this machine, each of its workers on a host of its own: 127.0.0.1, 127.0.0.2, …
+"""A standalone Spark cluster on this machine, each worker on a host of its own: 127.0.0.1, 127.0.0.2, …
 
-Spark makes no speculative copy of a task on the host of its first attempt, and all workers of ``local-cluster`` are on one host.
-"""
+Spark makes no speculative copy of a task on the host of its first attempt, and all workers of ``local-cluster`` share
+a host."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from tests.processes import Output
 
 _START_SECONDS = 600.0
 _SPARK_HOME = Path(pyspark.__file__).parent
+# Its port is fixed (6066), and the master of another test may have it.
 NO_REST = "-Dspark.master.rest.enabled=false"
-"""Its port is a fixed one (6066), which the master of another test may have."""
 
 
 class StandaloneCluster:
-    """``workers`` with one core and memory for one small executor; ``master`` is its address within the ``with`` block."""
+    """``workers`` workers with one core and memory for one small executor; ``master`` is the address within the
+    ``with`` block."""
 
     def __init__(self, folder: Path, workers: int) -> None:
         self._folder = folder
@@ -51,7 +52,7 @@ class StandaloneCluster:
     def _start(self, what: str, host: int, started: str, *arguments: str) -> str:
         """Start a daemon and return what its log says when it is up."""
         address = ("--host", f"127.0.0.{host}", "--port", "0", "--webui-port", "0")
-        # Executors are killed as often as the test likes.
+        # Tests kill any number of executors.
         conf = f"-Dspark.deploy.maxExecutorRetries=-1 {NO_REST}"
         process = subprocess.Popen(
             [_SPARK_HOME / "bin" / "spark-class", f"org.apache.spark.deploy.{what}", *address, *arguments],
