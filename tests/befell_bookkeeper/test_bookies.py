@@ -132,7 +132,7 @@ def test_4640_bookie_that_was_full_accepts_adds_after_a_restart_with_room() -> N
     the disk had been emptied, it stayed read-only, because only a change from full to not full made it writable.
 
     Here fullness is measured and never stored. Only the operator's switch is stored
-    (``test_full_disks_say_so.test_the_switch_is_kept_over_a_restart``)."""
+    (``test_full_disks_say_so.test_read_only_switch_survives_a_restart``)."""
     files = MemoryFileSystem("/disk", capacity_bytes=1 << 20)
     run = Stepped(settings("/disk"), files)
     run.add(5, 0, payload=bytes(900_000))

@@ -9,8 +9,7 @@ from typer.testing import CliRunner
 
 from bookspark.lab.simulation.search.coverage import Pair, all_pairs, met_pairs
 from bookspark.lab.simulation.search.drawn_options import draw_options
-from bookspark.lab.simulation.search.random_schedules import BLOCK, RandomSchedules
-from bookspark.lab.simulation.search.rare_states import RARE
+from bookspark.lab.simulation.search.random_schedules import RandomSchedules
 from bookspark.lab.simulation.simulation_options import SimulationOptions
 from bookspark.lab.simulation.state import CLIENTS
 from bookspark.lab.simulation.world import World
@@ -44,33 +43,7 @@ def test_pairs_met_by_earlier_runs_are_kept():
     assert first < search.met < all_pairs()
 
 
-def test_half_of_the_schedules_aim_at_rare_states():
-    """Rare states: recoveries that choose the losses, healing, and overtaken ensemble changes."""
-    rare = {
-        ("LedgerRecovery", "LOOKING"),
-        ("LedgerRecovery", "CHOOSING"),
-        ("LedgerHealing", "CLEARING"),
-        ("LedgerWriter", "CHANGE_READ"),
-    }
-
-    def reached(aims: bool) -> int:
-        found = 0
-        for number in range(100_000, 100_100):
-            world, _, violation = RandomSchedules({}, aims=aims).schedule(number * BLOCK)
-            assert violation is None
-            found += any(pair[:2] in rare for pair in met_pairs(world.met))
-        return found
-
-    assert reached(aims=True) > 1.5 * reached(aims=False) > 5
-
-
-def test_rare_states_and_their_weights_name_existing_states_and_options():
-    assert RARE.keys() <= {pair[:2] for pair in all_pairs()}
-    for pairs, weights in RARE.values():
-        assert pairs > 0 and weights.keys() <= SimulationOptions.__dataclass_fields__.keys()
-
-
-def test_given_options_are_kept_whatever_the_schedule_aims_at():
+def test_given_options_are_kept_and_the_others_follow_from_the_seed():
     given = {"accept_loss": False, "heals": False, "entries": 2}
     for number in range(200):
         drawn = draw_options(Random(number), given)

@@ -7,7 +7,6 @@
 ``random_schedules``  random schedules, longer than an exhaustive search can be
 ``calm``              whether all begun operations end without further faults
 ``drawn_options``     the options of a random schedule
-``rare_states``       measured: the options that reach states with rare events
 ``coverage``          pairs of a state and an event met by schedules
 ``uncollected``       a search without the collector of cyclic garbage
 ====================  ==========================================================================================================

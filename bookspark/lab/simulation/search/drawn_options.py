@@ -2,20 +2,14 @@
 
 Law: the same numbers draw the same options. Half of the schedules are *small*: few entries and clients on few bookies, so that
 rare orders come often. The others have some of everything.
-
-Half of them *aim* at a state of a machine with rare events: among several draws, the likeliest to reach the state wins
-(``rare_states``). Nothing is learnt between schedules, so that each stays a function of its seed. With given options there
-is no aim: with an aim, 2,000 schedules missed a planted fault.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import Enum
 from random import Random
 from typing import Any
 
-from bookspark.lab.simulation.search.rare_states import RARE
 from bookspark.lab.simulation.simulation_options import CrashLoses, SimulationOptions
 from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication
 from bookspark.protocol.writing.ensemble_change import ChangeMode
@@ -39,32 +33,8 @@ _SMALL_GUARANTEED = (*_SMALL_SIZES, (3, 2, 2), (3, 2, 1))
 _Sizes = tuple[int, int, int]
 
 
-_AIMS = [state for state, (pairs, _) in sorted(RARE.items()) for _ in range(pairs)]
-_DRAWS = 32
-"""Number of draws for an aim."""
-
-
-def draw_options(random: Random, given: Mapping[str, Any], aims: bool = True) -> SimulationOptions:
-    """Options for a schedule: the ``given`` ones, and random values for the others. ``aims``: without given options, half
-    of the draws aim at rare states."""
-    first = _drawn(random, given)
-    if given or not aims or random.random() < 0.5:
-        return first
-    _, weights = RARE[random.choice(_AIMS)]
-    others = [_drawn(random, given) for _ in range(_DRAWS - 1)]
-    return max([first, *others], key=lambda drawn: _likely(drawn, weights))
-
-
-def _likely(drawn: SimulationOptions, weights: Mapping[str, Mapping[str, int]]) -> int:
-    return sum(by_word.get(option_word(getattr(drawn, name)), 0) for name, by_word in weights.items())
-
-
-def option_word(value: object) -> str:
-    """An option's value as a key of ``RARE``."""
-    return str(value.value if isinstance(value, Enum) else value)
-
-
-def _drawn(random: Random, given: Mapping[str, Any]) -> SimulationOptions:
+def draw_options(random: Random, given: Mapping[str, Any]) -> SimulationOptions:
+    """Options for a schedule: the ``given`` ones, and random values for the others."""
     small = random.random() < 0.5
     ensemble, write_quorum, ack_quorum = _draw_sizes(random, given, _SMALL_SIZES if small else _SIZES)
     volatile = random.random() < 0.3

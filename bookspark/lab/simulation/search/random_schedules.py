@@ -269,9 +269,8 @@ class RandomSchedules:
     """Runs schedules with the ``given`` options and random values for others. Schedules share a world, which changes only
     the speed."""
 
-    def __init__(self, given: Mapping[str, Any], steps_max: int = 400, aims: bool = True) -> None:
-        """``aims``: see ``draw_options``."""
-        self._given, self._aims = dict(given), aims
+    def __init__(self, given: Mapping[str, Any], steps_max: int = 400) -> None:
+        self._given = dict(given)
         self._steps_max = steps_max
         self._world: World | None = None
         self._drawn: dict[int, SimulationOptions] = {}
@@ -331,7 +330,7 @@ class RandomSchedules:
     def _options_of(self, block: int) -> SimulationOptions:
         found = self._drawn.get(block)
         if found is None:
-            found = draw_options(Random(block), self._given, self._aims)
+            found = draw_options(Random(block), self._given)
             self._drawn = {block: found}
         return found
 
