@@ -78,7 +78,7 @@ def test_client_requires_neither_spark_nor_plots(wheel: Path) -> None:
     assert set(metadata.get_all("Provides-Extra", ())) == EXTRAS
     wanted = [Requirement(line) for line in metadata.get_all("Requires-Dist", ())]
     alone = {each.name for each in wanted if each.marker is None or each.marker.evaluate({"extra": ""})}
-    assert alone == {"crc32c", "kazoo", "msgspec", "uvloop", "zstandard"}
+    assert alone == {"crc32c", "kazoo", "msgspec", "sortedcontainers", "uvloop", "zstandard"}
 
 
 def test_pinned_versions_are_in_the_required_ranges() -> None:

@@ -26,14 +26,16 @@ def bookkeeper(cluster):
         yield client
 
 
+def status_of(bookkeeper, bookie):
+    """The bookie's status. A connection attempt to its killed process may still be under way, and answers the first question."""
+    return await_that(lambda: bookkeeper.bookie_status(bookie.bookie_id), despite=errors.ReadError)
+
+
 def await_healed(bookkeeper, bookie):
     """Wait until the bookie has no ledger in limbo and has finished phase two."""
 
     def healed():
-        try:
-            status = bookkeeper.bookie_status(bookie.bookie_id)
-        except errors.ReadError:
-            return None  # the killed process may still be registered
+        status = status_of(bookkeeper, bookie)
         return status if status.healed_boot == status.lossy_boot > 0 else None
 
     status = await_that(healed)
@@ -112,10 +114,10 @@ def test_healing_continues_after_a_kill_and_waits_for_peers(cluster, bookkeeper)
     bookie.kill()
     bookie.lose_unsynced()
     bookie.start()
-    assert bookkeeper.bookie_status(bookie.bookie_id).limbo_ledgers >= 1
+    assert status_of(bookkeeper, bookie).limbo_ledgers >= 1
     bookie.kill()  # in the middle of its attempts
     bookie.start()
-    assert bookkeeper.bookie_status(bookie.bookie_id).limbo_ledgers >= 1
+    assert status_of(bookkeeper, bookie).limbo_ledgers >= 1
     for other in others:
         other.resume()
     await_healed(bookkeeper, bookie)
