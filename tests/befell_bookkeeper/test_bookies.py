@@ -55,7 +55,7 @@ def test_4701_fence_sees_every_acknowledged_add_in_any_order(known: bool) -> Non
         statuses: list[list[int]] = []
 
         def fenced(_: int, run: Stepped = run, seen: list[int] = seen) -> None:
-            seen.append(run.storage.last_entry_id(7))
+            seen.append(run.storage.holdings.last_entry_id(7))
 
         for step in (*order, "disk"):
             match step:
@@ -123,7 +123,7 @@ def test_4740_earlier_checkpoint_never_overwrites_a_later_one() -> None:
     run.storage.close = lambda: None  # type: ignore[method-assign]
     again = Stepped(settings("/disk"), files.crashed(nothing_kept))
     assert [entry.entry_id for entry in again.read(5, 0, 19)[0]] == list(range(20))
-    assert not again.storage.damaged
+    assert not again.storage.holdings.damaged
     again.storage.close()
 
 
@@ -250,7 +250,7 @@ def test_4657_deleted_ledger_is_not_reported_as_a_wrong_password() -> None:
     run.commit()
     run.delete(5)
     assert run.read(5, 0, 0) == ([], NO_SUCH_LEDGER)
-    assert run.storage.may_read(5, KEY) and run.storage.may_read(5, OTHER_KEY)
+    assert run.storage.holdings.may_read(5, KEY) and run.storage.holdings.may_read(5, OTHER_KEY)
     run.storage.write_last_add_confirmed(5, KEY, 0, (told := []).append)
     late, copy = run.add(5, 1), run.add(5, 1, flags=int(Flag.RECOVERY))
     run.fence(5)

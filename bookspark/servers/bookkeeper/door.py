@@ -141,10 +141,12 @@ class EntryReads:
     def _plan(self, read: _Read) -> ReadPlan:
         if read.count == 1:
             # The rest of the entry's batch is planned too.
-            return self._storage.plan_read(read.ledger_id, read.first, read.first + _AHEAD, 1, sparse=False)
+            return self._storage.holdings.plan_read(read.ledger_id, read.first, read.first + _AHEAD, 1, sparse=False)
         stored = max(1, read.size) + _STORED_BYTES * min(read.count, read.size // BODY_BYTES_MIN + 1)
         limit = min(stored, READ_BYTES_MAX)
-        return self._storage.plan_read(read.ledger_id, read.first, read.first + read.count - 1, limit, sparse=False)
+        return self._storage.holdings.plan_read(
+            read.ledger_id, read.first, read.first + read.count - 1, limit, sparse=False
+        )
 
     def _begin(self, read: _Read, left: int, size: int) -> None:
         """Read in a thread, with room for ``size`` bytes."""
@@ -200,7 +202,7 @@ class EntryReads:
             rest = plan.pieces[len(frames) :]
             self._storage.holdings.lose_unreadable(rest, stop)
             if not frames:
-                if stop is Stop.FAILED or not left or not self._storage.has_moved(rest[0]):
+                if stop is Stop.FAILED or not left or not self._storage.holdings.has_moved(rest[0]):
                     read.found(Status.IO_ERROR, ())
                 else:
                     (again or self._attempt)(read, left - 1)
@@ -354,7 +356,7 @@ class GatheredAdds:
         if asked.entry_id < 0:
             raise WireError(f"an add of entry {asked.entry_id}")
         known = partial(self._add_of_type, asked)
-        is_held = self._storage.ledger(asked.ledger_id) is not None
+        is_held = self._storage.holdings.ledger(asked.ledger_id) is not None
         self._digest_types.when_known(asked.ledger_id, is_held, len(asked.body), known)
 
     def _add_of_type(self, asked: Asked, digest_type: DigestType | None, status: Status) -> None:
@@ -555,7 +557,7 @@ class Dispatch:
         if asked.flags & _FENCE:
             key = key_of(asked)
             self._storage.fence(asked.ledger_id, key, partial(self._read_fenced, asked))
-        elif not self._storage.may_read(asked.ledger_id, NO_KEY):
+        elif not self._storage.holdings.may_read(asked.ledger_id, NO_KEY):
             self._answer(asked, Status.UNAUTHORIZED)
         elif asked.previous_lac is not None:
             self._long_poll(asked, asked.previous_lac)
@@ -589,23 +591,23 @@ class Dispatch:
         self._answer(asked, status, bodies, fields)
 
     def _confirmed(self, ledger_id: int) -> int:
-        ledger = self._storage.ledger(ledger_id)
+        ledger = self._storage.holdings.ledger(ledger_id)
         return NO_ENTRY if ledger is None else ledger.last_add_confirmed
 
     def _last_entry(self, ledger_id: int) -> tuple[Status, int] | None:
         """The last held entry, for its LAC, with OK; or the status of a refusal. None: ask again in another turn of the loop."""
-        ledger = self._storage.ledger(ledger_id)
+        ledger = self._storage.holdings.ledger(ledger_id)
         if ledger is None:
-            return status_of(self._storage.absent(ledger_id)), NO_ENTRY
+            return status_of(self._storage.holdings.absent(ledger_id)), NO_ENTRY
         status = status_of(answer_last_add_confirmed(ledger))
         if status != Status.OK:
             return status, NO_ENTRY
-        last = self._storage.last_entry_id(ledger_id)
+        last = self._storage.holdings.last_entry_id(ledger_id)
         if last is None:
             return None
         if last == NO_ENTRY:
             # The storage knows whether absence proves anything.
-            refusal = self._storage.plan_read(ledger_id, 0, 0, 0, sparse=False).refusal
+            refusal = self._storage.holdings.plan_read(ledger_id, 0, 0, 0, sparse=False).refusal
             status = Status.IO_ERROR if refusal is None else status_of(refusal)
         return status, last
 
@@ -641,9 +643,9 @@ class Dispatch:
         if not asked.flags & _ENTRY:
             self._read_entries(asked)
             return
-        ledger = self._storage.ledger(asked.ledger_id)
+        ledger = self._storage.holdings.ledger(asked.ledger_id)
         if ledger is None:
-            self._answer(asked, status_of(self._storage.absent(asked.ledger_id)))
+            self._answer(asked, status_of(self._storage.holdings.absent(asked.ledger_id)))
             return
         confirmed = ledger.last_add_confirmed
         status = status_of(answer_last_add_confirmed(ledger))
@@ -663,7 +665,7 @@ class Dispatch:
     # -- the LAC
 
     def _read_lac(self, asked: Asked) -> None:
-        if not self._storage.may_read(asked.ledger_id, NO_KEY):
+        if not self._storage.holdings.may_read(asked.ledger_id, NO_KEY):
             self._answer(asked, Status.UNAUTHORIZED)
             return
         self._shared.when_lac_body(asked.ledger_id, partial(self._read_lac_beside, asked))
@@ -705,16 +707,16 @@ class Dispatch:
 
     def _force(self, asked: Asked) -> None:
         """Sync the adds with the deferred sync flag. The request has no master key, and needs none: a sync reveals nothing."""
-        ledger = self._storage.ledger(asked.ledger_id)
+        ledger = self._storage.holdings.ledger(asked.ledger_id)
         key = NO_KEY if ledger is None or ledger.master_key is None else ledger.master_key
         self._storage.sync(asked.ledger_id, key, ALL, partial(self._answer, asked))
 
     def _list_of_entries(self, asked: Asked) -> None:
         """List the held entries once they are durable. Others may be missing here, so absence from the list proves nothing."""
-        if self._storage.ledger(asked.ledger_id) is None:
-            self._answer(asked, status_of(self._storage.absent(asked.ledger_id)))
+        if self._storage.holdings.ledger(asked.ledger_id) is None:
+            self._answer(asked, status_of(self._storage.holdings.absent(asked.ledger_id)))
             return
-        if not self._storage.may_read(asked.ledger_id, NO_KEY):
+        if not self._storage.holdings.may_read(asked.ledger_id, NO_KEY):
             self._answer(asked, Status.UNAUTHORIZED)
             return
 

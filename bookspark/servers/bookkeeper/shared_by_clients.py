@@ -29,7 +29,7 @@ class SharedByClients(NamedTuple):
         """Call ``told``, now or later, with the newest explicit LAC of a ledger, signed. None: there is none, or only its number
         is kept, and its signature needs the password."""
         kept = self.lac_bodies.get(ledger_id)
-        ledger = self.bookie.storage.ledger(ledger_id)
+        ledger = self.bookie.storage.holdings.ledger(ledger_id)
         confirmed = NO_ENTRY if ledger is None else ledger.explicit_last_add_confirmed
         if confirmed == NO_ENTRY or (kept is not None and confirmed_by(kept) >= confirmed):
             told(kept)

@@ -1,10 +1,7 @@
-"""A bookie's storage: its adds, reads, control requests and disks behind one class.
+"""A bookie's storage: its adds, control requests and disks. ``holdings`` has its contents, and answers reads.
 
 Law: one loop owns all state. ``add``, ``sync``, ``fence``, ``write_last_add_confirmed``, ``settle``, ``when_durable`` and
 ``held_ranges`` return at once and call ``done`` on that loop, at once or later. A commit thread for each directory writes.
-
-``Storage`` forwards each call to the part that decides it: a class below, ``ledgers``, ``holdings`` or ``space``. An add takes
-some 2 µs of the loop, its forwarding 0.05 µs of them.
 
 Source: docs/decisions/one-log.md; BookKeeper's ``Bookie`` and ``DbLedgerStorage``, with the journal and the entry log in one.
 """
@@ -24,14 +21,13 @@ from bookspark.protocol.bookie.reach import NOTHING_NOTED, Reach
 from bookspark.protocol.bookie.read_only_switch import switched
 from bookspark.protocol.ledger.entry_ranges import EntryRanges
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
-from bookspark.protocol.ledger.responses import Negative, Positive, Response, Unknown
+from bookspark.protocol.ledger.responses import Positive, Response
 from bookspark.protocol.ledger.sync_cursor import Assignment
 from bookspark.store.bookie.bookie_config import BookieConfig
 from bookspark.store.bookie.commit.commit_items import EntryWrite, NoteSync, RelaxedWrite, SyncWritten
 from bookspark.store.bookie.commit.commit_thread import Post, Soon
 from bookspark.store.bookie.commit.completions import AllOf, Done, ignore
 from bookspark.store.bookie.disk.control_log import encode_records
-from bookspark.store.bookie.disk.control_state import ControlState
 from bookspark.store.bookie.disk.file_system import FileSystem, RealFileSystem
 from bookspark.store.bookie.disk.index import Row, location, log_of
 from bookspark.store.bookie.holdings.boot import read_directories
@@ -42,9 +38,8 @@ from bookspark.store.bookie.holdings.disks import Disks
 from bookspark.store.bookie.holdings.holdings import Holdings, StoredLog
 from bookspark.store.bookie.holdings.kept_files import KeptFiles
 from bookspark.store.bookie.holdings.log_directory import LogDirectory
-from bookspark.store.bookie.holdings.reads import Piece, ReadPlan
+from bookspark.store.bookie.holdings.reads import Piece
 from bookspark.store.bookie.holdings.scrubbing import Scrubbing
-from bookspark.store.bookie.holdings.volatile_ledgers import VolatileLedgers
 from bookspark.store.bookie.ledgers.control_records import ControlRecords
 from bookspark.store.bookie.ledgers.first_requests import FirstRequestCheck, FirstRequests
 from bookspark.store.bookie.ledgers.held_copies import Compared, HeldCopies
@@ -186,77 +181,6 @@ class Comparisons:
                 tell()
 
 
-# -- Explicit LACs (last add confirmed) of idle writers
-
-
-class ExplicitLacs:
-    """The explicit LACs of one bookie. Owned by the loop.
-
-    Law: an explicit LAC, also a repeated one, is answered OK once it is durable in every directory in use. Its LAFR (last add
-    fully replicated) stays in memory only: a crash costs a recovery some reads.
-
-    Source: BookKeeper's ``Bookie.setExplicitLac``."""
-
-    def __init__(self, holdings: Holdings, records: ControlRecords) -> None:
-        self._holdings = holdings
-        self._records = records
-
-    def write(
-        self,
-        ledger_id: int,
-        master_key: bytes,
-        last_add_confirmed: int,
-        done: Done,
-        last_add_fully_replicated: int = NO_ENTRY,
-    ) -> None:
-        """``Storage.write_last_add_confirmed``, once granted."""
-        holdings = self._holdings
-        ledger = holdings.control.known(ledger_id)
-        decision = ledger.write_last_add_confirmed(master_key, last_add_confirmed)
-        if type(decision.response) is not Positive:
-            done(status_of(decision.response))
-            return
-        holdings.control.suspects.discard(ledger_id)
-        ledger.note(NO_ENTRY, last_add_fully_replicated)
-        holdings.ledgers[ledger_id] = ledger
-        holdings.long_polls.reached(ledger_id, ledger.last_add_confirmed)
-        self._records.note(ledger, decision.records, done)
-
-
-# -- Fences: they shut out a ledger's writer before ledger recovery
-
-
-class Fences:
-    """The fences of one bookie. Owned by the loop.
-
-    Law: a fence holds from its request on, whether it is answered or not. It is answered OK only once it is durable in every
-    directory in use, never if no directory took it. A request during the sync of a fence waits for that sync; a request after a
-    failed sync writes the fence again. The writer of a fenced ledger gets no more reports of syncs.
-
-    Source: docs/decisions/one-log.md; BookKeeper's ``Bookie.fenceLedger``."""
-
-    def __init__(
-        self, state: ControlState, records: ControlRecords, volatile: VolatileLedgers, traffic: Traffic
-    ) -> None:
-        self._state = state
-        self._records = records
-        self._volatile = volatile
-        self._traffic = traffic
-
-    def fence(self, ledger_id: int, master_key: bytes, done: Done) -> None:
-        """``Storage.fence``, once granted."""
-        ledger = self._state.of(ledger_id)
-        decision = ledger.fence(master_key)
-        if type(decision.response) is not Positive:
-            done(status_of(decision.response))
-            return
-        self._state.suspects.discard(ledger_id)
-        if decision.records:
-            self._volatile.forget(ledger_id)
-            self._traffic.fences += 1
-        self._records.note(ledger, decision.records, done)
-
-
 # -- Durable records of losses
 
 
@@ -327,39 +251,6 @@ class Losses:
         if not self._not_durable:
             self._holdings.losses_durable.set()
         self.write_again()
-
-
-# -- The read-only switch
-
-
-class ReadOnlySwitch:
-    """The read-only switch of one bookie. Owned by the loop.
-
-    Law: as in ``protocol.bookie.read_only_switch``. A setting counts once it is durable in every directory in use."""
-
-    def __init__(self, state: ControlState, records: ControlRecords, disks: Disks) -> None:
-        self._state = state
-        self._records = records
-        self._disks = disks
-        self._last_number = 0
-
-    def opened(self) -> None:
-        """Restore the switch from the control logs."""
-        self._last_number = self._state.switch.number
-        self._disks.switched = self._state.switch.read_only
-
-    def switch(self, read_only: bool, done: Done) -> None:
-        """``Storage.switch_read_only``. IO_ERROR changes nothing."""
-        record = switched(self._last_number, read_only)
-        self._last_number = record.number
-
-        def noted(status: int) -> None:
-            if status == Status.OK:
-                self._state.replay([record])
-                self._disks.switch(self._state.switch.read_only)
-            done(status)
-
-        self._records.write([record], noted)
 
 
 # -- SYNC requests for ledgers of volatile durability (VD)
@@ -699,10 +590,9 @@ class Storage:
         )
         self._losses = Losses(holdings, self._records, self.checkpoints)
         self.traffic = Traffic()
-        self._fences = Fences(holdings.control, self._records, holdings.volatile, self.traffic)
         self.disks = Disks(config, self._file_system, live, self._records.rewrite_in)
         """Assign adds to directories by their free room."""
-        self._read_only_switch = ReadOnlySwitch(holdings.control, self._records, self.disks)
+        self._switch_number = 0
         self._results = CommitResults(holdings, self.disks)
         holdings.read_failed = self._results.read_failed
         self.disk_threads = DiskThreads(holdings.directory_of)
@@ -724,7 +614,6 @@ class Storage:
         self._first_requests = FirstRequests(check_first, holdings.ledgers)
         self._held_copies = HeldCopies(holdings)
         self._syncs = VolatileSyncs(holdings, self._held_copies)
-        self._explicit_lacs = ExplicitLacs(holdings, self._records)
         self.lossy_boots = LossyBoots(holdings, self._records, self.disks)
         self.garbage_collection = GarbageCollection(holdings, self._records, self.checkpoints)
         self.reclaiming = Reclaiming(self._file_system, holdings, self.checkpoints)
@@ -737,7 +626,8 @@ class Storage:
         """Read all directories; no request before this returns. ``noted``: reach of each directory, by path. Raises StorageError
         if no directory can be read, or if a damaged control log may have held a fence."""
         read_directories(self.holdings, noted)
-        self._read_only_switch.opened()
+        switch = self.holdings.control.switch
+        self._switch_number, self.disks.switched = switch.number, switch.read_only
         self.disks.look_at_all()
         self._records.is_open = True
         deque(note_what_is_back(self.holdings), maxlen=0)
@@ -831,10 +721,26 @@ class Storage:
         """Fence a known or unknown ledger. Adds of its writer are refused from this call on; for an unknown ledger, from the
         metadata's answer on.
 
-        ``done``: OK once the fence is durable, UNAUTHORIZED, IO_ERROR; LIMBO or TOO_MANY_REQUESTS (``first_requests``).
+        ``done``: OK once the fence is durable in every directory in use; UNAUTHORIZED, IO_ERROR; LIMBO or TOO_MANY_REQUESTS
+        (``first_requests``). A request during the sync of a fence waits for that sync; a request after a failed sync writes the
+        fence again. The writer of a fenced ledger gets no more reports of syncs. (BookKeeper's ``Bookie.fenceLedger``.)
         """
-        go_on = partial(self._fences.fence, ledger_id, master_key, done)
-        self._first_requests.when_granted(ledger_id, master_key, go_on, done)
+        self._first_requests.when_granted(
+            ledger_id, master_key, partial(self._fence, ledger_id, master_key, done), done
+        )
+
+    def _fence(self, ledger_id: int, master_key: bytes, done: Done) -> None:
+        control = self.holdings.control
+        ledger = control.of(ledger_id)
+        decision = ledger.fence(master_key)
+        if type(decision.response) is not Positive:
+            done(status_of(decision.response))
+            return
+        control.suspects.discard(ledger_id)
+        if decision.records:
+            self.volatile.forget(ledger_id)
+            self.traffic.fences += 1
+        self._records.note(ledger, decision.records, done)
 
     def write_last_add_confirmed(
         self,
@@ -844,18 +750,41 @@ class Storage:
         done: Done,
         last_add_fully_replicated: int = NO_ENTRY,
     ) -> None:
-        """Note an explicit LAC (last add confirmed), and in memory only its LAFR (last add fully replicated).
+        """Note an explicit LAC (last add confirmed), and in memory only its LAFR (last add fully replicated): a crash costs a
+        recovery some reads.
 
-        ``done``: OK once the LAC is durable, FENCED, UNAUTHORIZED, IO_ERROR; LIMBO or TOO_MANY_REQUESTS (``first_requests``).
+        ``done``: OK once the LAC, also a repeated one, is durable in every directory in use; FENCED, UNAUTHORIZED, IO_ERROR;
+        LIMBO or TOO_MANY_REQUESTS (``first_requests``). (BookKeeper's ``Bookie.setExplicitLac``.)
         """
-        go_on = partial(
-            self._explicit_lacs.write, ledger_id, master_key, last_add_confirmed, done, last_add_fully_replicated
-        )
+        go_on = partial(self._note_lac, ledger_id, master_key, last_add_confirmed, done, last_add_fully_replicated)
         self._first_requests.when_granted(ledger_id, master_key, go_on, done)
 
+    def _note_lac(self, ledger_id: int, master_key: bytes, confirmed: int, done: Done, replicated: int) -> None:
+        holdings = self.holdings
+        ledger = holdings.control.known(ledger_id)
+        decision = ledger.write_last_add_confirmed(master_key, confirmed)
+        if type(decision.response) is not Positive:
+            done(status_of(decision.response))
+            return
+        holdings.control.suspects.discard(ledger_id)
+        ledger.note(NO_ENTRY, replicated)
+        holdings.ledgers[ledger_id] = ledger
+        self.long_polls.reached(ledger_id, ledger.last_add_confirmed)
+        self._records.note(ledger, decision.records, done)
+
     def switch_read_only(self, read_only: bool, done: Done) -> None:
-        """Set or clear the read-only switch, whatever the free room. ``done``: OK once that is durable, or IO_ERROR."""
-        self._read_only_switch.switch(read_only, done)
+        """Set or clear the read-only switch, whatever the free room (``protocol.bookie.read_only_switch``). ``done``: OK once
+        that is durable in every directory in use, or IO_ERROR, which changes nothing."""
+        record = switched(self._switch_number, read_only)
+        self._switch_number = record.number
+
+        def noted(status: int) -> None:
+            if status == Status.OK:
+                self.holdings.control.replay([record])
+                self.disks.switch(self.holdings.control.switch.read_only)
+            done(status)
+
+        self._records.write([record], noted)
 
     def settle(self, done: Done) -> None:
         """Wait for all earlier requests. ``done``: OK once every directory has finished them, or IO_ERROR."""
@@ -866,35 +795,6 @@ class Storage:
         self._results.when_below(bytes_in_flight, relieved)
 
     # -- reads
-
-    def plan_read(self, ledger_id: int, first: int, last: int, limit: int, *, sparse: bool) -> ReadPlan:
-        """Plan a read of the batches with entries ``first..last``, up to about ``limit`` bytes (0: as much as one answer takes).
-        ``sparse``: skip ids that are not held; otherwise the plan ends before the first such id, with the reason of its
-        absence."""
-        return self.holdings.plan_read(ledger_id, first, last, limit, sparse=sparse)
-
-    def has_moved(self, piece: Piece) -> bool:
-        """Have the entries of a planned piece moved or gone, so that the read has to be planned again?"""
-        return self.holdings.has_moved(piece)
-
-    def may_read(self, ledger_id: int, master_key: bytes) -> bool:
-        """May a reader with this key (or ``NO_KEY``) read the ledger?"""
-        return self.holdings.may_read(ledger_id, master_key)
-
-    def ledger(self, ledger_id: int) -> BookieLedger | None:
-        """State of a ledger (read-only for the caller), None for an unknown ledger."""
-        return self.holdings.ledger(ledger_id)
-
-    def last_entry_id(self, ledger_id: int) -> int | None:
-        """The highest held entry id, NO_ENTRY if none. None: too many rows of the ledger are gone for this turn of the loop; ask
-        again in another turn."""
-        return self.holdings.last_entry_id(ledger_id)
-
-    def ranges(self, ledger_id: int, first_entry_id: int, limit: int, *, only: bool) -> tuple[Ranges, int, int]:
-        """Rows of the index from (``ledger_id``, ``first_entry_id``) on, at most ``limit`` and 2,048. ``only``: of that ledger,
-        else of later ledgers too. Returns the rows, with the ledger id and the first entry id of the next call, −1 and −1 at the
-        end."""
-        return self.holdings.ranges(ledger_id, first_entry_id, limit, only=only)
 
     def when_durable(self, ranges: Ranges, done: Done) -> None:
         """Call ``done`` once all of these rows are durable: OK, or the status of a failure."""
@@ -932,15 +832,6 @@ class Storage:
     def bytes_in_flight(self) -> int:
         """Bytes of admitted batches that are not durable yet."""
         return self._results.bytes_in_flight
-
-    @property
-    def damaged(self) -> bool:
-        """Was synced data lost, with phase one of the lossy boot still to do?"""
-        return self.holdings.damaged
-
-    def absent(self, ledger_id: int) -> Negative | Unknown:
-        """Answer for an unknown ledger."""
-        return self.holdings.absent(ledger_id)
 
     @property
     def live(self) -> list[LogDirectory]:

@@ -132,7 +132,7 @@ def test_adds_that_arrive_together_share_entry_batches(tmp_path):
         assert caller.answer().status == EOK
         caller.send(b"".join(add(i, 7, i) for i in range(1, 20)))
         assert [caller.answer().status for _ in range(19)] == [EOK] * 19
-        pieces = server.storage.plan_read(7, 0, 19, 0, sparse=False).pieces
+        pieces = server.storage.holdings.plan_read(7, 0, 19, 0, sparse=False).pieces
         assert pieces[0].last == 0 and len(pieces) < 20
 
 
@@ -227,7 +227,7 @@ def test_lac_advances_by_entries_and_by_explicit_lac(tmp_path):
         assert caller.statuses(2) == {2: EOK, 3: EBADREQ}
         caller.send(asked, read(5, 7, 0))
         assert caller.answer().readLac.lacBody == signed
-        assert caller.answer().read.maxLac == 1 == server.storage.ledger(7).last_add_confirmed
+        assert caller.answer().read.maxLac == 1 == server.storage.holdings.ledger(7).last_add_confirmed
 
 
 def test_an_older_explicit_lac_does_not_replace_a_newer_one(tmp_path):
@@ -338,7 +338,7 @@ def test_deferred_adds_are_durable_after_a_force(tmp_path):
         caller.send(request(Operation.FORCE_LEDGER, 9, "force", ledgerId=7))
         assert caller.answer().status == EOK
     storage = Storage(options).open()
-    assert storage.last_entry_id(7) == 4
+    assert storage.holdings.last_entry_id(7) == 4
     storage.close()
 
 
@@ -380,7 +380,7 @@ def test_adds_wait_for_the_ledgers_digest_type_in_order(tmp_path):
         assert caller.answer().header.txnId == 10
         go_on.set()
         assert caller.statuses(10) == dict.fromkeys(range(10), EOK)
-        assert server.storage.last_entry_id(7) == 9
+        assert server.storage.holdings.last_entry_id(7) == 9
 
 
 @pytest.mark.parametrize(

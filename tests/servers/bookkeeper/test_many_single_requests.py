@@ -103,7 +103,7 @@ def test_single_reads_of_a_batchs_entries_read_the_log_once(tmp_path: Path, vers
             caller.send(read_2(5, entry) if version == 2 else read_3(5, entry))
             found = caller.answer_2()[3] if version == 2 else caller.answer().read.body
             assert found == made
-        batches = len({piece.where for piece in storage.plan_read(5, 0, COUNT - 1, 0, sparse=False).pieces})
+        batches = len({piece.where for piece in storage.holdings.plan_read(5, 0, COUNT - 1, 0, sparse=False).pieces})
         # Each read tries the page cache first, then a disk thread.
         assert len(fetches) <= 2 * batches < COUNT / 2
 
@@ -118,7 +118,7 @@ def test_lost_entry_is_not_served_from_a_kept_batch(tmp_path: Path) -> None:
         storage = server.behind[0].storage
 
         def lose() -> None:
-            storage.holdings.lose_unreadable(storage.plan_read(5, 9, 9, 0, sparse=False).pieces, Stop.DAMAGED)
+            storage.holdings.lose_unreadable(storage.holdings.plan_read(5, 9, 9, 0, sparse=False).pieces, Stop.DAMAGED)
 
         on_loop(server, lose)
         caller.send(read_3(5, 9))

@@ -116,7 +116,7 @@ def test_requests_in_clear_text_are_refused(tmp_path, certificate):
         caller = call()
         caller.send(INFO, add(3, 0), request(Operation.READ_ENTRY, 4, "read", ledgerId=7, entryId=0))
         assert caller.statuses(3) == {2: EUA, 3: EUA, 4: EUA}
-        assert server.storage.ledger(7) is None
+        assert server.storage.holdings.ledger(7) is None
         assert not server.connections, "it is a stranger still"
         two = call()
         two.send(add_2(KEY, body(7, 0, b"payload")))
@@ -136,7 +136,7 @@ def test_clear_text_after_start_tls_closes_the_connection(tmp_path, certificate)
             caller = call()
             caller.send(START + behind)
             assert is_ended(caller)
-        assert server.storage.ledger(7) is None
+        assert server.storage.holdings.ledger(7) is None
 
 
 def test_bytes_without_tls_in_the_handshake_close_the_connection(tmp_path, certificate):
@@ -148,7 +148,7 @@ def test_bytes_without_tls_in_the_handshake_close_the_connection(tmp_path, certi
         assert caller.socket.recv(100)[:1] in (b"", b"\x15"), "an alert, if anything"
         # The alert may arrive before the bookie has closed the connection.
         await_that(lambda: not server._porch.admission.connections)
-        assert server.storage.ledger(7) is None
+        assert server.storage.holdings.ledger(7) is None
 
 
 def test_a_client_without_the_required_certificate_is_refused(tmp_path, authority, certificate):

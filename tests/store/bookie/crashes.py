@@ -26,7 +26,7 @@ _NEW_LEDGER = 1_000_000
 
 
 def check_promises(storage: Stepped, promises: Promises) -> None:
-    assert not storage.storage.damaged, "a crash is no damage"
+    assert not storage.storage.holdings.damaged, "a crash is no damage"
     for ledger_id, asked in promises.asked.items():
         found, refusal = storage.read(ledger_id, 0, 1 << 40, sparse=True)
         assert refusal is None or not found, refusal
@@ -42,7 +42,7 @@ def check_promises(storage: Stepped, promises: Promises) -> None:
     for ledger_id in promises.fenced:
         assert storage.add(ledger_id, 1 << 40) == [Status.FENCED], f"the fence of {ledger_id} is gone"
     for ledger_id, confirmed in promises.confirmed.items():
-        ledger = storage.storage.ledger(ledger_id)
+        ledger = storage.storage.holdings.ledger(ledger_id)
         assert ledger is not None and ledger.last_add_confirmed >= confirmed
 
 

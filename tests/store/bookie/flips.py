@@ -97,7 +97,7 @@ class Flips:
                 else:
                     assert not isinstance(refusal, Negative), f"{refusal} for an acked entry"
                     outcome = "unknown"
-            ledger = storage.storage.ledger(ledger_id)
+            ledger = storage.storage.holdings.ledger(ledger_id)
             assert ledger is None or (ledger.last_add_confirmed <= _LAC and ledger.master_key in (None, KEY))
         for ledger_id in self._promises.fenced:
             assert storage.add(ledger_id, 1 << 40) == [Status.FENCED]

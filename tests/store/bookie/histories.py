@@ -236,7 +236,7 @@ class History(Rebooted):
 
     def is_held(self, ledger_id: int, entry_id: int) -> bool:
         """Is the entry in a directory that has not failed?"""
-        return bool(self.storage.plan_read(ledger_id, entry_id, entry_id, 0, sparse=False).pieces)
+        return bool(self.storage.holdings.plan_read(ledger_id, entry_id, entry_id, 0, sparse=False).pieces)
 
     def do_checkpoint(self) -> None:
         self.checkpoint()

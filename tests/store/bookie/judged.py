@@ -122,14 +122,14 @@ class Judged(Stepped):
         for ledger_id in self.promises.fenced:
             self._check_fence(ledger_id)
         for ledger_id, confirmed in self.promises.confirmed.items():
-            known = self.storage.ledger(ledger_id)
+            known = self.storage.holdings.ledger(ledger_id)
             assert (
                 self.lied
                 or self.lacks_a_directory
                 or (known is not None and (known.last_add_confirmed >= confirmed or known.limbo))
             ), f"forgotten: the explicit LAC {confirmed} of {ledger_id}: {known}"
         for ledger_id in self.promises.asked:
-            known = self.storage.ledger(ledger_id)
+            known = self.storage.holdings.ledger(ledger_id)
             confirmed = -1 if known is None else known.last_add_confirmed
             assert self.lied or confirmed <= self.told.get(ledger_id, -1), (
                 f"an LAC of {ledger_id} that nobody told: {known}"
@@ -161,7 +161,7 @@ class Judged(Stepped):
         wanted = self.promised(ledger_id)
         # Also read beyond the last entry, where nothing is.
         for last in (wanted[-1], wanted[-1] + 2) if wanted else ():
-            plan = self.storage.plan_read(ledger_id, wanted[0], last, 0, sparse=True)
+            plan = self.storage.holdings.plan_read(ledger_id, wanted[0], last, 0, sparse=True)
             given = {one for piece in plan.pieces for one in range(piece.first, piece.last + 1)}
             passed = [one for one in wanted if one <= plan.end and one not in given]
             assert not passed, f"denied: {passed} of {ledger_id} were passed over, and acknowledged"

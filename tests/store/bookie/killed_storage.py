@@ -77,7 +77,7 @@ class Load:
 
     def _add(self) -> None:
         ledger_id = self._ledger()
-        first = self._next.setdefault(ledger_id, self._run.storage.last_entry_id(ledger_id) + 1)
+        first = self._next.setdefault(ledger_id, self._run.storage.holdings.last_entry_id(ledger_id) + 1)
         last = first + self._random.choice([0, 0, 1, 9, 40])
         self._next[ledger_id] = last + 1
         flags = int(Flag.RECOVERY) if self._random.random() < 0.1 else 0
@@ -94,7 +94,7 @@ class Load:
 
     def _confirm(self) -> None:
         ledger_id = self._ledger()
-        confirmed = self._run.storage.last_entry_id(ledger_id)
+        confirmed = self._run.storage.holdings.last_entry_id(ledger_id)
         self._run.storage.write_last_add_confirmed(
             ledger_id, KEY, confirmed, lambda status: status == Status.OK and self.tell("C", ledger_id, confirmed)
         )

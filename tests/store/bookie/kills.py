@@ -87,7 +87,7 @@ class Kills:
         for disk in self._disks:
             assert not scrub(files, str(disk)).damages
         storage = Storage(settings(self._disks, round_)).open()
-        assert not storage.damaged
+        assert not storage.holdings.damaged
         for ledger_id, acked in self._acked.items():
             found, _ = self._all(storage, ledger_id)
             there = {entry.entry_id for entry in found}
@@ -98,7 +98,7 @@ class Kills:
         for ledger_id in self._fenced:
             assert _refusal(storage, add_frame(ledger_id, 1 << 40)) == Status.FENCED
         for ledger_id, confirmed in self._confirmed.items():
-            ledger = storage.ledger(ledger_id)
+            ledger = storage.holdings.ledger(ledger_id)
             assert ledger is not None and ledger.last_add_confirmed >= confirmed
         for disk in self._disks:
             known = {name for name in os.listdir(disk) if not name.endswith(".new")}

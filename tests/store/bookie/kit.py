@@ -62,7 +62,7 @@ def read_entries(
     storage: Storage, ledger_id: int, first: int, last: int, *, sparse: bool = False
 ) -> tuple[list[Entry], Any]:
     """The entries, and the refusal of the next id (None: no refusal)."""
-    plan = storage.plan_read(ledger_id, first, last, 0, sparse=sparse)
+    plan = storage.holdings.plan_read(ledger_id, first, last, 0, sparse=sparse)
     fetched = storage.files.fetch(plan.pieces, cached_only=False)
     assert fetched is not None
     found: list[Entry] = []

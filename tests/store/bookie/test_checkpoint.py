@@ -166,7 +166,7 @@ def many(run: Stepped, ledgers: int) -> None:
     run.commit()
     for _ in range(3):
         # The second checkpoint sees the ledgers unused and packs them.
-        run.add(0, run.storage.last_entry_id(0) + 1)
+        run.add(0, run.storage.holdings.last_entry_id(0) + 1)
         run.commit()
         run.checkpoint()
 
@@ -273,7 +273,7 @@ def test_packed_ledger_keeps_its_state(disk: MemoryFileSystem) -> None:
     run.confirm(6, 4)
     many(run, 3)
     for run_again in range(2):
-        fenced, told = run.storage.ledger(5), run.storage.ledger(6)
+        fenced, told = run.storage.holdings.ledger(5), run.storage.holdings.ledger(6)
         assert fenced is not None and fenced.fenced and fenced.last_add_confirmed == 3 and fenced.master_key == KEY
         assert told is not None and told.explicit_last_add_confirmed == 4
         assert run.add(5, 5) == [Status.FENCED]
@@ -300,9 +300,9 @@ def test_ledger_changes_survive_packing_by_checkpoints(disk: MemoryFileSystem) -
                 run.commit()
                 held[ledger_id] = held.get(ledger_id, -1) + 1
         for ledger_id, last in held.items():
-            ledger = run.storage.ledger(ledger_id)
+            ledger = run.storage.holdings.ledger(ledger_id)
             assert ledger is not None and ledger.last_add_confirmed == last - 1
-            assert run.storage.last_entry_id(ledger_id) == last
+            assert run.storage.holdings.last_entry_id(ledger_id) == last
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "gone"])

@@ -68,10 +68,10 @@ def log_names(path):
 def test_collection_forgets_deleted_ledgers_and_keeps_others(storage):
     assert storage.collect(Metadata(5, 7)) == 1
     assert storage.read(6, 0, 9) == ([], NO_SUCH_LEDGER)
-    assert storage.storage.ledger(6) is None
+    assert storage.storage.holdings.ledger(6) is None
     assert storage.ids(5) == storage.ids(7) == list(range(10))
     assert storage.storage.status().ledgers == 2
-    assert list(storage.storage.ranges(0, 0, 0, only=False)[0].ledger_ids) == [5, 7]
+    assert list(storage.storage.holdings.ranges(0, 0, 0, only=False)[0].ledger_ids) == [5, 7]
 
 
 def test_reclaiming_frees_the_space_of_collected_ledgers(storage, tmp_path):

@@ -49,7 +49,7 @@ def test_acknowledged_entries_are_served_after_a_kill(written):
     assert payloads(again.read(5, 0, 10)[0]) == [b"%08d:payload" % i for i in range(11)]
     assert again.read(5, 11, 11)[1] == NO_SUCH_ENTRY
     assert again.read(9, 0, 0)[1] == NO_SUCH_LEDGER
-    assert again.storage.ledger(5).master_key == KEY
+    assert again.storage.holdings.ledger(5).master_key == KEY
     assert again.add(5, 11) is Status.OK
     assert len(logs_of(written)) == 2, "no log is appended to that another process wrote"
 
@@ -60,7 +60,7 @@ def test_consecutive_fillers_belong_to_no_ledger(written):
     size = len(add_frame(5, 10))
     log.write_bytes(log.read_bytes() + b"".join(next(filler(size)) for _ in range(600)))
     again = reopened(written)
-    assert again.storage.status().ledgers == 2 and again.storage.last_entry_id(5) == 10
+    assert again.storage.status().ledgers == 2 and again.storage.holdings.last_entry_id(5) == 10
 
 
 def test_every_log_is_a_plain_arrow_stream(written):
@@ -87,8 +87,8 @@ def test_a_torn_write_above_the_note_is_cut_at_every_byte(written, tmp_path):
     for size in range(before, len(content), 41):
         log.write_bytes(content[:size])
         storage = Storage(config(written)).open()
-        assert storage.last_entry_id(5) == 9 and storage.last_entry_id(8) == 0
-        assert not storage.damaged
+        assert storage.holdings.last_entry_id(5) == 9 and storage.holdings.last_entry_id(8) == 0
+        assert not storage.holdings.damaged
         assert log.stat().st_size == before
     log.write_bytes(content)
     assert reopened(written).ids(5) == list(range(11)), "what was written whole may stay"
@@ -105,7 +105,7 @@ def test_torn_write_inside_the_last_group_is_skipped(written, tmp_path):
     only.add(5, 0, 9)
     shutil.copy(tmp_path / "only/logs/00000001.synced", log.with_suffix(".synced"))
     again = reopened(written)
-    assert not again.storage.damaged
+    assert not again.storage.holdings.damaged
     assert again.ids(5) == list(range(11)) and again.read(8, 0, 0)[1] == NO_SUCH_ENTRY
     assert pyarrow.ipc.open_stream(log.read_bytes()).read_all().column("ledger_id").to_pylist() == [*[5] * 10, -1, 5]
     assert not scrub(RealFileSystem(), str(written)).damages
@@ -120,14 +120,14 @@ def test_damage_below_the_note_is_never_reported_as_absence(written, tmp_path):
         flipped[at] ^= 16
         logs_of(damaged)[0].write_bytes(flipped)
         storage = reopened(damaged)
-        assert storage.storage.damaged
+        assert storage.storage.holdings.damaged
         assert storage.read(8, 0, 0) == ([], STORAGE_DAMAGED)
         assert storage.ids(5)[:10] == list(range(10)), "good frames are served"
         assert payloads(storage.read(5, 10, 10)[0]) == [b"00000010:payload"], "those after the damage too"
         assert storage.read(5, 11, 11)[1] == STORAGE_DAMAGED
         assert len(logs_of(damaged)[0].read_bytes()) == len(content), "nothing is cut"
         storage.storage.close()
-        assert Storage(config(damaged)).open().damaged, "a checkpoint does not make it good"
+        assert Storage(config(damaged)).open().holdings.damaged, "a checkpoint does not make it good"
 
 
 @pytest.mark.parametrize("checkpointed", [False, True])
@@ -137,7 +137,7 @@ def test_truncated_log_counts_as_damage(written, checkpointed):
     log = logs_of(written)[0]
     log.write_bytes(log.read_bytes()[:-8])
     again = reopened(written)
-    assert again.storage.damaged
+    assert again.storage.holdings.damaged
     assert again.read(9, 0, 0)[1] == STORAGE_DAMAGED
 
 
@@ -154,7 +154,7 @@ def test_a_damaged_note_loses_nothing(written, at):
     content[at] ^= 1
     note.write_bytes(content)
     again = reopened(written)
-    assert again.ids(5) == list(range(11)) and not again.storage.damaged
+    assert again.ids(5) == list(range(11)) and not again.storage.holdings.damaged
 
 
 def test_frame_inside_a_payload_is_not_read_as_a_frame(tmp_path):
@@ -166,7 +166,7 @@ def test_frame_inside_a_payload_is_not_read_as_a_frame(tmp_path):
     content[len(SCHEMA) + 100] ^= 1  # the outer header
     logs_of(dead)[0].write_bytes(content)
     again = reopened(dead)
-    assert again.storage.last_entry_id(99) == -1
+    assert again.storage.holdings.last_entry_id(99) == -1
     assert again.ids(5) == [], "a sparse read says nothing where absence proves nothing"
     assert payloads(again.read(5, 1, 1)[0]) == [b"00000001:payload"]
 
@@ -185,9 +185,9 @@ def test_boot_reads_the_checkpoint_and_scans_only_the_tail(tmp_path):
     content[len(SCHEMA) + 300] ^= 1  # below the checkpoint: detected by a read, not at boot
     logs_of(dead)[0].write_bytes(content)
     again = reopened(dead)
-    assert not again.storage.damaged
-    assert again.storage.last_entry_id(5) == 10 and again.ids(6) == [0]
-    assert again.storage.ledger(5).last_add_confirmed == 6
+    assert not again.storage.holdings.damaged
+    assert again.storage.holdings.last_entry_id(5) == 10 and again.ids(6) == [0]
+    assert again.storage.holdings.ledger(5).last_add_confirmed == 6
     assert again.read(5, 0, 0) == ([], "bad frame")
 
 
@@ -215,7 +215,7 @@ def test_bad_checkpoint_costs_only_a_scan(written, damage):
         content[len(content) // 2] ^= 1
         path.write_bytes({"flip": content, "cut": content[:-8], "empty": b""}[damage])
     again = reopened(written)
-    assert again.ids(5) == list(range(11)) and again.ids(8) == [0] and not again.storage.damaged
+    assert again.ids(5) == list(range(11)) and again.ids(8) == [0] and not again.storage.holdings.damaged
 
 
 def test_clean_restart_keeps_all_entries_and_leaves_no_extra_files(written):
@@ -338,7 +338,7 @@ def test_a_torn_control_record_is_cut(written):
     path = written / "control.log"
     path.write_bytes(path.read_bytes() + b"\x10\x00\x00\x00torn")
     again = reopened(written)
-    assert b"torn" not in path.read_bytes() and not again.storage.damaged
+    assert b"torn" not in path.read_bytes() and not again.storage.holdings.damaged
     assert again.fence(5) is Status.OK
     assert reopened(copied(written, written.parent / "third")).add(5, 11) is Status.FENCED
 
@@ -355,7 +355,7 @@ def test_the_control_log_is_rewritten_when_most_of_it_is_superseded(tmp_path, mo
     assert (tmp_path / "control.log").stat().st_size < size / 5
     assert storage.run(storage.storage.write_last_add_confirmed, 5, KEY, 77) is Status.OK
     again = reopened(tmp_path)
-    assert again.storage.ledger(5).last_add_confirmed == 77
+    assert again.storage.holdings.ledger(5).last_add_confirmed == 77
     assert again.add(6, 0) is Status.FENCED
 
 
@@ -369,7 +369,7 @@ def test_log_note_left_empty_by_a_crash_is_no_damage(tmp_path):
         reopened(directory).storage.close()
         (directory / "logs/00000001.synced").write_bytes(content)
         again = reopened(directory)
-        assert not again.storage.damaged
+        assert not again.storage.holdings.damaged
         assert list((directory / "logs").iterdir()) == []
 
 

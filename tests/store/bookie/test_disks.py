@@ -182,10 +182,10 @@ def test_add_without_room_is_refused_and_loses_no_acknowledged_entry(tmp_path, r
     for i in range(len(acked), 40):
         assert storage.add(5, i, payload=b"x" * 500) is Status.OK
     assert storage.ids(5) == list(range(40))
-    assert not storage.storage.damaged
+    assert not storage.storage.holdings.damaged
     storage.storage.close()
     again = Pumped(config(tmp_path))
-    assert again.ids(5) == list(range(40)) and not again.storage.damaged
+    assert again.ids(5) == list(range(40)) and not again.storage.holdings.damaged
     again.storage.close()
 
 
@@ -286,7 +286,7 @@ def test_full_directory_behind_on_control_records_stays_in_use_after_a_restart(t
     assert storage.fence(4) is Status.OK, "it stands in the other directory"
     storage.storage.close()
     again = Pumped(directories, files)
-    assert again.storage.lossy_boots.unreadable == [] and not again.storage.damaged
+    assert again.storage.lossy_boots.unreadable == [] and not again.storage.holdings.damaged
     assert again.ids(4) == again.ids(5) == [0]
     assert again.add(4, 1) is Status.FENCED
     assert again.add(6, 0) is Status.OK, "the other directory takes it"
@@ -357,7 +357,7 @@ def test_disk_filling_up_loses_no_acknowledged_entry(capacity_bytes):
     after = files.crashed(nothing_kept)
     again = Pumped(config("/disk"), after)
     assert set(acked) <= set(again.ids(5))
-    assert not again.storage.damaged
+    assert not again.storage.holdings.damaged
     files.capacity_bytes = 1 << 20
     look(storage)
     assert [storage.add(5, i, payload=b"x" * 400) for i in range(60)] == [Status.OK] * 60
@@ -409,7 +409,7 @@ def test_disk_check_during_a_failed_write_leaves_no_hole_in_the_log():
         assert lost == [Status.READ_ONLY]
         directory.commit._tell = write
         again = Stepped(config(Path("/disk")), disk.crashed(nothing_kept))
-        assert not again.storage.damaged
+        assert not again.storage.holdings.damaged
         assert [entry.entry_id for entry in again.read(5, 0, 9, sparse=True)[0]] == (
             [0, 2] if kept == [Status.OK] else [0]
         )

@@ -35,7 +35,7 @@ def confirm(run, answers, entry_id=4):
 
 
 def knows(asked, run):
-    ledger = run.storage.ledger(5)
+    ledger = run.storage.holdings.ledger(5)
     if ledger is None or ledger.master_key != KEY:
         return False
     return ledger.fenced if asked is fence else ledger.last_add_confirmed == 4

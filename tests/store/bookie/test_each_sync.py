@@ -82,7 +82,7 @@ def test_boot_rewrites_a_tail_left_clean_by_a_failed_sync_before_serving():
     again = Stepped(JOURNAL, disk)
     assert ids(again, 5) == [0, 1] and held(again, 5) == [[(0, 1)]]
     after = Stepped(JOURNAL, disk.crashed(nothing_kept))
-    assert ids(after, 5) == [0, 1] and not after.storage.damaged
+    assert ids(after, 5) == [0, 1] and not after.storage.holdings.damaged
 
 
 def test_boot_syncs_an_unsynced_tail_before_serving():
@@ -93,7 +93,7 @@ def test_boot_syncs_an_unsynced_tail_before_serving():
     again = Stepped(NO_JOURNAL, disk)
     assert ids(again, 5) == [0, 1, 2, 3] and held(again, 5) == [[(0, 3)]]
     after = Stepped(NO_JOURNAL, disk.crashed(nothing_kept))
-    assert ids(after, 5) == [0, 1, 2, 3] and not after.storage.damaged
+    assert ids(after, 5) == [0, 1, 2, 3] and not after.storage.holdings.damaged
 
 
 # -- several logs
@@ -114,7 +114,7 @@ def test_all_logs_of_a_group_are_synced(settings):
         run.storage.close()
     after = Stepped(settings, disk.crashed(nothing_kept))
     assert ids(after, 5) == list(range(9)) and held(after, 5) == [[(0, 8)]]
-    assert not after.storage.damaged and not after.storage.lossy_boots.unclean
+    assert not after.storage.holdings.damaged and not after.storage.lossy_boots.unclean
 
 
 def stopped_without_room(*rules):
@@ -309,7 +309,7 @@ def test_boot_detects_a_truncated_log_below_the_checkpoint():
     file.truncate(file.size() - 8)
     file.sync()
     again = Stepped(JOURNAL, disk)
-    assert not again.storage.damaged and held(again, 5) == [[(1, 3)]], "nobody has read the log yet"
+    assert not again.storage.holdings.damaged and held(again, 5) == [[(1, 3)]], "nobody has read the log yet"
     assert again.read(5, 0, 0) == ([], ENTRY_LOST)
 
 
@@ -340,7 +340,7 @@ def test_each_directory_alone_holds_all_records_of_phase_one(left):
     after_phase_one(TWO_DISKS, disk)
     alone = Stepped(config(Path(left)), disk.crashed(nothing_kept))
     assert alone.storage.lossy_boots.mark == (1, 20)
-    assert alone.storage.ledger(5).limbo_boot == 1
+    assert alone.storage.holdings.ledger(5).limbo_boot == 1
     assert alone.add(5, 0) == [Status.FENCED]
 
 

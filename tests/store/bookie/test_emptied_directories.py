@@ -112,7 +112,7 @@ def test_emptied_directory_makes_fences_unsure_even_after_a_crash_in_phase_one(t
     mark_lost([str(lost)])
     for _ in range(2):
         storage = Storage(settings, RealFileSystem()).open()
-        assert storage.lossy_boots.fences_lost and storage.ledger(4).fence_unsure
+        assert storage.lossy_boots.fences_lost and storage.holdings.ledger(4).fence_unsure
 
 
 def test_lost_fences_keep_ledgers_packed(tmp_path):

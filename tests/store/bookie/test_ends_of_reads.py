@@ -33,7 +33,7 @@ def fails(*arguments: Any) -> Future[Any]:
 @pytest.mark.parametrize(
     ("of", "call", "stand_in", "status"),
     [
-        ("storage", "plan_read", raises(ValueError("on purpose")), Status.IO_ERROR),
+        ("holdings", "plan_read", raises(ValueError("on purpose")), Status.IO_ERROR),
         ("disk_threads", "run", raises(ValueError("on purpose")), Status.IO_ERROR),
         ("disk_threads", "run", raises(RuntimeError("no thread")), Status.TOO_MANY_REQUESTS),
         ("disk_threads", "run", fails, Status.IO_ERROR),
@@ -48,7 +48,7 @@ def test_failed_reads_are_answered_and_block_no_later_read(
     storage.add(5, 0)
     storage.storage.close()
     with serving(config(tmp_path)) as (server, address), monkeypatch.context() as patched:
-        patched.setattr(server.storage if of == "storage" else server.storage.disk_threads, call, stand_in)
+        patched.setattr(getattr(server.storage, of), call, stand_in)
         client = Client(address)
         client.send(*(control_frame(Header(Kind.READ, number, 5, 0, 0)) for number in range(READS)))
         answers = [client.receive().header for _ in range(READS)]

@@ -84,7 +84,7 @@ def test_loop_serves_others_while_a_duplicate_add_is_compared(files, bookie, cli
     files.wait_held()
     others_are_served(other)
     assert server.storage.bytes_in_flight > 0, "what waits counts towards the back-pressure"
-    assert server.storage.last_entry_id(SLOW) == 3, "later adds of the ledger wait behind"
+    assert server.storage.holdings.last_entry_id(SLOW) == 3, "later adds of the ledger wait behind"
     files.clear()
     answers = {answer.header.request_id: answer.header.status for answer in (slow.receive() for _ in range(3))}
     assert answers == {1: Status.OK, 2: Status.CONFLICT, 3: Status.OK}

@@ -60,7 +60,7 @@ def test_range_answers_are_bounded_and_together_complete(storage):
         index.of(ledger_id)
     found, ledger_id, first = [], 0, 0
     while ledger_id >= 0:
-        rows, ledger_id, first = storage.storage.ranges(ledger_id, first, 1 << 16, only=False)
+        rows, ledger_id, first = storage.storage.holdings.ranges(ledger_id, first, 1 << 16, only=False)
         assert len(rows.ledger_ids) <= RANGES_ROWS_MAX
         found += zip(rows.ledger_ids, rows.first_entry_ids, strict=True)
     assert found == wanted

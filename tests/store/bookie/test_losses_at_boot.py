@@ -182,7 +182,7 @@ def test_phase_one_ends_the_lossy_state_and_healing_makes_absence_negative():
     storage.end_phase_one()
     storage.close()
     run = Stepped(ONE, disk)
-    assert not is_lossy(run) and not run.storage.damaged
+    assert not is_lossy(run) and not run.storage.holdings.damaged
     assert unknown(run, 5, 0) and unknown(run, 20, 0)
     assert isinstance(run.read(21, 0, 0)[1], Negative)
     run.storage.lossy_boots.note_healed(1, lambda status: None)
@@ -202,7 +202,7 @@ def test_space_of_a_damaged_log_is_reclaimed_after_healing():
     flip(disk, LOG, len(SCHEMA) + FRAME_BYTES // 2, 1)
     disk.sync_all()
     storage = Storage(ONE, disk).open()
-    assert storage.damaged
+    assert storage.holdings.damaged
     storage.lossy_boots.note_lossy_boot(phase_one("b1", [], 20, storage.lossy_boots.mark))
     storage.end_phase_one()
     storage.close()
@@ -213,13 +213,13 @@ def test_space_of_a_damaged_log_is_reclaimed_after_healing():
     run.storage.lossy_boots.note_healed(1, lambda status: None)
     run.commit()
     for _ in range(2):
-        assert [entry.entry_id for entry in run.read(5, 0, 9)[0]] == [0, 1, 2, 3] and not run.storage.damaged
+        assert [entry.entry_id for entry in run.read(5, 0, 9)[0]] == [0, 1, 2, 3] and not run.storage.holdings.damaged
         run.restart()
     run.delete(5)
     run.seal()
     run.reclaim(0.99)
     run.restart()
-    assert not run.storage.damaged and isinstance(run.read(5, 0, 0)[1], Negative)
+    assert not run.storage.holdings.damaged and isinstance(run.read(5, 0, 0)[1], Negative)
     assert not paths(disk, "/logs/")
 
 
@@ -241,10 +241,10 @@ def test_crash_anywhere_in_a_lossy_boot_leaves_the_bookie_lossy_or_unhealed():
             assert why_lossy(boots, ()) or boots.mark.boot > boots.healed_boot, operation
             outcomes["again" if why_lossy(boots, ()) else "phase one is over"] += 1
             for ledger_id in (4, 5):
-                plan = storage.plan_read(ledger_id, 0, 0, 0, sparse=False)
+                plan = storage.holdings.plan_read(ledger_id, 0, 0, 0, sparse=False)
                 assert plan.pieces or isinstance(plan.refusal, Unknown), operation
             if not why_lossy(boots, ()):
-                assert boots.limbo(0, 9) == [(5, 1)] and storage.ledger(5).fenced
+                assert boots.limbo(0, 9) == [(5, 1)] and storage.holdings.ledger(5).fenced
 
     storage = Storage(TWO, FaultyFileSystem(booted, before=crash)).open()
     phase = phase_one("b1", [replace(metadata(master_key=KEY), ledger_id=5)], 20, storage.lossy_boots.mark)
@@ -310,7 +310,7 @@ def test_frames_inside_a_payload_are_ignored_when_both_sizes_are_damaged():
     file.write([b"\xa5" * 560], len(SCHEMA) + 20)
     file.sync()
     run = Stepped(ONE, disk)
-    assert run.storage.last_entry_id(99) == -1 and unknown(run, 99, 0) and unknown(run, 5, 0)
+    assert run.storage.holdings.last_entry_id(99) == -1 and unknown(run, 99, 0) and unknown(run, 5, 0)
     assert run.read(5, 1, 1)[0]
 
 
@@ -534,7 +534,7 @@ def test_first_boot_of_a_bookie_notes_the_highest_ledger_id_once():
         assert ledger_id == 7 or statuses == expected
         storage._adds.unsure.close()
         assert statuses == expected
-    assert isinstance(storage.plan_read(7, 0, 0, 0, sparse=False).refusal, Negative), "nothing was lost"
+    assert isinstance(storage.holdings.plan_read(7, 0, 0, 0, sparse=False).refusal, Negative), "nothing was lost"
 
 
 def test_marker_of_a_trusted_crash_is_removed_by_a_clean_stop():
@@ -572,7 +572,7 @@ def test_loss_marker_counts_even_under_the_same_boot_id():
     remove(disk, *paths(disk, "/logs/"))
     Storage(ONE, disk, boot_id="kernel").open()
     again = Storage(ONE, disk, boot_id="kernel").open()
-    assert again.lossy_boots.unclean and isinstance(again.plan_read(5, 0, 0, 0, sparse=False).refusal, Unknown)
+    assert again.lossy_boots.unclean and isinstance(again.holdings.plan_read(5, 0, 0, 0, sparse=False).refusal, Unknown)
 
 
 def test_written_position_of_a_log_counts_until_its_tail_is_settled():
@@ -705,7 +705,7 @@ def test_boot_knows_the_last_add_fully_replicated(count, rewritten):
         run.reclaim()
         for path in [path for path in files.files() if "checkpoint" in path]:
             files.lose(path)
-    ledger = Stepped(ONE, files).storage.ledger(5)
+    ledger = Stepped(ONE, files).storage.holdings.ledger(5)
     assert ledger.last_add_fully_replicated == ledger.last_add_confirmed == count - 1
 
 

@@ -165,7 +165,7 @@ def test_add_below_the_mark_is_refused_without_permission_of_the_metadata(tmp_pa
     checks.go_on.set()
     storage = after_lossy_boot(tmp_path, check_fence=checks)
     assert storage.add(7, 0) is status
-    assert storage.storage.ledger(7) is None, "a refused add leaves no trace"
+    assert storage.storage.holdings.ledger(7) is None, "a refused add leaves no trace"
     assert storage.add(7, 0) is Status.OK, "it is asked again each time"
     storage.storage.close()
 

@@ -14,7 +14,7 @@ from tests.store.bookie.kit import Pumped, config, crash_image, run_checkpoint
 
 
 def held(storage: Storage, ledger_id: int) -> list[tuple[int, int]]:
-    ranges, _, _ = storage.ranges(ledger_id, 0, 0, only=True)
+    ranges, _, _ = storage.holdings.ranges(ledger_id, 0, 0, only=True)
     return list(zip(ranges.first_entry_ids, ranges.last_entry_ids, strict=True))
 
 
@@ -70,7 +70,7 @@ def test_lost_entries_stay_lost_in_every_later_boot(filled: Pumped, tmp_path: Pa
     assert again.add(5, 3, 5, flags=Flag.RECOVERY) == Status.OK
     assert [entry.entry_id for entry in again.read(5, 0, 20, sparse=True)[0]] == list(range(12))
     run_checkpoint(again.storage)
-    assert again.storage.ledger(5).lost == (), "all is back"
+    assert again.storage.holdings.ledger(5).lost == (), "all is back"
     again.storage.close()
     last = Storage(config(tmp_path / "image/a", tmp_path / "image/b")).open()
     assert where_of(last, 5, 4) != lost[0].where, "the lost copy stays lost"

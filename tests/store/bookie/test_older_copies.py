@@ -92,7 +92,7 @@ def test_entries_written_after_the_copy_are_unknown(bookie):
         entries, refusal = bookie.pumped.read(LEDGER, entry_id, entry_id)
         assert entries or isinstance(refusal, Unknown)
     # The copy has no record of this ledger, which may be closed by now.
-    assert isinstance(bookie.storage.absent(LEDGER + 1), Unknown)
+    assert isinstance(bookie.storage.holdings.absent(LEDGER + 1), Unknown)
 
 
 def test_fence_written_after_the_copy_is_unsure(bookie):

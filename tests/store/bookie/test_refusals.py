@@ -156,7 +156,7 @@ def test_stop_writes_a_loss_into_a_directory_with_room(tmp_path, files):
     files.add(NO_ROOM)
     files.add("read */b/logs/*.arrows 1.. io-error")
     assert bookie.read(5, 0, 0)[1] == "bad frame"
-    plan = bookie.storage.plan_read(5, 0, 0, 0, sparse=False)
+    plan = bookie.storage.holdings.plan_read(5, 0, 0, 0, sparse=False)
     bookie.storage.holdings.lose_unreadable(
         plan.pieces, bookie.storage.files.fetch(plan.pieces, cached_only=False).stop
     )

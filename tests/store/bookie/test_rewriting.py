@@ -157,7 +157,7 @@ def test_answer_is_bounded_by_its_uncompressed_size(tmp_path):
 
 
 def test_ranges_list_the_new_locations(rewritten, tmp_path):
-    ranges, _, _ = rewritten.storage.ranges(5, 0, 0, only=True)
+    ranges, _, _ = rewritten.storage.holdings.ranges(5, 0, 0, only=True)
     assert list(zip(ranges.first_entry_ids, ranges.last_entry_ids, ranges.logs, strict=True)) == [
         (0, 255, 2),
         (256, 299, 2),
@@ -187,9 +187,9 @@ def test_boot_without_a_checkpoint_restores_all_from_the_rewritten_log(rewritten
     (dead / "checkpoint").unlink()
     again = Pumped(config(dead))
     assert contents(again) == before
-    ledger = again.storage.ledger(5)
+    ledger = again.storage.holdings.ledger(5)
     assert (ledger.last_add_confirmed, ledger.master_key) == (298, KEY)
-    assert not again.storage.damaged
+    assert not again.storage.holdings.damaged
 
 
 def test_boot_removes_a_rewritten_log_missing_from_the_checkpoint(storage, tmp_path):
@@ -211,7 +211,7 @@ def test_entries_of_a_missing_rewritten_log_named_in_the_checkpoint_are_lost(rew
         lose(dead / "logs/00000002.arrow")
         again = Pumped(config(dead))
         assert again.read(5, 0, 5) == ([], ENTRY_LOST), "the checkpoint tells which entries it had"
-        assert again.read(77, 0, 0)[1] == NO_SUCH_LEDGER and not again.storage.damaged
+        assert again.read(77, 0, 0)[1] == NO_SUCH_LEDGER and not again.storage.holdings.damaged
         assert again.storage.status().log_bytes == 0
         again.storage.close()
         shutil.rmtree(dead)
@@ -245,15 +245,15 @@ def test_rewrite_respects_adds_and_deletions_during_it(storage):
 
     storage.reclaim(before=meanwhile)
     assert storage.ids(5) == list(range(301))
-    assert storage.storage.ledger(6) is None and storage.ids(6) == []
+    assert storage.storage.holdings.ledger(6) is None and storage.ids(6) == []
     assert [entry.entry_id for entry in storage.read(7, 0, 1)[0]] == [0, 1]
 
 
 def test_read_planned_before_a_rewrite_has_to_be_planned_again(storage, tmp_path):
-    plan = storage.storage.plan_read(5, 0, 9, 0, sparse=False)
+    plan = storage.storage.holdings.plan_read(5, 0, 9, 0, sparse=False)
     storage.reclaim()
     fetched = storage.storage.files.fetch(plan.pieces, cached_only=False)
-    assert fetched.frames == [] and storage.storage.has_moved(plan.pieces[0])
+    assert fetched.frames == [] and storage.storage.holdings.has_moved(plan.pieces[0])
 
 
 @pytest.mark.parametrize("disk", ["lies", "refuses"])
@@ -273,7 +273,7 @@ def test_unreadable_entries_of_a_rewrite_are_lost_and_the_rest_moves(storage, tm
             storage.storage.reclaiming.reclaim(LocalRewriter(files), 0.0, 1 << 20, unlimited, entry_logs=True)
         )
     assert isinstance(storage.read(6, 0, 0)[1], Unknown)
-    assert not storage.storage.ranges(6, 0, 0, only=True)[0].ledger_ids, "it is not held"
+    assert not storage.storage.holdings.ranges(6, 0, 0, only=True)[0].ledger_ids, "it is not held"
     assert storage.storage.status().lost_copies == 1, "the status tells of it"
     storage.run(storage.storage.settle)
     storage.reclaim()
@@ -488,6 +488,6 @@ def test_storage_closes_in_the_middle_of_a_pass(storage, tmp_path):
     steps.close()
     storage.storage.close()
     again = Storage(config(tmp_path / "live")).open()
-    assert again.last_entry_id(5) == 299
+    assert again.holdings.last_entry_id(5) == 299
     again.close()
     assert contents(Pumped(config(tmp_path / "live"))) == before

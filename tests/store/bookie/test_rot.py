@@ -50,7 +50,7 @@ class Rotting:
         return row
 
     def held(self, ledger_id: int) -> list[int]:
-        ranges, _, _ = self.run.storage.ranges(ledger_id, 0, 0, only=True)
+        ranges, _, _ = self.run.storage.holdings.ranges(ledger_id, 0, 0, only=True)
         pairs = zip(ranges.first_entry_ids, ranges.last_entry_ids, strict=True)
         return [entry_id for first, last in pairs for entry_id in range(first, last + 1)]
 
@@ -102,7 +102,7 @@ def test_scrub_finds_rot_without_a_read_and_adds_bring_the_copies_back(stepped: 
     one.run.checkpoint()
     one.run.scrub()
     assert one.held(4) == one.held(5) == list(range(10)) and not one.run.storage.lacking(10)
-    assert one.run.storage.ledger(4).lost == one.run.storage.ledger(5).lost == ()
+    assert one.run.storage.holdings.ledger(4).lost == one.run.storage.holdings.ledger(5).lost == ()
     assert one.run.storage.status().lacking_ledgers == 0, (
         "all are back, although the bytes of lost copies still lie in a log"
     )
@@ -149,7 +149,7 @@ def test_lack_of_open_files_or_one_failed_read_is_no_damage(stepped: None) -> No
         files.add(rule)
         one.run.storage.holdings._file_system = files
         one.run.storage.files.clear()
-        plan = one.run.storage.plan_read(5, 6, 6, 0, sparse=False)
+        plan = one.run.storage.holdings.plan_read(5, 6, 6, 0, sparse=False)
         fetched = one.run.storage.files.fetch(plan.pieces, cached_only=False)
         assert fetched is not None and fetched.stop is stop, rule
         lost = one.run.storage.holdings.lose_unreadable(plan.pieces[len(fetched.frames) :], fetched.stop)
@@ -174,7 +174,7 @@ def test_entries_of_a_dead_disk_are_not_held_and_go_to_another_disk(stepped: Non
         assert one.added(5, entry_id) == Status.OK
     assert one.held(5) == list(range(10))
     one.run.checkpoint()
-    assert storage.ledger(5).lacking == ((10, 10),)
+    assert storage.holdings.ledger(5).lacking == ((10, 10),)
 
 
 def test_disk_with_too_many_failed_reads_is_retired_and_the_last_ends_the_bookie(stepped: None) -> None:

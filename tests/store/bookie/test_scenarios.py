@@ -110,7 +110,7 @@ def test_boot_after_clean_stop_has_every_entry_fence_and_lac_and_is_not_lossy(st
     assert not lossy(again.storage), "the stop synced all of it, and power may fail"
     assert held(again, 5) == list(range(10))
     assert refusal(again, 5, 10) == NO_SUCH_ENTRY and refusal(again, 6, 0) == NO_SUCH_LEDGER
-    known = again.storage.ledger(5)
+    known = again.storage.holdings.ledger(5)
     assert known is not None and known.last_add_confirmed == 7
     assert add(again, 8, 0) == Status.FENCED
     assert add(again, 5, 10) == Status.OK
@@ -177,9 +177,9 @@ def test_boot_reads_logs_below_its_checkpoint_only_if_the_checkpoint_is_damaged(
 
     files = FaultyFileSystem(dead, "read /disk/logs/00000001.arrows 1.. io-error")
     again = Stepped(ONE, files)
-    known = again.storage.ledger(5)
+    known = again.storage.holdings.ledger(5)
     assert not lossy(again.storage) and known is not None and known.last_add_confirmed == 9
-    assert held(again, 6) == [0] and again.storage.last_entry_id(5) == 10
+    assert held(again, 6) == [0] and again.storage.holdings.last_entry_id(5) == 10
     files.clear()
     assert held(again, 5) == list(range(11))
 

@@ -88,7 +88,7 @@ def test_scrub_detects_rot_in_every_file_so_that_no_later_boot_is_lossy(rewritte
         mended = offset < len(SCHEMA) + 8 or path.endswith(".arrow")
         assert found or mended or path.endswith("/scrub"), f"byte {offset} of {path} was not found"
         again = Stepped(SETTINGS, disk.crashed(nothing_kept), flips._promises)
-        assert not again.storage.damaged, f"lossy after byte {offset} of {path}"
+        assert not again.storage.holdings.damaged, f"lossy after byte {offset} of {path}"
         outcomes[flips.check_answers(again)] += 1
     assert set(outcomes) == {"unknown", "right"} and min(outcomes.values()) > 20, outcomes
 
@@ -136,7 +136,7 @@ def test_scrub_rewrites_a_damaged_schema_head_or_footer_of_a_log(place: str) -> 
     run.scrub()
     assert not scrub(disk, "/disk").damages and run.storage.scrubbing.dead_bytes == 0
     again = after_power_cut(disk, run)
-    assert not again.storage.damaged and len(again.read(5, 0, 2)[0]) == 3
+    assert not again.storage.holdings.damaged and len(again.read(5, 0, 2)[0]) == 3
 
 
 def test_damage_in_dead_bytes_is_counted_and_is_no_loss() -> None:
@@ -150,14 +150,18 @@ def test_damage_in_dead_bytes_is_counted_and_is_no_loss() -> None:
     assert (status.lost_copies, status.lacking_ledgers) == (0, 0) and not run.storage.holdings.ledgers_lacking
     run.checkpoint()
     again = after_power_cut(disk, run)
-    assert not again.storage.damaged and again.read(8, 0, 0)[1] is None and again.read(8, 1, 1)[1] == NO_SUCH_ENTRY
+    assert (
+        not again.storage.holdings.damaged
+        and again.read(8, 0, 0)[1] is None
+        and again.read(8, 1, 1)[1] == NO_SUCH_ENTRY
+    )
 
 
 def test_log_with_a_bad_read_is_scrubbed_next() -> None:
     """No log was ever suspected, so bad batches beside the first waited for the scrub's round."""
     one = Rotting()
     first, second = one.rot(5, 0), one.rot(5, 1)
-    plan = one.run.storage.plan_read(5, 0, 0, 0, sparse=False)
+    plan = one.run.storage.holdings.plan_read(5, 0, 0, 0, sparse=False)
     fetched = one.run.storage.files.fetch(plan.pieces, cached_only=False)
     assert fetched is not None and one.run.storage.holdings.lose_unreadable(plan.pieces, fetched.stop)
     scrubbing = one.run.storage.scrubbing
@@ -183,7 +187,7 @@ def test_scrub_rewrites_a_rotten_control_log_of_a_bookie_with_one_directory(path
     run.scrub()
     assert run.storage.kept_files.renewed == 1
     again = after_power_cut(disk, run)
-    assert not again.storage.damaged and again.add(8, 1) == [Status.FENCED]
+    assert not again.storage.holdings.damaged and again.add(8, 1) == [Status.FENCED]
     run.scrub()
     assert run.storage.kept_files.renewed == 1, "it is good now"
 
@@ -269,7 +273,7 @@ def test_scrub_rewrites_a_damaged_note_but_no_note_of_a_removed_log(sealed: bool
         disk.flip(log.note_path, 3, 2, cached=True)
     run.scrub()
     assert run.storage.kept_files.renewed == 1 and not scrub(disk, "/disk").damages
-    assert not after_power_cut(disk, run).storage.damaged
+    assert not after_power_cut(disk, run).storage.holdings.damaged
     run.seal()
     log.remove()
     log.renew_note()

@@ -87,8 +87,12 @@ def test_failed_directory_leaves_the_index_in_steps_with_the_same_answers_throug
         assert [entry.entry_id for entry in one.run.read(6, 0, 9)[0]] == [0, 1, 2, 3, 4]
         assert one.run.read(6, 5, 5)[1] == one.run.read(6, 0, 9, sparse=True)[1] == ENTRY_AWAY
         assert one.run.read(7, 3, 3)[1] == ENTRY_LOST and one.run.read(7, 0, 0)[1] == ENTRY_AWAY
-        assert (storage.last_entry_id(5), storage.last_entry_id(6), storage.last_entry_id(4)) == (-1, 4, 9)
-        assert set(storage.ranges(0, 0, 0, only=False)[0].ledger_ids) == {4, 6}
+        assert (
+            storage.holdings.last_entry_id(5),
+            storage.holdings.last_entry_id(6),
+            storage.holdings.last_entry_id(4),
+        ) == (-1, 4, 9)
+        assert set(storage.holdings.ranges(0, 0, 0, only=False)[0].ledger_ids) == {4, 6}
         held: list[Any] = []
         storage.held_ranges(6, held.append)
         storage.held_ranges(LEDGERS + 1, held.append)
@@ -171,7 +175,7 @@ def test_entries_of_a_failed_directory_are_away_and_not_lost_for_good() -> None:
     one = Failing()
     one.fail()
     one.end()
-    ledger = one.run.storage.ledger(5)
+    ledger = one.run.storage.holdings.ledger(5)
     assert ledger is not None and ledger.away == ((0, 9),) and ledger.lost == ()
     assert not [record for record in ledger.control_records() if isinstance(record, EntriesLost)]
 
@@ -191,11 +195,11 @@ def test_last_entry_id_of_a_ledger_without_its_tail_is_computed_in_steps() -> No
         count = len(one.holdings.index.get(ledger_id))
         told = []
         while not told or told[-1] is None:
-            told.append(one.run.storage.last_entry_id(ledger_id))
+            told.append(one.run.storage.holdings.last_entry_id(ledger_id))
             before, count = count, len(one.holdings.index.get(ledger_id))
             assert before - count <= _ROWS_LOOKED_AT
         assert told == [None, None, last], "each looked at some thousand rows"
-        assert one.run.storage.last_entry_id(ledger_id) == last
+        assert one.run.storage.holdings.last_entry_id(ledger_id) == last
     one.end()
     assert one.holdings.lacking(10) == ((1, 3 * _ROWS_LOOKED_AT - 1),)
 
@@ -448,7 +452,7 @@ def test_huge_group_without_room_leaves_the_index_in_turns(monkeypatch: pytest.M
     run.commit()
     assert len(dropped) == len(answers), "the rows of the last one are of its first write"
     assert answers == [[Status.READ_ONLY]] * len(answers) and again == [Status.READ_ONLY]
-    assert run.storage.last_entry_id(5) == 0 and run.read(5, 1, 1) == ([], NO_SUCH_ENTRY)
+    assert run.storage.holdings.last_entry_id(5) == 0 and run.read(5, 1, 1) == ([], NO_SUCH_ENTRY)
     assert run.storage.holdings.recent == {} and run.storage.bytes_in_flight == 0
 
 
@@ -557,7 +561,7 @@ def test_lost_batch_of_a_long_ledger_is_located_without_scanning_all_rows(
 
     monkeypatch.setattr(LedgerRows, "numbers_at", counted)
     for entry_id in (13, 50):
-        pieces = run.storage.plan_read(5, entry_id, entry_id, 0, sparse=False).pieces
+        pieces = run.storage.holdings.plan_read(5, entry_id, entry_id, 0, sparse=False).pieces
         assert holdings.lose_unreadable(pieces, Stop.DAMAGED)
         assert looked_at.pop() == pieces[0].size // ENTRY_OVERHEAD_BYTES
     assert holdings.lacking(5) == ((10, 10), (12, 13), (16, 19), (50, 50))

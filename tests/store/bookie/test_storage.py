@@ -64,7 +64,7 @@ def test_admitted_add_is_readable_before_its_sync(storage):
 def test_read_ends_at_its_limit_but_returns_at_least_a_batch(storage):
     for entry_id in range(5):
         storage.add(5, entry_id)
-    plan = storage.storage.plan_read(5, 1, 4, 1, sparse=False)
+    plan = storage.storage.holdings.plan_read(5, 1, 4, 1, sparse=False)
     assert ([piece.first for piece in plan.pieces], plan.end, plan.refusal) == ([1], 1, None)
 
 
@@ -125,7 +125,7 @@ def test_add_with_other_content_is_a_conflict_and_changes_nothing(storage):
     storage.add(5, 0, 9)
     assert storage.add(5, 8, 12, payload=b"another", last_add_confirmed=7) is Status.CONFLICT
     assert storage.ids(5) == list(range(10))
-    assert storage.storage.ledger(5).last_add_confirmed == -1
+    assert storage.storage.holdings.ledger(5).last_add_confirmed == -1
 
 
 def test_batch_held_in_part_adds_the_rest(storage):
@@ -140,7 +140,7 @@ def test_batch_held_in_part_adds_the_rest(storage):
 def test_duplicate_with_another_lac_is_no_conflict(storage):
     storage.add(5, 0, 1)
     assert storage.add(5, 0, 1, last_add_confirmed=0) is Status.OK
-    assert storage.storage.ledger(5).last_add_confirmed == 0
+    assert storage.storage.holdings.ledger(5).last_add_confirmed == 0
 
 
 # -- fences, keys, LAC
@@ -199,7 +199,7 @@ def test_explicit_lac_survives_a_restart_and_wakes_long_polls(tmp_path):
     storage.storage.long_polls.remove(5, late)
     storage.storage.close()
     again = Pumped(config(tmp_path))
-    assert again.storage.ledger(5).last_add_confirmed == 3
+    assert again.storage.holdings.ledger(5).last_add_confirmed == 3
     again.storage.close()
 
 
@@ -207,15 +207,15 @@ def test_ranges_list_every_row_in_portions(storage):
     for entry_id in range(5):
         storage.add(5, entry_id)
     storage.add(8, 0, 9)
-    first, ledger_id, entry_id = storage.storage.ranges(0, 0, 3, only=False)
+    first, ledger_id, entry_id = storage.storage.holdings.ranges(0, 0, 3, only=False)
     assert (list(first.first_entry_ids), ledger_id, entry_id) == ([0, 1, 2], 5, 3)
-    rest, ledger_id, entry_id = storage.storage.ranges(5, 3, 0, only=False)
+    rest, ledger_id, entry_id = storage.storage.holdings.ranges(5, 3, 0, only=False)
     assert list(zip(rest.ledger_ids, rest.first_entry_ids, rest.last_entry_ids, strict=True)) == [
         (5, 3, 3), (5, 4, 4), (8, 0, 9),
     ]  # fmt: skip
     assert (ledger_id, entry_id) == (-1, -1)
-    assert list(storage.storage.ranges(8, 0, 0, only=True)[0].ledger_ids) == [8]
-    assert list(storage.storage.ranges(6, 0, 0, only=True)[0].ledger_ids) == []
+    assert list(storage.storage.holdings.ranges(8, 0, 0, only=True)[0].ledger_ids) == [8]
+    assert list(storage.storage.holdings.ranges(6, 0, 0, only=True)[0].ledger_ids) == []
 
 
 # -- failing disks

@@ -120,7 +120,7 @@ class StorageModel(RuleBasedStateMachine):
         for ledger_id in self.held:
             found, _ = self.run.read(ledger_id, 0, LAST, sparse=True)
             self.held[ledger_id] = {entry.entry_id: entry for entry in found}
-            ledger = self.run.storage.ledger(ledger_id)
+            ledger = self.run.storage.holdings.ledger(ledger_id)
             if ledger is None or not ledger.fenced:
                 self.fenced.discard(ledger_id)
 

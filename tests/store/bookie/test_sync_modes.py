@@ -198,7 +198,7 @@ def test_lac_of_an_add_does_not_advance_last_add_synced(storage):
     add_volatile(storage, 5, 3, last_add_confirmed=2)
     sync(storage, 5)
     assert cursor(storage, 5) == -1
-    assert storage.storage.ledger(5).last_add_confirmed == 2
+    assert storage.storage.holdings.ledger(5).last_add_confirmed == 2
 
 
 def test_duplicate_counts_as_synced_once_the_kept_copy_is(storage):
@@ -379,7 +379,7 @@ def test_fences_and_lacs_are_synced_without_a_journal(relaxed, tmp_path):
     relaxed.fence(5)
     dead = Pumped(config(died(tmp_path / "live", tmp_path / "dead")))
     assert dead.add(5, 1) is Status.FENCED
-    assert dead.storage.ledger(5).last_add_confirmed == 0
+    assert dead.storage.holdings.ledger(5).last_add_confirmed == 0
 
 
 def test_a_clean_stop_leaves_no_marker_and_loses_nothing(tmp_path):

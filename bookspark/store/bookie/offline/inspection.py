@@ -162,7 +162,7 @@ class Inspection:
     @property
     def damaged(self) -> bool:
         """Was synced data lost? Then the bookie's answer for a missing entry is Unknown."""
-        return self._storage.damaged
+        return self._storage.holdings.damaged
 
     def logs(self) -> list[LogInfo]:
         live: dict[int, tuple[set[int], int, dict[int, int]]] = {}
@@ -194,7 +194,7 @@ class Inspection:
         """Rows of the index, by ledger and entry: of ``ledger_id``, or of all ledgers (None)."""
         at, first, only = ledger_id or 0, 0, ledger_id is not None
         while at >= 0:
-            ranges, at, first = self._storage.ranges(at, first, 0, only=only)
+            ranges, at, first = self._storage.holdings.ranges(at, first, 0, only=only)
             yield from map(IndexRow, *ranges)
 
     def batches(self, number: int) -> Iterator[Batch]:

@@ -40,7 +40,7 @@ class Answers:
         ``request``."""
         self.under_way -= 1
         self._answered[request.kind, status] += 1
-        ledger = self._storage.ledger(request.ledger_id)
+        ledger = self._storage.holdings.ledger(request.ledger_id)
         confirmed, replicated = NO_ENTRY, NO_ENTRY
         if ledger is not None:
             confirmed, replicated = ledger.last_add_confirmed, ledger.last_add_fully_replicated

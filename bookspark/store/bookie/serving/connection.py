@@ -73,10 +73,10 @@ class LacReads:
     def read(self, header: Header) -> None:
         if header.flags & _FENCE:
             self._storage.fence(header.ledger_id, header.master_key, partial(self._answer, header))
-        elif not self._storage.may_read(header.ledger_id, header.master_key):
+        elif not self._storage.holdings.may_read(header.ledger_id, header.master_key):
             self._answers.answer(header._replace(last_entry_id=NO_ENTRY), Status.UNAUTHORIZED)
         else:
-            ledger = self._storage.ledger(header.ledger_id)
+            ledger = self._storage.holdings.ledger(header.ledger_id)
             confirmed = NO_ENTRY if ledger is None else ledger.last_add_confirmed
             if header.limit and confirmed < header.first_entry_id:
                 self._poll(header)
@@ -84,14 +84,16 @@ class LacReads:
                 self._answer(header, _OK)
 
     def _answer(self, header: Header, status: int) -> None:
-        last = self._storage.last_entry_id(header.ledger_id)
+        last = self._storage.holdings.last_entry_id(header.ledger_id)
         if last is None:
             self._loop.call_soon(self._answer, header, status)
             return
-        ledger = self._storage.ledger(header.ledger_id)
+        ledger = self._storage.holdings.ledger(header.ledger_id)
         if status == Status.OK:
             status = status_of(
-                self._storage.absent(header.ledger_id) if ledger is None else decided(answer_last_add_confirmed, ledger)
+                self._storage.holdings.absent(header.ledger_id)
+                if ledger is None
+                else decided(answer_last_add_confirmed, ledger)
             )
         if status == _OK and header.flags & _ENTRY and ledger is not None:
             wanted = header.first_entry_id
@@ -306,7 +308,7 @@ class Dispatch:
         self._answers.answer(header._replace(last_entry_id=last), status, value=byte_count, body=why.encode())
 
     def _ranges(self, header: Header) -> None:
-        ranges, ledger_id, first = self._storage.ranges(
+        ranges, ledger_id, first = self._storage.holdings.ranges(
             header.ledger_id, max(header.first_entry_id, 0), header.limit, only=header.value == 1
         )
         answered = header._replace(first_entry_id=first)

@@ -158,14 +158,14 @@ class EntryReads:
             self._answers.refuse(header, f"a read of entries {header.first_entry_id}..{header.last_entry_id}")
         elif header.flags & _FENCE:
             self._storage.fence(header.ledger_id, header.master_key, partial(self._read_fenced, header))
-        elif self._storage.may_read(header.ledger_id, header.master_key):
+        elif self._storage.holdings.may_read(header.ledger_id, header.master_key):
             self._send_entries(header)
         else:
             self._answer_without_entries(header, Status.UNAUTHORIZED)
 
     def send_along(self, header: Header, entry_id: int) -> None:
         """Send the batch of one entry ahead of another answer, if it is cached and short."""
-        plan = self._storage.plan_read(header.ledger_id, entry_id, entry_id, 0, sparse=False)
+        plan = self._storage.holdings.plan_read(header.ledger_id, entry_id, entry_id, 0, sparse=False)
         if all(piece.size <= _CARRIED_BYTES_MAX for piece in plan.pieces):
             fetched = self._storage.files.fetch(plan.pieces, cached_only=True)
             self._send_batches(header, plan, () if fetched is None else fetched.frames)
@@ -186,7 +186,7 @@ class EntryReads:
 
     def _plan(self, header: Header, answer: _Answer, size: int = PART_BYTES) -> ReadPlan:
         """Plan the next part of an answer, of ``size`` bytes at most unless it is a single batch."""
-        plan = self._storage.plan_read(
+        plan = self._storage.holdings.plan_read(
             header.ledger_id,
             answer.first,
             header.last_entry_id,
@@ -288,7 +288,7 @@ class EntryReads:
         if stop is not None and plan.pieces:
             following = plan.pieces[len(frames)]
             self._storage.holdings.lose_unreadable(plan.pieces[len(frames) :], stop)
-            if stop is not Stop.LIMIT and self._storage.has_moved(following):
+            if stop is not Stop.LIMIT and self._storage.holdings.has_moved(following):
                 # The next plan reads another copy, or reports the entry as lost.
                 return answer._replace(first=following.first, sent=sent, left=max(left, 1))
             end, status = following.first - 1, Status.OK if stop is Stop.LIMIT else Status.IO_ERROR
@@ -300,7 +300,7 @@ class EntryReads:
 
     def _send_batches(self, header: Header, plan: ReadPlan, frames: Sequence[Buffer]) -> int:
         """Send the frames of a plan's first pieces; returns the number of entries."""
-        ledger = self._storage.ledger(header.ledger_id)
+        ledger = self._storage.holdings.ledger(header.ledger_id)
         if ledger is None:
             return 0
         answer = Header(
