@@ -165,7 +165,7 @@ def test_plans_and_limits_count_rows_in_entries_of_several_rows(log: Log) -> Non
     assert feed.limited(feed.at(7), feed.newest(), Limit(rows=9)) == feed.at(16)
 
 
-def test_read_of_rows_truncated_before_it_fails(log: Log) -> None:
+def test_read_of_truncated_rows_fails(log: Log) -> None:
     log.commit(3)
     log.begin("b")
     log.commit(3)

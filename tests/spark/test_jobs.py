@@ -215,7 +215,7 @@ def test_console_that_fails_to_start_ends_the_job_and_its_bookies(
     monkeypatch.setattr(bookies_job, "session", spark_with_a_handler)
     monkeypatch.setattr(bookies_job, "BookieService", lambda *_, **__: Serving(told, ""))
     arguments = ["--directory", "/nowhere", "--console-port", "0", "--console-listen", "0.0.0.0"]
-    # Off loopback and without tokens.
+    # Not on loopback, and without tokens.
     assert bookies_job.main(arguments, job("bookies").open_console) == 2
     assert told == ["start", "stop"] and "--token-file" in capsys.readouterr().err
 

@@ -363,9 +363,7 @@ def test_log_is_deleted_with_all_its_lanes_and_no_other_log(engine: StandInSpark
     assert labels == {b"orders2", b"orders2@1"}
 
 
-def test_row_number_is_refused_for_a_log_of_several_lanes_and_accepted_for_a_lane(
-    engine: StandInSpark, tmp_path: Path
-) -> None:
+def test_row_number_is_accepted_for_a_lane_but_refused_for_several_lanes(engine: StandInSpark, tmp_path: Path) -> None:
     for who in ("one", "two"):
         engine.write(query_of(engine, tmp_path / who), 0, [f"{who} {row}" for row in range(4)])
     with pytest.raises(ConfigurationError, match=r"log 'orders' has 2 lanes, .* orders@0"):

@@ -122,9 +122,7 @@ def test_search_by_time_matches_a_scan_of_the_commits(log: Log, seed: int, monke
         assert (start.time_ms, start.row) == (first.commit.time_ms, first.before.rows)
 
 
-def test_new_reader_opens_at_most_one_ledger_of_a_long_chain_to_locate_a_time(
-    log: Log, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_new_reader_locates_a_time_in_a_long_chain_with_few_requests(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """It opened one ledger after the other and read the first commit of each, and the newest commit as well."""
     monkeypatch.setattr(committer, "COMMITS_PER_LEDGER_MAX", 10)
     times = list(range(0, 1_000_000, 1000))

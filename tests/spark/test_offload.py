@@ -269,9 +269,7 @@ def then(died: Callable[..., None], step: Callable[..., object]) -> Callable[...
     return and_dies
 
 
-def test_table_has_the_rows_of_a_single_log_and_a_log_has_a_single_table(
-    log: Log, cluster: LocalCluster, tmp_path: Path
-) -> None:
+def test_table_of_another_log_and_a_second_table_are_refused(log: Log, cluster: LocalCluster, tmp_path: Path) -> None:
     other = Log(log.spark, cluster, log.bookkeeper, tmp_path)
     assert other.table == log.table
     for each in (log, other):

@@ -100,7 +100,7 @@ def test_rows_beyond_the_recorded_end_are_not_read_from_the_table(store: MemoryS
     assert read(store, 99, 2) is None
 
 
-def test_rows_of_a_later_log_of_the_name_are_not_taken_for_a_ledgers_rows(store: MemoryStore, tmp_path: Path) -> None:
+def test_table_rows_of_a_later_log_are_not_returned_for_a_ledger(store: MemoryStore, tmp_path: Path) -> None:
     offloaded(store, tmp_path, 100)
     with pytest.raises(ReadError, match="there are 0, which should be 3"):
         list(offloaded_rows(store, "orders", Piece(6, 0, 10, 3), deque(), SCHEMA) or ())
