@@ -50,7 +50,7 @@ def scrape(log: Log) -> dict[tuple[str, ...], float]:
     return {(one.name, one.labels["kind"], one.labels["reader"]): one.value for one in samples}
 
 
-def test_lag_metrics_name_each_reader_and_outlive_it(
+def test_lag_metrics_name_each_reader_and_outlive_readers(
     cluster: LocalCluster, bookkeeper: BookKeeper, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keep_steady(monkeypatch)

@@ -150,7 +150,7 @@ def test_dead_reader_turns_stale_and_its_lag_becomes_that_of_its_group(
     assert (found.state, found.lag_rows, found.lanes[1]) == (ReaderState.STALE, 6, 4)
 
 
-def test_ended_reader_without_a_group_leaves_no_record_and_a_short_reader_writes_none(
+def test_reader_without_a_group_leaves_no_record_when_it_ends(
     log: Log, bookkeeper: BookKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append(log, 3)

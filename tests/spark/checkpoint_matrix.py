@@ -59,7 +59,7 @@ class Engine(Protocol):
     def delete(self, log: str) -> None: ...
 
 
-# -- what befalls a checkpoint
+# -- changes of a checkpoint
 
 
 def numbers(folder: Path) -> list[int]:
@@ -133,7 +133,7 @@ CHECKPOINTS: dict[str, tuple[Checkpoint, str | None, str | None]] = {
 }
 
 
-# -- what befalls a log
+# -- changes of a log
 
 
 def as_it_is(engine: Engine, log: str) -> None:

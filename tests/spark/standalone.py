@@ -50,7 +50,7 @@ class StandaloneCluster:
             process.stdout.close()
 
     def _start(self, what: str, host: int, started: str, *arguments: str) -> str:
-        """Start a daemon and return what its log says when it is up."""
+        """Start a daemon; return the part of its log that ``started`` matches."""
         address = ("--host", f"127.0.0.{host}", "--port", "0", "--webui-port", "0")
         # Tests kill any number of executors.
         conf = f"-Dspark.deploy.maxExecutorRetries=-1 {NO_REST}"

@@ -1,4 +1,4 @@
-"""The page about a snapshot without Spark."""
+"""The audit report's page and terminal output, without Spark."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bookspark.spark.audit.runner import head_of
 from bookspark.support.snapshot_commits import Snapshot
 
 
-def test_the_page_of_a_cluster_without_confirmed_entries() -> None:
+def test_report_page_of_a_cluster_without_confirmed_entries_shows_none() -> None:
     histogram = Finding("replication_factor_histogram", "Copies", "how many", ("replication_factor", "entries"), (), 0)
     text = page([histogram], [], Snapshot("s0", 0, datetime(2026, 1, 1, tzinfo=UTC)))
     assert '<h2>Copies</h2><p>How many</p><p class="good">None.</p>' in text
@@ -29,8 +29,8 @@ ROW = (1234567, "orders", 17, 98765432, "2026-01-01 10:00:00", ["bookie-01234567
 
 
 @pytest.mark.parametrize("width", [80, 200])
-def test_a_finding_can_be_read_in_a_narrow_terminal(width: int) -> None:
-    """Each of many columns got some characters, and broke its values over many lines."""
+def test_finding_is_readable_in_a_narrow_terminal(width: int) -> None:
+    """Each of many columns got a few characters and broke its values over many lines."""
     out = io.StringIO()
     show([Finding("orphans", "Orphans", "", ORPHANS, (ROW, ROW), 30)], Console(file=out, width=width), rows_max=2)
     lines = out.getvalue().splitlines()
@@ -41,7 +41,7 @@ def test_a_finding_can_be_read_in_a_narrow_terminal(width: int) -> None:
     assert len(named) == (2 if width == 80 else 1) and "2 of 30" in lines[-1]
 
 
-def test_a_query_is_explained_by_the_comment_at_its_head_alone() -> None:
+def test_query_is_explained_only_by_the_comment_at_its_head() -> None:
     query = "-- Orphans: what nobody\n-- names.\nSELECT 1\n-- A ledger with a higher id is younger.\nWHERE TRUE\n"
     assert head_of(query) == ("Orphans", "what nobody names.")
     for name in names():
@@ -49,12 +49,12 @@ def test_a_query_is_explained_by_the_comment_at_its_head_alone() -> None:
         assert len(title.split()) <= 5 and explanation.endswith("."), name
 
 
-def test_an_axis_names_no_number_twice() -> None:
-    """It had 0, 1, 1, 2, 2 for halves."""
+def test_axis_labels_are_distinct() -> None:
+    """Halves were labelled 0, 1, 1, 2, 2."""
     points = [Point(Snapshot(f"s{n}", n, datetime(2026, 1, 1, tzinfo=UTC)), 1000, 0, 2_600_000 * n) for n in (0, 1)]
     *_, plot = page([], points, points[1].snapshot).split("<figure>")
     labels = re.findall(r"<text[^>]*>([\d.,]+)</text>", plot)
-    of_bytes = labels[2:]  # behind the snapshots' versions
+    of_bytes = labels[2:]  # after the snapshots' versions
     assert "0.5" in of_bytes
     assert len(of_bytes) == len(set(of_bytes))
 
@@ -74,8 +74,8 @@ def plots_of(bookies: list[tuple[str, str, int]], logs_in_all: int) -> tuple[str
     return first, second.split("</figure>")[0]
 
 
-def test_the_plots_of_many_bookies_with_long_names_can_be_read() -> None:
-    """Names lay upon each other and left no room for bars; of one that is down, which tells of no entries, no bar was red."""
+def test_plots_of_many_bookies_with_long_names_are_readable() -> None:
+    """Names overlapped and left no room for bars; a bookie that was down reports no entries and so had no red bar."""
     names = [f"bookie-{n:02}.rack-{n}.datacenter-1.example-company.internal:3181" for n in range(30)]
     bookies = [(name, "down" if n == 7 else "writable", 0 if n == 7 else 10**9) for n, name in enumerate(names)]
     entries, garbage = plots_of(bookies, 4000)
@@ -88,7 +88,7 @@ def test_the_plots_of_many_bookies_with_long_names_can_be_read() -> None:
     assert "MB in the 30 worst of 4,000 entry logs" in garbage
 
 
-def test_bars_of_nothing_begin_at_zero() -> None:
+def test_plots_of_empty_bookies_have_no_negative_labels() -> None:
     entries, garbage = plots_of([("a", "writable", 0), ("b", "writable", 0)], 2)
     for plot in (entries, garbage):
         assert "−" not in plot

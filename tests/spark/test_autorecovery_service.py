@@ -1,4 +1,4 @@
-"""Autorecovery in Spark's tasks."""
+"""Autorecovery run by Spark tasks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def bookkeeper(cluster: LocalCluster) -> Iterator[BookKeeper]:
         yield client
 
 
-def test_a_lost_bookies_copies_are_made_again_by_tasks(
+def test_spark_tasks_restore_the_copies_of_a_lost_bookie(
     spark: SparkSession, cluster: LocalCluster, bookkeeper: BookKeeper
 ) -> None:
     ledger = bookkeeper.create_ledger()
@@ -43,6 +43,6 @@ def test_a_lost_bookies_copies_are_made_again_by_tasks(
     assert [entry.payload for entry in bookkeeper.open_ledger(ledger.ledger_id).read()] == [b"kept"]
 
 
-def test_ill_typed_options_are_refused_on_the_driver(spark: SparkSession, cluster: LocalCluster) -> None:
+def test_misspelt_options_are_refused_on_the_driver(spark: SparkSession, cluster: LocalCluster) -> None:
     with pytest.raises(ConfigurationError, match="grace_seconds"):
         AutorecoveryService(spark, cluster.zookeeper, grace_second=1)

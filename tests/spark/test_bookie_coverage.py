@@ -1,4 +1,4 @@
-"""What Spark is asked for while bookies are out of reach: without Spark."""
+"""Executors requested from Spark while bookies are out of reach, without Spark."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def asked(master: str, **conf: str) -> tuple[Coverage, list[tuple[Any, ...]]]:
-    """A coverage, and what it asks of Spark."""
+    """A coverage, and its requests to Spark."""
     calls: list[tuple[Any, ...]] = []
     scala = SimpleNamespace(
         killExecutor=lambda executor: calls.append(("end", executor)),
@@ -41,8 +41,8 @@ def asked(master: str, **conf: str) -> tuple[Coverage, list[tuple[Any, ...]]]:
     return Coverage(context), calls
 
 
-def test_yarn_is_asked_for_one_more_and_what_came_to_the_wrong_host_goes_back() -> None:
-    """YARN put the replacement of a lost executor on the host that was left, and the lost one's host stayed without."""
+def test_coverage_requests_an_executor_from_yarn_and_returns_misplaced_executors() -> None:
+    """YARN put the replacement of a lost executor on the remaining host, and the lost executor's host stayed without."""
     one, calls = asked("yarn", spark_executor_instances="2", spark_executor_cores="2")
     one.ask({"2": "h2", "3": "h2"}, {"2", "3"}, MISSING)
     assert calls == [("total", 3, {"h1": 2})]
@@ -54,14 +54,14 @@ def test_yarn_is_asked_for_one_more_and_what_came_to_the_wrong_host_goes_back() 
     assert len(calls) == 4
 
 
-def test_nobody_is_sent_back_who_was_not_asked_for() -> None:
+def test_unrequested_executors_are_not_sent_back() -> None:
     one, calls = asked("yarn")
     one.complete({"1": "h1"})
     one.complete({"1": "h1", "2": "h1"})
     assert calls == []
 
 
-def test_a_standalone_master_gives_no_more_so_one_is_replaced() -> None:
+def test_coverage_replaces_an_executor_of_a_standalone_master() -> None:
     one, calls = asked("spark://m:7077")
     one.ask({"1": "h2", "4": "h2"}, {"1", "4"}, MISSING)
     one.ask({"1": "h2"}, {"1"}, MISSING)
@@ -69,7 +69,7 @@ def test_a_standalone_master_gives_no_more_so_one_is_replaced() -> None:
     assert calls == [("replace", "4")]
 
 
-def test_nothing_is_asked_for_where_no_executor_would_help() -> None:
+def test_no_executor_is_requested_where_it_would_not_help() -> None:
     one, calls = asked("yarn")
     one.ask({"1": "h1"}, {"1"}, (Missing("bookie-c", "its directories are not there"),))
     local, local_calls = asked("local[4]")

@@ -1,4 +1,4 @@
-"""Who looks after which home, what is made and what is out of reach: the pure decisions, over small cases and random ones."""
+"""Placement of bookies: which task serves which home, which homes are made, and which are out of reach."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ def on(host: str, known: tuple[Known, ...] = THREE) -> tuple[Found, ...]:
     return tuple(Found(home.number, home.bookie_id) for home in known if home.host == host)
 
 
-def test_a_first_start_makes_as_many_as_are_wanted_and_spreads_them_over_the_hosts() -> None:
+def test_first_start_makes_the_wanted_bookies_and_spreads_them_over_hosts() -> None:
     seen = [Seen(0, "h1"), Seen(1, "h1"), Seen(2, "h2")]
     shares = divide(seen, Wanted(bookies=3))
     assert homes(shares) == {0: [0], 1: [2], 2: [1]}
     assert all(share.homes == share.to_claim for share in shares.values())
 
 
-def test_nothing_is_made_beside_a_bookie_that_is_out_of_reach() -> None:
-    """A restart on other hosts made new empty bookies in silence, under the same numbers."""
+def test_no_bookie_is_made_in_place_of_a_bookie_out_of_reach() -> None:
+    """A restart on other hosts silently made new empty bookies under the same numbers."""
     shares = divide([Seen(0, "h1", on("h1")), Seen(1, "h3")], Wanted(THREE, bookies=3))
     assert homes(shares) == {0: [0, 1], 1: []}
     shares = divide([Seen(0, "h3"), Seen(1, "h4")], Wanted(THREE, bookies=4))
     assert homes(shares) == {0: [3], 1: []}, "one more, under a number of its own"
 
 
-def test_a_host_with_one_task_has_all_its_bookies_looked_after_by_it() -> None:
+def test_single_task_of_a_host_serves_all_its_bookies() -> None:
     assert homes(divide([Seen(0, "h1", on("h1"))], Wanted(THREE))) == {0: [0, 1]}
 
 
@@ -67,18 +67,18 @@ def test_hosts_in_another_order_keep_their_bookies() -> None:
     assert (homes(one), homes(other)) == ({0: [0, 1], 1: [2]}, {0: [2], 1: [0, 1]})
 
 
-def test_a_bookie_is_started_under_its_id_so_an_emptied_disk_is_no_new_bookie() -> None:
+def test_bookie_with_an_emptied_disk_is_started_under_its_old_id() -> None:
     emptied = (Found(0), Found(1, "bookie-b"))
     [share] = divide([Seen(0, "h1", emptied)], Wanted(THREE)).values()
     assert share.homes == [0, 1] and share.bookie_ids == {0: "bookie-a", 1: "bookie-b"}
 
 
-def test_a_home_without_a_cookie_is_left_alone_on_another_host() -> None:
+def test_home_without_a_cookie_is_ignored_on_another_host() -> None:
     [share] = divide([Seen(0, "h9", (Found(0), Found(7)))], Wanted(THREE)).values()
     assert share.homes == []
 
 
-def test_a_claim_is_carried_out_on_its_host_and_counts_everywhere() -> None:
+def test_claim_is_carried_out_on_its_host_and_counts_everywhere() -> None:
     wanted = Wanted(claims=(Claim(0, "h1"), Claim(1, "h2")), bookies=3)
     shares = divide([Seen(0, "h1"), Seen(1, "h3")], wanted)
     assert homes(shares) == {0: [0], 1: [2]} and shares[1].to_claim == [2] and shares[0].to_claim == []
@@ -86,7 +86,7 @@ def test_a_claim_is_carried_out_on_its_host_and_counts_everywhere() -> None:
     assert homes(shares) == {0: [0, 3], 1: [2]} and shares[0].to_forget == [1]
 
 
-def test_a_decommissioned_bookie_is_left_alone_and_named() -> None:
+def test_decommissioned_bookie_is_reported_but_not_served() -> None:
     task = Seen(0, "h1", (Found(0, "bookie-a"), Found(5, "bookie-old")))
     assert homes(divide([task], Wanted(THREE))) == {0: [0]}
     assert retired(task, Wanted(THREE)) == ("bookie-old",)
@@ -94,38 +94,39 @@ def test_a_decommissioned_bookie_is_left_alone_and_named() -> None:
     assert share.homes == [0, 3], "it does not count"
 
 
-def test_a_bookie_of_other_directories_is_not_taken_for_a_decommissioned_one() -> None:
-    """A start with other names of the same directories called its bookies decommissioned, and their directories removable."""
+def test_bookie_of_other_directories_is_not_taken_for_decommissioned() -> None:
+    """A start with other names of the same directories reported its bookies as decommissioned and their directories as
+    removable."""
     task, wanted = Seen(0, "h1", (Found(0, "bookie-a"),)), Wanted(bookies=3, others=("bookie-a",))
     [share] = divide([task], wanted).values()
     assert (share.homes, share.to_claim, share.bookie_ids) == ([0], [], {0: "bookie-a"}), "it says what is wrong"
     assert retired(task, wanted) == ()
 
 
-def test_while_zookeeper_is_away_every_bookie_that_is_found_is_looked_after() -> None:
-    """Those that the run itself had made were let go of, and called decommissioned."""
+def test_every_bookie_present_is_served_while_zookeeper_is_away() -> None:
+    """Bookies made by the run itself were released and reported as decommissioned."""
     task, wanted = Seen(0, "h1", (Found(0, "bookie-a"), Found(1))), Wanted(certain=False)
     [share] = divide([task], wanted).values()
     assert (share.homes, share.bookie_ids, retired(task, wanted)) == ([0], {0: "bookie-a"}, ())
 
 
-def test_where_a_home_of_another_cluster_lies_nothing_is_made() -> None:
+def test_no_bookie_is_made_beside_a_home_of_another_cluster() -> None:
     [share] = divide([Seen(0, "h1", (Found(0, "bookie-x", foreign=True),))], Wanted(bookies=3)).values()
     assert (share.homes, share.to_claim) == ([0], []), "the bookie itself says what is wrong"
 
 
-def test_a_cookie_that_can_not_be_read_is_told_by_the_bookie() -> None:
+def test_home_with_an_unreadable_cookie_is_served_without_a_bookie_id() -> None:
     [share] = divide([Seen(0, "h1", (Found(4, unreadable=True),))], Wanted(THREE)).values()
     assert (share.homes, share.bookie_ids) == ([4], {})
 
 
-def test_a_bookie_on_two_hosts_is_served_where_it_was_noted() -> None:
+def test_bookie_on_two_hosts_is_served_on_its_recorded_host() -> None:
     shared = (Found(2, "bookie-c"),)
     assert homes(divide([Seen(0, "h1", shared), Seen(1, "h2", shared)], Wanted(THREE))) == {0: [], 1: [2]}
     assert homes(divide([Seen(0, "h5", shared), Seen(1, "h4", shared)], Wanted(THREE))) == {0: [], 1: [2]}
 
 
-def test_what_is_missing_is_named_with_where_it_lives() -> None:
+def test_missing_bookies_are_named_with_their_hosts() -> None:
     unnoted = Known("bookie-d", 3)
     lines = [str(one) for one in out_of_reach(Wanted((*THREE, unnoted), (Claim(4, "h7"),)), {"bookie-a"}, {"h1"})]
     assert lines == [
@@ -136,14 +137,14 @@ def test_what_is_missing_is_named_with_where_it_lives() -> None:
     ]
 
 
-def test_every_executor_has_a_task_and_every_bookie_one_if_there_is_room() -> None:
+def test_every_executor_gets_a_task_and_every_bookie_too_if_slots_allow() -> None:
     assert tasks_wanted(homes=3, executors=2, room=8, one_for_each_bookie=True) == 3
     assert tasks_wanted(homes=3, executors=2, room=2, one_for_each_bookie=True) == 2
     assert tasks_wanted(homes=3, executors=5, room=8, one_for_each_bookie=True) == 5
     assert tasks_wanted(homes=3, executors=2, room=8, one_for_each_bookie=False) == 2
 
 
-def test_a_host_without_a_task_is_looked_on_once_and_only_if_something_is_missing() -> None:
+def test_executor_without_a_task_is_tried_once_and_only_if_a_bookie_is_missing() -> None:
     missing, executors = (Missing("bookie-c", ""),), {"1": "h1", "2": "h1", "4": "h2"}
     assert worth_another_attempt(executors, {"1"}, missing, set()) == {"4"}
     assert not worth_another_attempt(executors, {"1"}, (), set())
@@ -151,7 +152,7 @@ def test_a_host_without_a_task_is_looked_on_once_and_only_if_something_is_missin
     assert not worth_another_attempt(executors, {"1"}, missing, {"4"})
 
 
-def test_an_executor_that_was_asked_for_and_came_to_the_wrong_host_is_sent_back() -> None:
+def test_requested_executor_on_the_wrong_host_is_sent_back() -> None:
     executors = {"1": "h1", "2": "h2", "9": "h1", "10": "h1"}
     assert wasted_executors(executors, {"1", "2"}, wanted=2) == ("10", "9")
     assert wasted_executors(executors, {"1", "2"}, wanted=3) == ("10",)
@@ -159,7 +160,7 @@ def test_an_executor_that_was_asked_for_and_came_to_the_wrong_host_is_sent_back(
     assert wasted_executors({"1": "h1", "2": "h2"}, {"1"}, wanted=1) == (), "the only one of its host"
 
 
-def test_the_newest_executor_in_excess_is_the_one_to_replace() -> None:
+def test_newest_surplus_executor_is_replaced() -> None:
     assert surplus_executor({"2": "h1", "9": "h1", "10": "h1", "11": "h3"}) == "10"
     assert surplus_executor({"1": "h1", "2": "h2"}) is None
 
@@ -168,7 +169,7 @@ HOSTS = ("h1", "h2", "h3")
 
 
 def check(seen: list[Seen], wanted: Wanted) -> None:
-    """The module's law."""
+    """Check the law of placement."""
     shares = divide(seen, wanted)
     assert shares == divide(list(reversed(seen)), wanted), "tasks would disagree"
     host_of = {task.partition: task.host for task in seen}
@@ -192,7 +193,7 @@ def check(seen: list[Seen], wanted: Wanted) -> None:
     assert existing - set(ids) == missing & existing, "it is looked after, or it is named"
 
 
-def test_the_law_holds_in_every_cluster_of_three_bookies_and_three_hosts() -> None:
+def test_placement_law_holds_in_every_cluster_of_three_bookies_and_hosts() -> None:
     for places in product(HOSTS, repeat=3):
         known = tuple(Known(f"bookie-{n}", n, host) for n, host in enumerate(places))
         for count in range(1, 4):
@@ -223,11 +224,11 @@ def clusters(draw: st.DrawFn) -> tuple[list[Seen], Wanted]:
 
 
 @given(clusters())
-def test_the_law_holds_in_any_cluster(cluster: tuple[list[Seen], Wanted]) -> None:
+def test_placement_law_holds_in_random_clusters(cluster: tuple[list[Seen], Wanted]) -> None:
     check(*cluster)
 
 
-def test_homes_are_found_in_any_root_with_whose_they_are(tmp_path: Path) -> None:
+def test_homes_are_listed_from_all_roots_with_their_owners(tmp_path: Path) -> None:
     roots = [str(tmp_path / "one"), str(tmp_path / "two"), str(tmp_path / "missing")]
     for path in ("one/bookie-3", "two/bookie-3", "two/bookie-11", "two/zookeeper", "one/bookie-x", "one/bookie-4"):
         (tmp_path / path).mkdir(parents=True)
@@ -239,7 +240,7 @@ def test_homes_are_found_in_any_root_with_whose_they_are(tmp_path: Path) -> None
     assert look(roots, "elsewhere")[0] == Found(3, "bookie-c", foreign=True)
 
 
-def test_a_cookies_directories_tell_its_home() -> None:
+def test_home_number_follows_from_the_directories_of_a_cookie() -> None:
     assert home_number(("/d1/bookie-7", "/d2/bookie-7"), ["/d1", "/d2"]) == 7
     assert home_number(("/d1/bookie-7",), ["/d1", "/d2"]) == 7, "a root was added since"
     assert home_number(("/d1/bookie-7", "/d3/bookie-7"), ["/d1", "/d2"]) == 7, "a root was left out: the bookie says so"
@@ -250,6 +251,6 @@ def test_a_cookies_directories_tell_its_home() -> None:
 @pytest.mark.parametrize(
     ("hosts", "told"), [((), False), (("h1",), False), (("h1", "h2", "h1"), False), (("h1", "h1", "h1"), True)]
 )
-def test_bookies_that_were_all_made_on_one_host_are_told_of(hosts: tuple[str, ...], told: bool) -> None:
+def test_warning_is_given_if_all_bookies_were_made_on_the_same_host(hosts: tuple[str, ...], told: bool) -> None:
     assert too_close(hosts).startswith("warning: all 3 bookies were made on h1") is told
     assert bool(too_close(hosts)) is told

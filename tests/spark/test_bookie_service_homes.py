@@ -1,4 +1,4 @@
-"""Who is refused before a job is submitted, and what the job is told: without Spark."""
+"""Checks before the bookies' job is submitted, and its arguments and settings, without Spark."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bookspark.spark.bookies.slots import Need, await_slots, slots_to_come
 
 
 class Context:
-    """Just what is asked of a SparkContext."""
+    """The parts of a SparkContext that are used."""
 
     def __init__(self, master: str, total: int, executors: int, **conf: str) -> None:
         self.master = master
@@ -35,8 +35,8 @@ def all_of(tasks: int) -> Need:
     return Need(tasks, tasks, leave_free=True)
 
 
-def test_bookies_that_exist_are_looked_after_with_what_room_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a standalone master that had lost a worker, a new driver found too few slots, and all leases ran out."""
+def test_existing_bookies_are_served_with_the_available_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a standalone master that had lost a worker, a new driver had too few slots, and all leases ran out."""
     monkeypatch.setattr("bookspark.spark.bookies.slots.SLOTS_SECONDS", 0.0)
     context = Context("spark://host:7077", 2, 1, spark_cores_max="3")
     assert await_slots(context, Need(3, 1, leave_free=False)).room(leave_free=False) == 2
@@ -44,7 +44,7 @@ def test_bookies_that_exist_are_looked_after_with_what_room_there_is(monkeypatch
         await_slots(Context("spark://host:7077", 2, 1), Need(3, 3, leave_free=False))
 
 
-def test_one_slot_for_each_executor_stays_free() -> None:
+def test_one_slot_of_each_executor_stays_free() -> None:
     assert await_slots(Context("local-cluster[3,2,1024]", 6, 3), all_of(3)).room(leave_free=True) == 3
     with pytest.raises(ConfigurationError) as caught:
         await_slots(
@@ -57,8 +57,8 @@ def test_one_slot_for_each_executor_stays_free() -> None:
     )
 
 
-def test_executors_that_are_promised_are_waited_for() -> None:
-    """On a busy host they register later than the refusal of too few slots may come."""
+def test_promised_executors_are_awaited() -> None:
+    """On a busy host they register later than the refusal for too few slots may come."""
     context = Context("local-cluster[3,2,1024]", 6, 3)
     scala = context._jsc.sc()
     totals = iter([0, 0, 2, 4])
@@ -80,7 +80,7 @@ def test_executors_that_are_promised_are_waited_for() -> None:
         ("yarn", ("2", None, "3"), (2, 2)),
     ],
 )
-def test_what_an_application_was_promised(
+def test_slots_to_come_follow_from_the_master_and_settings(
     master: str, conf: tuple[str | None, ...], slots: tuple[int, int] | None
 ) -> None:
     assert slots_to_come(master, *conf) == slots
@@ -101,13 +101,13 @@ def test_dynamic_allocation_is_refused_with_the_setting_to_change() -> None:
         (["orders"], "'orders' is not expected here"),
     ],
 )
-def test_the_job_says_in_one_line_what_is_wrong_with_its_arguments(arguments: list[str], words: str) -> None:
+def test_job_refuses_wrong_arguments_in_a_single_line(arguments: list[str], words: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         parse_arguments(arguments)
     assert words in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_the_job_takes_typed_bookie_options() -> None:
+def test_job_parses_typed_bookie_options() -> None:
     options = parse_arguments(
         ["--directory", "/a", "--directory=/b", "--option", "lease_seconds=5", "--option=host=::1"]
     )
@@ -119,10 +119,10 @@ def test_the_job_takes_typed_bookie_options() -> None:
 
 
 @pytest.mark.parametrize("master", ["yarn", "spark://host:7077"])
-def test_the_job_bounds_sparks_wait_and_takes_no_more_cores_than_it_needs(
+def test_job_bounds_sparks_wait_and_takes_no_more_cores_than_needed(
     monkeypatch: pytest.MonkeyPatch, master: str
 ) -> None:
-    """The guides for clusters name no settings file, and without one Spark waits ten minutes for slots in silence."""
+    """The guides for clusters name no settings file, and without it Spark waits ten minutes for slots in silence."""
     given = {"spark.master": master, "spark.python.task.killTimeout": "3s"}
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     monkeypatch.setattr("pyspark.SparkContext._ensure_initialized", lambda: None)

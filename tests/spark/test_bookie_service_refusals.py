@@ -1,4 +1,4 @@
-"""What keeps a bookie service from starting is said in one line, and a start that fails leaves nothing behind."""
+"""A bookie service that can't start says why in a single line and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def refusal(spark: SparkSession, kind: type[BookKeeperError], **options: Any) ->
     return str(caught.value)
 
 
-def test_unknown_and_impossible_options(spark: SparkSession, tmp_path: Path) -> None:
+def test_unknown_and_impossible_options_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(
         ConfigurationError, match="unknown BookieService option 'lease_secs'; did you mean 'lease_seconds'"
     ):
@@ -37,7 +37,7 @@ def test_unknown_and_impossible_options(spark: SparkSession, tmp_path: Path) -> 
         BookieService(spark, directories=[tmp_path], lease_seconds="long")
 
 
-def test_a_root_that_can_not_be_written(spark: SparkSession, tmp_path: Path, chroot: str) -> None:
+def test_unwritable_root_is_refused(spark: SparkSession, tmp_path: Path, chroot: str) -> None:
     (tmp_path / "file").touch()
     root = tmp_path / "file"
     assert f"directory {root}/bookie-0 is not writable (Not a directory)" in refusal(
@@ -48,7 +48,7 @@ def test_a_root_that_can_not_be_written(spark: SparkSession, tmp_path: Path, chr
     )
 
 
-def test_a_home_of_another_cluster(spark: SparkSession, tmp_path: Path, chroot: str) -> None:
+def test_home_of_another_cluster_is_refused_and_left_unlocked(spark: SparkSession, tmp_path: Path, chroot: str) -> None:
     with BookieService(spark, bookies=1, directories=[tmp_path], zookeeper=chroot) as service:
         [identity] = service.bookies
     assert f"belongs to {identity} of another cluster" in refusal(
@@ -57,7 +57,7 @@ def test_a_home_of_another_cluster(spark: SparkSession, tmp_path: Path, chroot: 
     assert lock_holder(str(tmp_path / "bookie-0")) is None
 
 
-def test_an_unreachable_zookeeper(spark: SparkSession, tmp_path: Path) -> None:
+def test_unreachable_zookeeper_is_named_in_the_refusal(spark: SparkSession, tmp_path: Path) -> None:
     port = free_port()
     assert f"127.0.0.1:{port}" in refusal(
         spark, MetadataStoreError, directories=[tmp_path], zookeeper=f"127.0.0.1:{port}"

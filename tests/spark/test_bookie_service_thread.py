@@ -1,4 +1,4 @@
-"""The thread that keeps the bookies' job submitted, without Spark: it goes on, or says why it does not."""
+"""The thread that keeps the bookies' job submitted, without Spark: it goes on or says why not."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from bookspark.store.metadata.records.versioned import Versioned
 
 
 def job(monkeypatch: pytest.MonkeyPatch, store: Any, attempts: int) -> BarrierJob:
-    """It fails at once so many times, and then its bookies are told to stop."""
+    """A job that fails ``attempts`` times at once and then stops."""
     monkeypatch.setattr(barrier_job, "_RESUBMIT_SECONDS", (0.0,))
     spec = TaskSpec("service", "run", 0, Wanted(), "instance", ("/nowhere",), "h:2181", {}, False)
     job = BarrierJob(SimpleNamespace(master="yarn"), spec, store, JobSize(1, TaskFor.BOOKIE, False), lambda line: None)
@@ -56,7 +56,7 @@ def job(monkeypatch: pytest.MonkeyPatch, store: Any, attempts: int) -> BarrierJo
     return job
 
 
-def test_the_job_is_submitted_again_while_zookeeper_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_job_is_resubmitted_while_zookeeper_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     def away(kind: str) -> list[str]:
         raise MetadataStoreError("ZooKeeper does not answer")
 
@@ -65,13 +65,13 @@ def test_the_job_is_submitted_again_while_zookeeper_is_away(monkeypatch: pytest.
     assert (kept.spec.attempt, kept.failure) == (6, "")
 
 
-def test_a_job_that_fails_without_a_bookie_is_given_up_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_that_fails_without_a_bookie_is_abandoned_with_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = job(monkeypatch, SimpleNamespace(list_records=lambda kind: []), attempts=6)
     kept.keep_submitted()
     assert kept.failure == "the bookies' barrier job fails: an executor was lost"
 
 
-def test_the_cause_of_a_failed_job_is_our_own_error_in_a_task() -> None:
+def test_root_cause_of_a_failed_job_is_the_bookspark_error_of_its_task() -> None:
     ours = NotEnoughBookiesError("3 bookies are needed")
     kind = f"{type(ours).__module__}.{type(ours).__qualname__}"
     text = f"Job aborted\norg.apache.spark.SparkException: Task failed\nTraceback\n  File x\n{kind}: {ours}\n\n\tat org.apache"
@@ -83,8 +83,8 @@ def test_the_cause_of_a_failed_job_is_our_own_error_in_a_task() -> None:
     assert root_cause(ValueError()) == "ValueError"
 
 
-def test_the_stop_of_a_run_that_was_taken_over_leaves_the_next_run_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The driver that was replaced wrote its own stop over the record of the new run, whose tasks then let go of everything."""
+def test_stop_of_a_replaced_run_leaves_the_next_run_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The replaced driver wrote its stop over the record of the new run, whose tasks then released everything."""
     store = MemoryStore()
     write_service(store, "service", ServiceRecord("next run"))
     kept = job(monkeypatch, store, attempts=0)
@@ -97,7 +97,7 @@ def test_the_stop_of_a_run_that_was_taken_over_leaves_the_next_run_alone(monkeyp
 
 
 class TakenOverMeanwhile(MemoryStore):
-    """Another run takes the service over between the first look at its record and what is written then."""
+    """Another run takes the service over between the first read of its record and the next write."""
 
     taken = False
 
@@ -109,7 +109,7 @@ class TakenOverMeanwhile(MemoryStore):
         return found
 
 
-def test_a_run_that_takes_over_while_the_stop_is_written_is_left_alone_by_the_last_one(
+def test_run_that_takes_over_during_its_predecessors_stop_is_not_stopped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store = TakenOverMeanwhile()
@@ -120,8 +120,8 @@ def test_a_run_that_takes_over_while_the_stop_is_written_is_left_alone_by_the_la
     assert read_service(store, "service") == ServiceRecord("next run")
 
 
-def test_a_command_stops_the_run_that_takes_over_meanwhile() -> None:
-    """It gave the record back to the run that was replaced, so the next one let go of the bookies instead of stopping them."""
+def test_stop_command_also_stops_a_run_that_takes_over_meanwhile() -> None:
+    """The command gave the record back to the replaced run, so the next run released the bookies instead of stopping them."""
     store = TakenOverMeanwhile()
     store.write_record(SERVICES, "service", proven_struct(ServiceRecord("run"), "record"), None)
     report = TaskReport("next run", attempt=0, partition=0, host="nm1")
@@ -130,7 +130,7 @@ def test_a_command_stops_the_run_that_takes_over_meanwhile() -> None:
     assert read_service(store, "service") == ServiceRecord("next run", stop=True)
 
 
-def test_a_job_whose_tasks_ended_tells_a_command_from_another_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_whose_tasks_ended_distinguishes_a_command_from_another_run(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
     kept = job(monkeypatch, store, attempts=0)
     monkeypatch.setattr(kept, "_submit", lambda: None)
@@ -145,8 +145,8 @@ def test_a_job_whose_tasks_ended_tells_a_command_from_another_run(monkeypatch: p
     assert (other.told_to_stop, other.failure) == (False, "another run of the same bookie service took over")
 
 
-def test_a_start_whose_bookies_a_command_ends_is_told_so_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It waited for them until its time was over, and then said that no task has reported."""
+def test_start_raises_at_once_if_a_command_stops_its_bookies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The start waited until its timeout and then complained that no task had reported."""
     store = MemoryStore()
     kept = job(monkeypatch, store, attempts=0)
     monkeypatch.setattr(kept, "_submit", lambda: None)
@@ -160,8 +160,8 @@ def test_a_start_whose_bookies_a_command_ends_is_told_so_at_once(monkeypatch: py
 
 
 @pytest.mark.parametrize(("first", "local", "told"), [(True, False, 1), (False, False, 0), (True, True, 0)])
-def test_a_first_start_on_one_host_of_a_cluster_is_told_of(first: bool, local: bool, told: int) -> None:
-    """YARN may put all executors on one host; nobody was told."""
+def test_first_start_on_a_single_host_of_a_cluster_warns(first: bool, local: bool, told: int) -> None:
+    """YARN may put all executors on one host, and there was no warning."""
     lines: list[str] = []
     bookies = {name: SimpleNamespace(host="nm1") for name in ("bookie-a", "bookie-b")}
     service: Any = SimpleNamespace(_first=first, _local=local, bookies=bookies, _progress=lines.append)
@@ -169,7 +169,7 @@ def test_a_first_start_on_one_host_of_a_cluster_is_told_of(first: bool, local: b
     assert [line.startswith("warning: all 2 bookies were made on nm1") for line in lines] == [True] * told
 
 
-def test_a_number_is_taken_once_and_a_bookie_is_known_by_its_directories() -> None:
+def test_home_number_is_claimed_once_and_bookies_are_known_by_directories() -> None:
     store, roots = MemoryStore(), ("/disk1", "/disk2")
     assert claim_number(store, roots, 0, "h1") and not claim_number(store, roots, 0, "h2")
     assert read_claims(store, roots) == (Claim(0, "h1"),) and read_claims(store, ("/disk1",)) == ()
@@ -181,8 +181,8 @@ def test_a_number_is_taken_once_and_a_bookie_is_known_by_its_directories() -> No
     assert read_wanted(store, roots) == Wanted((Known("bookie-b", 1, "h1"),), (Claim(0, "h2"),), others=("bookie-x",))
 
 
-def test_a_bookie_whose_cookie_comes_while_its_claim_is_given_up_is_not_overlooked() -> None:
-    """Cookies were read before claims, so one that had become known in between was neither known nor claimed."""
+def test_bookie_whose_cookie_replaces_its_claim_during_the_read_is_known() -> None:
+    """Cookies were read before claims, so a bookie that became known in between was neither known nor claimed."""
     store, roots = MemoryStore(), ("/disk1",)
     claim_number(store, roots, 0, "h1")
     read_record = store.read_record
@@ -198,8 +198,8 @@ def test_a_bookie_whose_cookie_comes_while_its_claim_is_given_up_is_not_overlook
     assert read_wanted(store, roots).known == (Known("bookie-a", 0),)
 
 
-def test_the_end_of_a_run_leaves_the_records_of_the_next_one() -> None:
-    """A run that ended slowly deleted the record of the next one, and the tasks of that stopped all bookies."""
+def test_end_of_a_run_keeps_the_records_of_the_next_run() -> None:
+    """A run that ended slowly deleted the record of the next run, whose tasks then stopped all bookies."""
     store = MemoryStore()
     write_service(store, "service", ServiceRecord("next run"))
     write_task(store, "service", TaskReport("next run", 0, 0, "h1"))
@@ -211,8 +211,8 @@ def test_the_end_of_a_run_leaves_the_records_of_the_next_one() -> None:
     assert store.list_records("services") == store.list_records("service_tasks") == []
 
 
-def test_a_number_that_was_taken_meanwhile_ends_the_attempt_and_the_next_one_knows() -> None:
-    """The attempt went on with a bookie less than was asked for."""
+def test_home_number_claimed_meanwhile_ends_the_attempt_and_the_next_attempt_skips_it() -> None:
+    """The attempt went on with one bookie less than requested."""
     store, roots = MemoryStore(), ("/disk1",)
     claim_number(store, roots, 0, "h1")
     with pytest.raises(BookieError, match="bookie-0 is not made here: its number was taken meanwhile"):
@@ -223,7 +223,7 @@ def test_a_number_that_was_taken_meanwhile_ends_the_attempt_and_the_next_one_kno
 
 
 class NoSpark:
-    """Counts cancellations."""
+    """A SparkContext that counts cancellations."""
 
     master = "yarn"
 
@@ -234,10 +234,10 @@ class NoSpark:
         self.cancelled += 1
 
 
-def test_an_attempt_that_ended_by_itself_while_it_was_cut_short_does_not_end_the_watch(
+def test_attempt_that_ends_while_it_is_cancelled_does_not_end_the_watch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The mark stayed, and nobody looked for executors on hosts without a task any more."""
+    """The cancellation mark stayed, and executors on hosts without a task were no longer watched for."""
     store, spark = MemoryStore(), NoSpark()
     kept = job(monkeypatch, store, attempts=9)
     kept._context = spark
@@ -248,7 +248,7 @@ def test_an_attempt_that_ended_by_itself_while_it_was_cut_short_does_not_end_the
     attempts: list[int] = []
 
     def reported() -> tuple[Missing, ...]:
-        # The attempt is over: the cancellation finds none, and the next one is submitted.
+        # The attempt is over: the cancellation meets no job, and the next attempt is submitted.
         attempts.append(kept.spec.attempt)
         if len(attempts) == 3:
             kept.stopping.set()
@@ -261,8 +261,8 @@ def test_an_attempt_that_ended_by_itself_while_it_was_cut_short_does_not_end_the
     assert attempts == [0, 1, 2] and spark.cancelled == 3
 
 
-def test_the_job_is_submitted_again_when_zookeeper_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was known before was believed for as long as the attempt went on."""
+def test_job_is_resubmitted_when_zookeeper_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outdated knowledge was trusted for as long as the attempt lasted."""
     store, spark = MemoryStore(), NoSpark()
     kept = job(monkeypatch, store, attempts=9)
     kept._context, kept._tasks = spark, 1
@@ -285,7 +285,7 @@ def test_the_job_is_submitted_again_when_zookeeper_is_back(monkeypatch: pytest.M
     looks = iter(range(3))
 
     def executors_of(context: object) -> dict[str, str]:
-        # It is away for the first looks.
+        # ZooKeeper is away for the first looks.
         if next(looks) == 1:
             away[0] = False
         return {}
@@ -301,8 +301,8 @@ def test_the_job_is_submitted_again_when_zookeeper_is_back(monkeypatch: pytest.M
     assert spark.cancelled == 1 and kept._look().claims == (Claim(0, "h1"),)
 
 
-def test_an_attempt_that_waits_for_slots_that_were_lost_is_submitted_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark waits for them without an end, and the bookies of the executors that are left ran out of their lease."""
+def test_attempt_that_waits_for_lost_slots_is_resubmitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark waits for them without end, and the leases of the bookies on the remaining executors ran out."""
     kept = job(monkeypatch, MemoryStore(), attempts=9)
     kept._context, kept._tasks = NoSpark(), 3
     slots = [Slots(3, 3)] * 3 + [Slots(2, 2)] * 4

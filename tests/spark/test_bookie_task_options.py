@@ -1,4 +1,4 @@
-"""What a barrier task tells the bookies that it starts, beside the service's options."""
+"""Options that a barrier task gives to its bookies in addition to the service's options."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ def configs(tmp_path, **options):
     return [keeper._config for keeper in TaskKeeper(spec, report, Share([0, 1], {0: "bookie-a"}), "10.0.0.7")._keepers]
 
 
-def test_the_executor_and_its_host(tmp_path):
+def test_bookie_gets_its_executor_as_label_and_its_host(tmp_path):
     for config in configs(tmp_path):
         assert (config.labels, config.host) == ({"executor": "7"}, "10.0.0.7")
 
 
-def test_options_come_first(tmp_path):
+def test_service_options_override_the_tasks_labels_and_host(tmp_path):
     for config in configs(tmp_path, labels={"zone": "a", "executor": "mine"}, host="10.0.0.8", rack="r1"):
         assert (config.labels, config.host, config.rack) == ({"zone": "a", "executor": "mine"}, "10.0.0.8", "r1")
 
 
-def test_a_bookie_that_is_known_is_started_under_its_id(tmp_path):
+def test_known_bookie_is_started_under_its_id(tmp_path):
     assert [config.bookie_id for config in configs(tmp_path)] == ["bookie-a", ""]
 
 
-def test_a_bookie_that_was_new_is_started_again_under_the_id_that_it_got(tmp_path):
-    """Its task started it without an id for as long as it went on: a disk that was emptied meanwhile was begun anew."""
+def test_new_bookie_is_restarted_under_the_id_that_it_got(tmp_path):
+    """Its task restarted it without an id for as long as the task lasted: with a disk emptied meanwhile it began as a new
+    bookie."""
     spec = TaskSpec("service", "run", 1, Wanted(), "instance", (str(tmp_path),), "h:2181", {}, True)
     [keeper] = TaskKeeper(spec, TaskReport("run", 1, 0, "host"), Share([1]), None)._keepers
     keeper._note(Status("checking cookies", 12))
@@ -40,8 +41,9 @@ def test_a_bookie_that_was_new_is_started_again_under_the_id_that_it_got(tmp_pat
     assert keeper._config.bookie_id == "bookie-b"
 
 
-def test_a_claim_is_given_up_when_its_bookie_serves(tmp_path):
-    """It stayed until the next attempt. If the bookie was decommissioned before that, a new one was made in its place."""
+def test_claim_is_dropped_when_its_bookie_serves(tmp_path):
+    """The claim stayed until the next attempt. If the bookie was decommissioned before that, a new bookie was made in its
+    place."""
     store, roots = MemoryStore(), (str(tmp_path),)
     for number, host in enumerate(("host", "host", "other")):
         claim_number(store, roots, number, host)
@@ -58,7 +60,7 @@ def test_a_claim_is_given_up_when_its_bookie_serves(tmp_path):
     assert read_claims(store, roots) == (Claim(2, "other"),)
 
 
-def test_where_an_executor_is_comes_from_its_command_line():
+def test_executor_host_comes_from_its_command_line():
     """The driver may see its own side of a gateway, or its loopback address."""
     command = [
         "/usr/bin/java",

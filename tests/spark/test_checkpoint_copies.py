@@ -1,4 +1,4 @@
-"""Two live copies of one Spark checkpoint: in any order of their batches each row is in the log once, or a query is refused."""
+"""Two live copies of a Spark checkpoint: in any order of their batches, each row is in the log once or a query is refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> StandInSpark:
 
 
 class Copy(Query):
-    """A query that goes on from a copy of another one's Spark checkpoint, over the same files."""
+    """A query that continues from a copy of another query's Spark checkpoint, over the same files."""
 
     @classmethod
     def of(cls, query: Query, folder: Path) -> Copy:
@@ -53,7 +53,7 @@ def copies(engine: StandInSpark, folder: Path) -> tuple[Query, Copy]:
 
 
 def step(engine: StandInSpark, query: Query, files_max: int | None = None) -> str | None:
-    """One micro-batch. The error's text if it failed; then the query is started again."""
+    """Run a micro-batch. If it fails, start the query again and return the error's text."""
     try:
         engine.step(query, files_max)
     except BookKeeperError as error:
@@ -68,12 +68,12 @@ def lines(query: Query) -> list[str]:
 
 
 def lines_done(engine: StandInSpark, query: Query) -> set[str]:
-    """The rows that the query takes to be in the log, by its Spark checkpoint."""
+    """Rows that the query takes to be in the log, by its Spark checkpoint."""
     done = set(numbers(query.checkpoint / "commits"))
     return {line for number in done for line in engine.lines_of(query, number)}
 
 
-def test_in_any_order_of_their_batches_each_row_is_once_in_the_log_or_its_query_is_refused(
+def test_copies_in_any_order_write_each_row_once_or_are_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for seed in SEEDS:
@@ -92,11 +92,11 @@ def test_in_any_order_of_their_batches_each_row_is_once_in_the_log_or_its_query_
                 assert lines_done(engine, query) <= set(rows), f"seed {seed}: rows are not in the log"
 
 
-def test_a_copy_that_saw_a_batch_without_rows_does_not_write_the_rows_of_the_other_ones_batch_again(
+def test_copy_that_saw_an_empty_batch_does_not_repeat_the_other_copys_rows(
     engine: StandInSpark, tmp_path: Path
 ) -> None:
-    """A batch without rows is not in the log. So the other copy's batch of that number was, and no batch of the first one was
-    compared with it."""
+    """An empty batch is not in the log. So the log had the other copy's batch of that number, and the first copy compared none
+    of its batches with it."""
     query, copy = copies(engine, tmp_path)
     query.add([])
     assert step(engine, copy) is None
@@ -112,7 +112,7 @@ def test_a_copy_that_saw_a_batch_without_rows_does_not_write_the_rows_of_the_oth
     assert step(engine, query) is None and engine.rows("orders") == [*before, "newer"], "the other one goes on"
 
 
-def test_the_user_can_say_that_a_copys_next_batch_has_no_row_of_the_log(engine: StandInSpark, tmp_path: Path) -> None:
+def test_accept_replay_lets_a_copys_next_batch_be_written_as_new(engine: StandInSpark, tmp_path: Path) -> None:
     query, copy = copies(engine, tmp_path)
     query.add([])
     assert step(engine, copy) is None
@@ -122,9 +122,7 @@ def test_the_user_can_say_that_a_copys_next_batch_has_no_row_of_the_log(engine: 
     assert step(engine, copy) is None and engine.rows("orders")[-2:] == ["new", "new"]
 
 
-def test_copies_that_plan_the_same_batches_take_turns_until_one_is_refused(
-    engine: StandInSpark, tmp_path: Path
-) -> None:
+def test_copies_with_the_same_batches_take_turns_until_a_copy_is_refused(engine: StandInSpark, tmp_path: Path) -> None:
     query, copy = copies(engine, tmp_path)
     for number in range(3):
         query.add([f"new {number}"])

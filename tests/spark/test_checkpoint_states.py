@@ -1,4 +1,5 @@
-"""The sink against Spark checkpoints in every state, without Spark (tests/system/acceptance/test_checkpoint_matrix.py has it)."""
+"""The sink against Spark checkpoints in every state, without Spark (with it:
+tests/system/acceptance/test_checkpoint_matrix.py)."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> StandInSpark:
 
 
 @pytest.mark.parametrize(("checkpoint", "log"), CASES)
-def test_each_ends_exactly_once_or_in_a_refusal_that_names_the_remedy(
+def test_each_case_ends_exactly_once_or_in_a_refusal_that_names_the_remedy(
     engine: StandInSpark, tmp_path: Path, checkpoint: str, log: str
 ) -> None:
     play(engine, tmp_path, checkpoint, log)
@@ -27,7 +28,7 @@ def test_there_are_forty_cases() -> None:
     assert len(CASES) == 40
 
 
-def test_a_checkpoint_that_was_set_back_by_one_goes_on_if_its_batch_is_planned_as_it_was(
+def test_checkpoint_set_back_by_a_batch_continues_if_the_batch_plan_is_unchanged(
     engine: StandInSpark, tmp_path: Path
 ) -> None:
     query = written(engine, tmp_path, "orders")
@@ -38,7 +39,7 @@ def test_a_checkpoint_that_was_set_back_by_one_goes_on_if_its_batch_is_planned_a
     assert engine.run(query) is None and engine.rows("orders") == [*before, *NEW]
 
 
-def test_a_replay_of_random_values_is_a_replay(engine: StandInSpark, tmp_path: Path) -> None:
+def test_replay_with_other_random_values_writes_nothing(engine: StandInSpark, tmp_path: Path) -> None:
     query = written(engine, tmp_path, "orders")
     before = engine.rows("orders")
     engine.begin_run(query)
@@ -46,7 +47,7 @@ def test_a_replay_of_random_values_is_a_replay(engine: StandInSpark, tmp_path: P
     assert engine.rows("orders") == before
 
 
-def test_a_replay_of_random_values_whose_plan_can_not_be_read_is_refused_until_it_is_accepted(
+def test_replay_of_random_values_with_an_unreadable_plan_is_refused_until_accepted(
     engine: StandInSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query = written(engine, tmp_path, "orders")
@@ -62,9 +63,7 @@ def test_a_replay_of_random_values_whose_plan_can_not_be_read_is_refused_until_i
     assert engine.rows("orders") == [*before, *NEW], "the option says nothing of later batches"
 
 
-def test_a_replay_of_the_same_rows_in_another_order_and_other_partitions_is_one_whether_the_plan_can_be_read_or_not(
-    engine: StandInSpark, tmp_path: Path
-) -> None:
+def test_replay_of_reordered_rows_with_an_unreadable_plan_writes_nothing(engine: StandInSpark, tmp_path: Path) -> None:
     query = written(engine, tmp_path, "orders")
     lines = [f"row {number}" for number in range(20)]
     query.options["checkpointlocation"] = "hdfs://host/checkpoint"
@@ -76,8 +75,8 @@ def test_a_replay_of_the_same_rows_in_another_order_and_other_partitions_is_one_
     assert engine.rows("orders") == before
 
 
-def test_an_empty_batch_takes_no_number_of_a_batch_with_rows(engine: StandInSpark, tmp_path: Path) -> None:
-    """Else the rows of the number would come again under the next one."""
+def test_empty_batch_takes_no_number_of_a_batch_with_rows(engine: StandInSpark, tmp_path: Path) -> None:
+    """Otherwise the rows of that number would come again under the next number."""
     query = written(engine, tmp_path, "orders")
     forget(query.checkpoint, 1, "offsets")
     engine.begin_run(query)
@@ -89,9 +88,7 @@ def test_an_empty_batch_takes_no_number_of_a_batch_with_rows(engine: StandInSpar
     assert engine.rows("orders")[-2:] == NEW
 
 
-def test_a_query_that_is_refused_does_not_become_the_owner_and_writes_no_ledger(
-    engine: StandInSpark, tmp_path: Path
-) -> None:
+def test_refused_query_does_not_become_the_owner_and_writes_no_ledger(engine: StandInSpark, tmp_path: Path) -> None:
     query = written(engine, tmp_path / "one", "orders")
     registry = LogRegistry(engine.bookkeeper.metadata)
     before, ledgers = registry.get("orders"), engine.bookkeeper.list_ledgers()
@@ -105,9 +102,7 @@ def test_a_query_that_is_refused_does_not_become_the_owner_and_writes_no_ledger(
     assert (registry.get("orders"), engine.bookkeeper.list_ledgers()) == (before, ledgers)
 
 
-def test_a_query_that_follows_another_one_goes_on_where_the_option_names_it(
-    engine: StandInSpark, tmp_path: Path
-) -> None:
+def test_query_with_option_follows_continues_the_log_of_its_predecessor(engine: StandInSpark, tmp_path: Path) -> None:
     query = written(engine, tmp_path / "one", "orders")
     before, former = engine.rows("orders"), LogRegistry(engine.bookkeeper.metadata).get("orders").owner_query
     following = written(engine, tmp_path / "two", "elsewhere")

@@ -1,4 +1,4 @@
-"""Audits of logs whose ledgers somebody deleted by hand, and of what a deletion that broke off left; on real bookies."""
+"""Audits of ledgers that were deleted by hand, left by an interrupted deletion, or changed while a snapshot is taken."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def data_ledgers(bookkeeper: BookKeeper, lane: str) -> list[int]:
     ]
 
 
-def test_ledgers_that_were_deleted_by_hand_and_those_of_a_deleted_log_are_found(
+def test_audits_report_ledgers_deleted_by_hand_and_ledgers_of_a_deleted_log(
     spark: SparkSession, cluster: LocalCluster
 ) -> None:
     register(spark, cluster.zookeeper)
@@ -55,12 +55,12 @@ def test_ledgers_that_were_deleted_by_hand_and_those_of_a_deleted_log_are_found(
         truncate_log(bookkeeper, "gone@2", 10, b"")
         end_lane(bookkeeper, "gone@3")
         (settled,), (still_open,) = data_ledgers(bookkeeper, "gone@1"), data_ledgers(bookkeeper, "gone@5")
-        # Without its commits nothing is told of a lane but that; the others are told of as before.
+        # A lane that lost its commits has only that reported; other lanes are reported as before.
         registry = LogRegistry(bookkeeper.metadata)
         listed = registry.get("gone@4").commit_ledgers[-1].ledger_id
         for ledger_id in (settled, still_open, listed, *data_ledgers(bookkeeper, "gone@4")):
             bookkeeper.delete_ledger(ledger_id)
-        # And nothing of lanes that are as they should be.
+        # Intact lanes are not reported.
         assert audited() == {
             "deleted": [
                 ("gone@1", settled, "rows", 0, 10),
@@ -69,7 +69,7 @@ def test_ledgers_that_were_deleted_by_hand_and_those_of_a_deleted_log_are_found(
             ],
             "orphans": [],
         }
-        # A deletion that broke off when all records were gone.
+        # A deletion interrupted when all records were gone.
         for lane in [*registry.lanes_of("gone")[::-1]]:
             registry.delete(lane)
         left = audited()
@@ -77,9 +77,10 @@ def test_ledgers_that_were_deleted_by_hand_and_those_of_a_deleted_log_are_found(
         assert {ledger_id for _, ledger_id, _ in left["orphans"]} == set(delete_log(bookkeeper, "gone", b""))
 
 
-def test_ledgers_that_are_made_and_deleted_while_a_snapshot_is_taken_are_no_finding(spark: SparkSession) -> None:
-    """A writer had the id of ledger 5 when the ledgers were listed, and made it then: its rows were called deleted by hand, and
-    its entries those of a deleted ledger. Ledgers of a log whose deletion ended meanwhile were called left behind."""
+def test_ledgers_made_and_deleted_during_a_snapshot_are_no_finding(spark: SparkSession) -> None:
+    """A writer had taken id 5 when the ledgers were listed and made the ledger then: its rows were reported as deleted by hand,
+    and its entries as those of a deleted ledger. Ledgers of a log whose deletion ended meanwhile were reported as left
+    behind."""
     snapshot = Cluster()
     snapshot.last_ledger_id = 9
     snapshot.rows["logs"].append(
@@ -97,7 +98,8 @@ def test_ledgers_that_are_made_and_deleted_while_a_snapshot_is_taken_are_no_find
             }
         )
         snapshot.holds(A, ledger_id, (0, 9))
-    # 4: deleted by hand; 5: made after the first list; 6: of a log whose deletion has ended; 7: of one whose deletion broke off
+    # 4: deleted by hand; 5: made after the first list; 6: of a log whose deletion has ended; 7: of a log whose deletion broke
+    # off
     snapshot.ledger(5, 9, {0: [A, B, C]})
     snapshot.rows["ledgers"].clear()
     snapshot.ledger(6, -1, {}, log="gone", log_epoch=1, log_role="data")
@@ -110,8 +112,8 @@ def test_ledgers_that_are_made_and_deleted_while_a_snapshot_is_taken_are_no_find
     ]
 
 
-def test_what_comes_and_goes_between_the_list_of_ids_and_the_records_is_no_finding(spark: SparkSession) -> None:
-    """A snapshot may take an hour between these two, and retention deletes ledgers all the time."""
+def test_ledgers_changed_between_the_id_list_and_the_records_are_no_finding(spark: SparkSession) -> None:
+    """A snapshot may take an hour between the two, and retention deletes ledgers all the time."""
     snapshot = Cluster()
     snapshot.last_ledger_id = 9
     for first, last in ((2, 2), (6, 7), (9, 9)):
@@ -131,8 +133,8 @@ def test_what_comes_and_goes_between_the_list_of_ids_and_the_records_is_no_findi
         snapshot.rows["log_commits"].append({"log": "orders", "ledger_id": ledger_id, **entries})
         snapshot.holds(A, ledger_id, (0, 9))
     snapshot.holds(A, 9, (0, 9))
-    # 4: deleted by hand; 5: made after the list; 2, 6 and 9: deleted after it; 7: of a log whose deletion broke off;
-    # 8: of a log that was made after the list; 10: made and deleted after it, as its id tells; 11: younger than 10
+    # 4: deleted by hand; 5: made after the list; 2, 6 and 9: deleted after it; 7: of a log whose deletion broke off; 8: of a
+    # log that was made after the list; 10: made and deleted after it, as its id shows; 11: younger than 10
     snapshot.ledger(5, 9, {0: [A, B, C]})
     snapshot.ledger(7, -1, {0: [A, B, C]}, log="left@1", log_epoch=1, log_role="data")
     snapshot.ledger(8, -1, {0: [A, B, C]}, log="new@1", log_epoch=1, log_role="data")

@@ -1,4 +1,4 @@
-"""Lanes that end: the real ender, sink, committer and feeds over ledgers in memory, in orders drawn by seed, with crashes."""
+"""Ended lanes: the real ender, sink, committer and feeds over in-memory ledgers, in orders drawn by seed, with crashes."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ SEEDS = seeds(12)
 
 
 class _KilledError(MetadataStoreError):
-    """The process that was to write was killed."""
+    """The writing process was killed."""
 
 
 @contextmanager
 def killed_at(write: int, behind: bool) -> Iterator[None]:
-    """Of the records that are written meanwhile the ``write``-th is the last, or is not written unless ``behind``."""
+    """Kill the process at the ``write``-th record write meanwhile: after the write if ``behind``, else before it."""
     left, original = [write], MemoryStore.write_record
 
     def write_record(self: MemoryStore, *arguments: Any) -> int:
@@ -51,7 +51,7 @@ def killed_at(write: int, behind: bool) -> Iterator[None]:
 
 
 class EndingStory(Story):
-    """A story in which lanes end, whether their writers live or not, and enders are killed at each step."""
+    """A story in which lanes end, whether or not their writers live, and enders are killed at each step."""
 
     def play(self) -> None:
         moves = (self.write,) * 6 + (self.append,) * 2 + (self.read,) * 4 + (self.replay, self.restart, self.compact)
@@ -73,7 +73,7 @@ class EndingStory(Story):
             self.insist(writer)
 
     def insist(self, writer: Writer) -> None:
-        """As Spark does: the query ends, is started again, and its batch is replayed."""
+        """Do as Spark does: the query ends and is restarted, and its batch is replayed."""
         try:
             self.engine.write(writer.query, writer.number, writer.last)
         except LogTakenOverError:
@@ -98,7 +98,7 @@ class EndingStory(Story):
     def check(self) -> None:
         lanes = {lane_of(lane)[1]: lane for lane in self.lanes()}
         ends = {n: newest_header(self.engine.bookkeeper, lane, b"")[1].position.rows for n, lane in lanes.items()}
-        # A header of a lane that has no commit says what the one before it committed, and no rows.
+        # The header of a lane without a commit has the last batch of the lane before it, and no rows.
         reader = feed(self.engine, fail=False) if lanes else None
         while reader is not None and (self.at is None or reader.spans(self.at, reader.newest())):
             self.read()
@@ -116,14 +116,14 @@ class EndingStory(Story):
                 rows for _, rows in sorted(read_rows.items()) if any(v and v.rpartition("-")[0] == who for v in rows)
             ]
             given = [value for rows in mine for value in rows]
-            # What was truncated was not seen, so it is only known how much that is.
+            # Truncated rows were not seen; only their number is known.
             places = {line: at for at, line in enumerate(lines)}
             seen = [places[value] for value in given if value is not None]
             assert seen == sorted(set(seen)), f"{who}: {given} of {lines}"
         assert sum(ends.values()) == sum(map(len, wanted)), (ends, wanted)
 
 
-def test_in_any_order_lanes_end_and_each_row_is_once_in_its_writers_lanes_and_read_once(
+def test_lanes_that_end_in_any_order_keep_each_row_once_and_read_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(committer, "CHAIN_MAX", 3)
@@ -136,7 +136,7 @@ def test_in_any_order_lanes_end_and_each_row_is_once_in_its_writers_lanes_and_re
             raise
 
 
-def test_a_query_whose_lane_ended_is_known_by_its_name_and_its_checkpoints_place(
+def test_query_with_an_ended_lane_is_known_by_its_name_and_checkpoint_location(
     engine: StandInSpark,  # noqa: F811
     tmp_path: Path,
 ) -> None:
@@ -170,7 +170,7 @@ def test_a_query_whose_lane_ended_is_known_by_its_name_and_its_checkpoints_place
     assert read(engine) == ["two 0", "two 1", "one", "three", "more"]
 
 
-def test_places_in_lanes_that_ended_are_chosen_by_row_and_by_time(engine: StandInSpark, tmp_path: Path) -> None:  # noqa: F811
+def test_offsets_in_ended_lanes_are_chosen_by_row_and_by_time(engine: StandInSpark, tmp_path: Path) -> None:  # noqa: F811
     bookkeeper: Any = engine.bookkeeper
     for who in ("one", "two", "three", "four"):
         engine.write(query_of(engine, tmp_path / who), 0, [f"{who} {row}" for row in range(3)])
@@ -193,7 +193,7 @@ def test_places_in_lanes_that_ended_are_chosen_by_row_and_by_time(engine: StandI
     assert feed(engine).earliest() == {"position": 0, "log": newest["log"], "1": 1, "3": 0, "ended": 1}
 
 
-def test_a_lane_that_has_rows_no_more_costs_a_limit_nothing(engine: StandInSpark, tmp_path: Path) -> None:  # noqa: F811
+def test_ended_lane_without_unread_rows_takes_no_share_of_a_limit(engine: StandInSpark, tmp_path: Path) -> None:  # noqa: F811
     bookkeeper: Any = engine.bookkeeper
     for who in ("one", "two"):
         engine.write(query_of(engine, tmp_path / who), 0, [f"{who} {row}" for row in range(3)])
@@ -209,7 +209,7 @@ def test_a_lane_that_has_rows_no_more_costs_a_limit_nothing(engine: StandInSpark
     }
 
 
-def test_a_query_that_followed_and_was_killed_before_the_index_knew_it_is_found_after_its_lane_ended(
+def test_follower_killed_before_its_index_entry_is_known_after_its_lane_ended(
     engine: StandInSpark,  # noqa: F811
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -1,4 +1,4 @@
-"""What a read is planned from: offsets, limits, truncated and deleted rows, and logs whose chain grows meanwhile."""
+"""Feeds that plan reads: offsets, limits, truncated and deleted rows, and logs whose chain grows meanwhile."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Log:
         self.roll()
 
     def roll(self) -> None:
-        """The next data ledger of the run."""
+        """Begin the next data ledger of the run."""
         options = {"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2, "password": b""}
         labels = {"bookspark.log": b"orders", "bookspark.epoch": str(self.epoch).encode()}
         self.data: MemoryLedger = self.bookkeeper.create_ledger(**options, custom_metadata=labels)
@@ -87,7 +87,7 @@ def positions(feed: LogFeed, start: int, end: int) -> list[int]:
     return [p.position + n for p in pieces for n in range(p.last_entry_id - p.first_entry_id + 1)]
 
 
-def test_a_log_that_nobody_has_written_yet_has_no_rows_and_grows(log: Log) -> None:
+def test_unwritten_log_has_no_rows_and_its_feed_grows(log: Log) -> None:
     feed = log.feed()
     assert feed.earliest() == feed.newest() == feed.at(0)
     assert feed.pieces(feed.at(0), feed.at(0)) == []
@@ -96,7 +96,7 @@ def test_a_log_that_nobody_has_written_yet_has_no_rows_and_grows(log: Log) -> No
     assert positions(feed, 0, 20) == list(range(20))
 
 
-def test_a_feed_follows_the_chain_over_runs(log: Log) -> None:
+def test_feed_follows_the_chain_over_runs(log: Log) -> None:
     feed = log.feed()
     read: list[int] = []
     at = 0
@@ -111,7 +111,7 @@ def test_a_feed_follows_the_chain_over_runs(log: Log) -> None:
     assert read + positions(feed, at, feed.newest()["position"]) == list(range(100))
 
 
-def test_a_plan_goes_on_from_the_last_one_and_reads_no_commit_twice(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_continues_from_the_last_plan_and_reads_no_commit_twice(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     log.commit(50)
     feed = log.feed()
     feed.newest()
@@ -130,7 +130,7 @@ def test_a_plan_goes_on_from_the_last_one_and_reads_no_commit_twice(log: Log, mo
     assert read == []
 
 
-def test_a_replayed_plan_is_the_same_plan(log: Log) -> None:
+def test_replayed_plan_is_the_same_plan(log: Log) -> None:
     log.commit(3)
     log.begin("b")
     log.commit(3)
@@ -151,7 +151,7 @@ def test_limits_cut_within_a_commit(log: Log) -> None:
     assert feed.limited(start, end, Limit(size=1)) == feed.at(5)
 
 
-def test_rows_are_counted_where_an_entry_holds_several(log: Log) -> None:
+def test_plans_and_limits_count_rows_in_entries_of_several_rows(log: Log) -> None:
     for _ in range(4):
         first = log.data.append(b"0123456789")
     item = EntryRange(log.data.ledger_id, first - 3, first, 20, 40)
@@ -165,7 +165,7 @@ def test_rows_are_counted_where_an_entry_holds_several(log: Log) -> None:
     assert feed.limited(feed.at(7), feed.newest(), Limit(rows=9)) == feed.at(16)
 
 
-def test_rows_that_were_truncated_before_they_were_read_fail_the_read(log: Log) -> None:
+def test_read_of_truncated_rows_fails(log: Log) -> None:
     log.commit(3)
     log.begin("b")
     log.commit(3)
@@ -178,7 +178,9 @@ def test_rows_that_were_truncated_before_they_were_read_fail_the_read(log: Log) 
         feed.pieces(feed.at(7), feed.at(60))
 
 
-def test_without_failing_truncated_rows_are_logged_and_passed_over(log: Log, caplog: pytest.LogCaptureFixture) -> None:
+def test_truncated_rows_are_logged_and_passed_over_without_fail_on_data_loss(
+    log: Log, caplog: pytest.LogCaptureFixture
+) -> None:
     log.commit(3)
     truncate_log(cast(BookKeeper, log.bookkeeper), "orders", 12, b"")
     feed = log.feed(fail_on_data_loss=False)
@@ -196,7 +198,7 @@ def test_truncation_keeps_a_ledger_that_later_rows_need(log: Log) -> None:
     assert positions(log.feed(), 29, 40) == list(range(29, 40))
 
 
-def test_truncation_frees_a_ledger_that_only_truncated_rows_need_though_its_commits_are_still_listed(log: Log) -> None:
+def test_truncation_deletes_a_ledger_of_truncated_rows_whose_commits_stay_listed(log: Log) -> None:
     log.commit(3)
     first = log.data.ledger_id
     log.roll()
@@ -207,14 +209,14 @@ def test_truncation_frees_a_ledger_that_only_truncated_rows_need_though_its_comm
     assert positions(log.feed(), 30, 70) == list(range(30, 70))
 
 
-def test_truncation_leaves_the_ledgers_of_the_running_epoch(log: Log) -> None:
+def test_truncation_keeps_the_ledgers_of_the_running_epoch(log: Log) -> None:
     log.commit(2)
     assert truncate_log(cast(BookKeeper, log.bookkeeper), "orders", 20, b"") == []
     log.commit()
     assert positions(log.feed(), 20, 30) == list(range(20, 30))
 
 
-def test_ledgers_of_rows_that_were_truncated_while_their_query_ran_go_with_the_next_run(log: Log) -> None:
+def test_next_run_deletes_ledgers_truncated_while_their_query_ran(log: Log) -> None:
     log.commit(2)
     truncated = log.data.ledger_id
     log.roll()
@@ -228,13 +230,13 @@ def test_ledgers_of_rows_that_were_truncated_while_their_query_ran_go_with_the_n
     assert kept in log.bookkeeper.list_ledgers(), "half of its rows are part of the log"
 
 
-def test_a_log_is_not_truncated_beyond_its_end(log: Log) -> None:
+def test_truncation_beyond_the_end_of_a_log_is_refused(log: Log) -> None:
     log.commit()
     with pytest.raises(ConfigurationError, match="has 10 rows"):
         truncate_log(cast(BookKeeper, log.bookkeeper), "orders", 11, b"")
 
 
-def test_a_log_that_was_made_anew_is_not_taken_for_the_old_one(log: Log) -> None:
+def test_offset_of_an_old_log_is_refused_in_the_log_created_again(log: Log) -> None:
     log.commit(2)
     offset = log.feed().newest()
     ledgers = log.bookkeeper.list_ledgers()
@@ -254,7 +256,7 @@ def test_a_log_that_was_made_anew_is_not_taken_for_the_old_one(log: Log) -> None
 
 
 def made_anew(log: Log, run: str = "n") -> None:
-    """Under whoever reads it, and later by the clock."""
+    """Create the log again under its readers, at a later time by the clock."""
     made = log.registry.get("orders").ctime_ms
     delete_log(cast(BookKeeper, log.bookkeeper), "orders", b"")
     log.registry.ensure("orders", {}, b"")
@@ -264,7 +266,7 @@ def made_anew(log: Log, run: str = "n") -> None:
 
 
 @pytest.mark.parametrize("batches", [0, 1, 5])
-def test_a_running_stream_reads_nothing_of_a_log_that_was_made_anew(log: Log, batches: int) -> None:
+def test_running_stream_reads_nothing_of_a_log_created_again(log: Log, batches: int) -> None:
     log.commit(3)
     feed = log.feed()
     end = feed.newest()
@@ -277,8 +279,8 @@ def test_a_running_stream_reads_nothing_of_a_log_that_was_made_anew(log: Log, ba
 
 
 @pytest.mark.parametrize("run", ["a", "n"])
-def test_a_process_that_wrote_a_log_takes_what_it_kept_for_it_not_for_the_one_made_anew(log: Log, run: str) -> None:
-    """What is written to a ledger of the old one is deleted with it."""
+def test_process_reuses_nothing_of_the_old_log_for_the_log_created_again(log: Log, run: str) -> None:
+    """Rows written to a ledger of the old log are deleted with it."""
 
     def kept(run: str) -> tuple[object, object]:
         bookkeeper = cast(BookKeeper, log.bookkeeper)
@@ -293,7 +295,7 @@ def test_a_process_that_wrote_a_log_takes_what_it_kept_for_it_not_for_the_one_ma
     assert before[0] is not after[0] and before[1] is not after[1]
 
 
-def test_a_stream_from_the_end_with_a_new_checkpoint_reads_the_log_that_was_made_anew_despite_the_old_pin(
+def test_stream_from_the_end_ignores_the_old_pin_in_a_log_created_again(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bookspark.spark.connector.source.client", lambda zookeeper: log.bookkeeper)
@@ -322,7 +324,7 @@ def test_a_stream_from_the_end_with_a_new_checkpoint_reads_the_log_that_was_made
     assert reader.latestOffset(start, ReadAllAvailable())["position"] == 30
 
 
-def test_a_batch_that_tasks_wrote_to_two_logs_of_one_name_is_not_committed() -> None:
+def test_batch_written_to_two_logs_of_the_same_name_is_not_committed() -> None:
     writer = LogWriter(SinkOptions.parse({"log": "orders", "zookeeper": "nowhere"}))
     messages = [RangesWritten("q", 0, "a", 1, ctime, (EntryRange(ctime, 0, 9, 10, 100),)) for ctime in (7, 8)]
     with pytest.raises(
@@ -331,7 +333,7 @@ def test_a_batch_that_tasks_wrote_to_two_logs_of_one_name_is_not_committed() -> 
         writer.commit_of(messages)
 
 
-def test_a_stream_never_goes_back_when_a_lac_that_was_heard_is_not_heard_again(log: Log) -> None:
+def test_stream_never_goes_back_when_a_known_lac_is_not_reported_again(log: Log) -> None:
     log.commit(2)
     feed = log.feed()
     reader = memory_stream(feed)
@@ -341,7 +343,7 @@ def test_a_stream_never_goes_back_when_a_lac_that_was_heard_is_not_heard_again(l
 
 
 @pytest.mark.parametrize("fail_on_data_loss", [True, False])
-def test_rows_that_an_offset_counts_are_planned_although_the_bookies_that_answer_do_not_know_of_them(
+def test_rows_counted_by_an_offset_are_planned_although_bookies_do_not_know_them(
     log: Log, fail_on_data_loss: bool
 ) -> None:
     log.commit(2)
@@ -357,14 +359,14 @@ def test_rows_that_an_offset_counts_are_planned_although_the_bookies_that_answer
     assert positions(feed, 10, 30) == list(range(10, 30))
 
 
-def test_rows_that_an_offset_counts_and_no_commit_names_are_an_error_and_never_passed_over(log: Log) -> None:
+def test_rows_counted_by_an_offset_without_a_commit_raise_and_are_never_passed_over(log: Log) -> None:
     log.commit(2)
     log.committer.close()
     with pytest.raises(ReadError, match=r"its commits end at row 20.*there were rows up to 29"):
         positions(log.feed(fail_on_data_loss=False), 10, 30)
 
 
-def test_a_stream_that_is_to_begin_beyond_the_end_of_the_log_waits_for_it(log: Log) -> None:
+def test_stream_that_begins_beyond_the_end_of_the_log_waits_for_it(log: Log) -> None:
     log.commit()
     feed = log.feed()
     assert feed.newest() == feed.at(10)
@@ -373,7 +375,7 @@ def test_a_stream_that_is_to_begin_beyond_the_end_of_the_log_waits_for_it(log: L
     assert positions(feed, 15, feed.newest()["position"]) == list(range(15, 20))
 
 
-def test_a_batch_read_up_to_a_row_has_all_rows_before_it_or_fails(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_read_up_to_a_row_has_all_earlier_rows_or_fails(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     log.commit(2)
     monkeypatch.setattr(source, "feed", lambda options: log.feed())
 
@@ -392,7 +394,7 @@ def ledgers_feed(bookkeeper: MemoryBookKeeper, *ids: int, fail: bool = True) -> 
     return LedgersFeed(cast(BookKeeper, bookkeeper), ids, b"", fail)
 
 
-def test_ledgers_share_a_limit_by_what_waits_in_them(log: Log) -> None:
+def test_ledgers_share_a_limit_in_proportion_to_their_unread_entries(log: Log) -> None:
     small, large = (
         log.data,
         log.bookkeeper.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2, password=b"", custom_metadata={}),
@@ -410,7 +412,7 @@ def test_ledgers_share_a_limit_by_what_waits_in_them(log: Log) -> None:
     assert sum(p.last_entry_id - p.first_entry_id + 1 for p, _ in feed.pieces(start, end)) == 100
 
 
-def test_a_ledger_that_is_gone(log: Log) -> None:
+def test_missing_ledger_fails_the_feed_or_is_left_out(log: Log) -> None:
     log.commit()
     with pytest.raises(DataLossError, match="there is no ledger 77"):
         ledgers_feed(log.bookkeeper, log.data.ledger_id, 77)
@@ -421,8 +423,10 @@ def test_a_ledger_that_is_gone(log: Log) -> None:
 
 
 @pytest.mark.parametrize("fail", [True, False])
-def test_an_open_ledger_that_is_deleted_while_it_is_read(log: Log, fail: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its bookies say so to whoever asks for the LAC, or for an entry."""
+def test_open_ledger_deleted_while_it_is_read_is_data_loss_or_left_out(
+    log: Log, fail: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its bookies report the deletion when asked for the LAC or for an entry."""
     log.commit()
     gone = log.data.ledger_id
     log.roll()
@@ -449,7 +453,7 @@ def test_an_open_ledger_that_is_deleted_while_it_is_read(log: Log, fail: bool, m
 
 
 @pytest.mark.parametrize("which", ["log", "ledger"])
-def test_a_checkpoint_of_the_other_kind_of_source_is_said_to_be_one(log: Log, which: str) -> None:
+def test_checkpoint_of_the_other_kind_of_source_is_refused(log: Log, which: str) -> None:
     log.commit(2)
     feeds: dict[str, LogFeed | LedgersFeed] = {
         "log": log.feed(),
@@ -463,9 +467,7 @@ def test_a_checkpoint_of_the_other_kind_of_source_is_said_to_be_one(log: Log, wh
             use()
 
 
-def test_a_query_tells_in_its_progress_how_many_rows_it_went_on_without(
-    log: Log, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_query_progress_reports_the_number_of_rows_passed_over(log: Log, caplog: pytest.LogCaptureFixture) -> None:
     log.commit(3)
     truncate_log(cast(BookKeeper, log.bookkeeper), "orders", 12, b"")
     options = {"log": "orders", "zookeeper": "nowhere", "pollTimeoutMs": "0", "failOnDataLoss": "false"}
@@ -483,7 +485,7 @@ def test_a_query_tells_in_its_progress_how_many_rows_it_went_on_without(
     assert reader.reportLatestOffset() == {**end, "rowsPassedOver": 8}, "since it was started"
 
 
-def test_entries_of_a_deleted_ledger_are_counted_once(log: Log) -> None:
+def test_entries_of_a_deleted_ledger_are_counted_once_as_passed_over(log: Log) -> None:
     log.commit()
     feed = ledgers_feed(log.bookkeeper, log.data.ledger_id, fail=False)
     start, end = feed.earliest(), feed.newest()
@@ -493,10 +495,10 @@ def test_entries_of_a_deleted_ledger_are_counted_once(log: Log) -> None:
     assert feed.passed_over.rows == 10
 
 
-def test_an_idle_log_keeps_a_query_that_is_busy_with_another_waiting_for_nothing(
+def test_idle_log_does_not_delay_a_query_that_is_busy_with_another_log(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each micro-batch waited half a second for the idle log. Spark tells both sources of each micro-batch (``commit``)."""
+    """Each micro-batch waited half a second for the idle log. Spark reports each micro-batch to both sources (``commit``)."""
     log.commit()
     now, waited = 100.0, []
     monkeypatch.setattr("bookspark.spark.connector.trigger_delay.time.monotonic", lambda: now)
@@ -506,18 +508,18 @@ def test_an_idle_log_keeps_a_query_that_is_busy_with_another_waiting_for_nothing
     end = feed.newest()
     for _ in range(3):
         assert reader.latestOffset(end, ReadAllAvailable()) == end
-        now += 2.0  # a micro-batch of the other log, which Spark reports when it begins the next one
+        now += 2.0  # a micro-batch of the other log, which Spark reports when it begins the next micro-batch
         reader.commit(end)
     assert waited == [0.0, 0.0, 0.0]
-    for idle in (0.01, 0.1, 2.0):  # no micro-batch any more: the longer that lasts, the longer it waits
+    for idle in (0.01, 0.1, 2.0):  # no micro-batches any more: the wait grows with the idle time
         reader.latestOffset(end, ReadAllAvailable())
         now += idle
     reader.latestOffset(end, ReadAllAvailable())
     assert waited[3:] == pytest.approx([0.0, 0.01, 0.11, 0.5])
 
 
-def test_a_start_beyond_the_end_of_the_log_is_refused(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It read nothing, and a stream passed over all rows that came until then."""
+def test_start_beyond_the_end_of_the_log_is_refused(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch read returned nothing, and a stream passed over all rows up to that start."""
     log.commit(2)
     monkeypatch.setattr("bookspark.spark.connector.source.feed", lambda options: log.feed())
 

@@ -1,4 +1,4 @@
-"""What tells a micro-batch: the sum over its rows, Spark's plan of it, and the files that it reads."""
+"""Fingerprints of a micro-batch: the sum over its rows, Spark's plan of it, and the files that it reads."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def total(batches: list[pyarrow.RecordBatch]) -> int:
 
 
 @pytest.mark.parametrize("column", COLUMNS)
-def test_a_sum_is_of_the_values_and_of_nothing_else(column: str) -> None:
+def test_sum_depends_on_values_but_not_on_order_or_batches(column: str) -> None:
     rows = pyarrow.record_batch({column: COLUMNS[column]})
     order = list(range(ROWS))
     Random(7).shuffle(order)
@@ -47,12 +47,12 @@ def test_a_sum_is_of_the_values_and_of_nothing_else(column: str) -> None:
     assert sum_of(rows.take(pyarrow.array(changed))) != sum_of(rows), "one row was left out, another one came twice"
 
 
-def test_columns_do_not_take_the_place_of_one_another() -> None:
+def test_sum_changes_when_two_columns_are_swapped() -> None:
     one, other = COLUMNS["numbers"], COLUMNS["small"].cast(pyarrow.int64())
     assert sum_of(pyarrow.record_batch({"a": one, "b": other})) != sum_of(pyarrow.record_batch({"a": other, "b": one}))
 
 
-def test_a_plan_is_read_from_a_path_or_a_local_uri_and_no_other_place(tmp_path: Path) -> None:
+def test_plan_is_read_only_from_a_path_or_a_local_uri(tmp_path: Path) -> None:
     (tmp_path / "a b" / "offsets").mkdir(parents=True)
     (tmp_path / "a b" / "offsets" / "3").write_text('v1\n{"batchTimestampMs":1}\n{"logOffset":3}')
     plan = plan_of(str(tmp_path / "a b"), 3)
@@ -67,7 +67,7 @@ def test_a_plan_is_read_from_a_path_or_a_local_uri_and_no_other_place(tmp_path: 
 
 
 def planned(checkpoint: Path, batch: int, *offsets: int | None) -> None:
-    """Spark's plan of a batch: what each source of files has read with it, None for nothing yet."""
+    """Write Spark's plan of a batch: the offset that it reaches in each file source, None for nothing yet."""
     (checkpoint / "offsets").mkdir(parents=True, exist_ok=True)
     lines = ["-" if offset is None else f'{{"logOffset":{offset}}}' for offset in offsets]
     (checkpoint / "offsets" / str(batch)).write_text("\n".join(["v1", '{"batchTimestampMs":1}', *lines]))
@@ -80,7 +80,7 @@ def listed(checkpoint: Path, name: str, *files: tuple[Path, int, int], source: i
     (folder / name).write_text("\n".join(["v1", *lines]))
 
 
-def test_a_file_of_a_renamed_folder_is_told_from_a_new_one_of_the_same_name(tmp_path: Path) -> None:
+def test_file_of_a_renamed_folder_is_distinguished_from_a_new_file_of_its_name(tmp_path: Path) -> None:
     checkpoint, former, now = tmp_path / "checkpoint", tmp_path / "former", tmp_path / "now"
     now.mkdir()
     (now / "a.txt").touch()
@@ -94,10 +94,10 @@ def test_a_file_of_a_renamed_folder_is_told_from_a_new_one_of_the_same_name(tmp_
     check_sources(str(checkpoint), 2, "orders")
     former.mkdir()
     (former / "a.txt").touch()
-    check_sources(str(checkpoint), 1, "orders")  # two folders that have files of one name
+    check_sources(str(checkpoint), 1, "orders")  # two folders with files of the same name
 
 
-def test_the_files_of_a_batch_are_those_of_its_plan_and_not_of_its_number(tmp_path: Path) -> None:
+def test_files_of_a_batch_follow_its_plan_and_not_its_number(tmp_path: Path) -> None:
     """The second source had no new files until batch 5, and reads a renamed folder there: its own offset 1."""
     checkpoint, former, now = tmp_path / "checkpoint", tmp_path / "former", tmp_path / "now"
     now.mkdir()
@@ -108,18 +108,18 @@ def test_the_files_of_a_batch_are_those_of_its_plan_and_not_of_its_number(tmp_pa
     listed(checkpoint, "0", (former / "a.txt", 1000, 0), source=1)
     listed(checkpoint, "1", (now / "a.txt", 1000, 1), source=1)
     for batch in range(5):
-        check_sources(str(checkpoint), batch, "orders")  # batch 1 has not read what stands under 1
+        check_sources(str(checkpoint), batch, "orders")  # batch 1 has not read the files listed under 1
     with pytest.raises(
         SourceRenamedError, match=r"batch 5.*now/a.txt was read before .*offsets/5 and \S*/sources/1/1, with"
     ):
         check_sources(str(checkpoint), 5, "orders")
     (checkpoint / "offsets" / "4").unlink()
     with pytest.raises(SourceRenamedError):
-        check_sources(str(checkpoint), 5, "orders")  # without the plan before it, what it read last
+        check_sources(str(checkpoint), 5, "orders")  # without the preceding plan, the list that it read last
 
 
-def test_a_batch_that_spans_two_offsets_of_a_source_has_the_files_of_both(tmp_path: Path) -> None:
-    """The query ended between the list of offset 1 and the plan of batch 1, and found more files when it was started again."""
+def test_batch_over_two_offsets_of_a_source_has_the_files_of_both(tmp_path: Path) -> None:
+    """The query ended between the list of offset 1 and the plan of batch 1, and after its restart there were more files."""
     checkpoint, former, now = tmp_path / "checkpoint", tmp_path / "former", tmp_path / "now"
     planned(checkpoint, 0, 0)
     planned(checkpoint, 1, 2)
@@ -135,10 +135,10 @@ def test_a_batch_that_spans_two_offsets_of_a_source_has_the_files_of_both(tmp_pa
         check_sources(str(checkpoint), 1, "orders")
 
 
-def test_a_dataframe_that_a_query_has_twice_does_not_shift_the_files_of_the_sources_behind_it(tmp_path: Path) -> None:
-    """``a.union(a).union(b)``: three lines in a plan, and the folders ``sources/0`` and ``sources/1``. Line 1 was taken for
-    ``b``. So a good query could be refused for a file that ``b`` had read long before, and the files of ``b``'s own line were
-    not looked at."""
+def test_dataframe_used_twice_does_not_shift_the_files_of_later_sources(tmp_path: Path) -> None:
+    """``a.union(a).union(b)`` has three lines in a plan, and the folders ``sources/0`` and ``sources/1``. Line 1 was taken for
+    ``b``. So a good query could be refused for a file that ``b`` had read long before, and the files of ``b``'s own line
+    were not checked."""
     checkpoint, former, now = tmp_path / "checkpoint", tmp_path / "former", tmp_path / "now"
     now.mkdir()
     for number in range(3):
@@ -159,8 +159,8 @@ def test_a_dataframe_that_a_query_has_twice_does_not_shift_the_files_of_the_sour
     assert plan_of(str(checkpoint), 1).offsets != plan.offsets
 
 
-def test_a_dataframe_of_another_kind_that_a_query_has_twice_does_not_shift_the_files_behind_it(tmp_path: Path) -> None:
-    """``topic.union(topic).union(a).union(b)``: the files have lines 2 and 3, and the folders 1 and 2."""
+def test_dataframe_of_another_kind_used_twice_does_not_shift_later_files(tmp_path: Path) -> None:
+    """``topic.union(topic).union(a).union(b)``: the file sources have lines 2 and 3, and folders 1 and 2."""
     (tmp_path / "offsets").mkdir()
     (tmp_path / "sources" / "0").mkdir(parents=True)
     (tmp_path / "sources" / "0" / "0").write_text('v1\n{"topic":{"0":5}}')
@@ -172,8 +172,8 @@ def test_a_dataframe_of_another_kind_that_a_query_has_twice_does_not_shift_the_f
     assert files_read(tmp_path, 0) == {1: range(1), 2: range(1)}
 
 
-def test_of_lines_that_can_not_be_told_apart_nothing_is_said(tmp_path: Path) -> None:
-    """Of three lines that were equal in every plan, any two may be the source that the query has twice."""
+def test_indistinguishable_plan_lines_are_matched_with_no_files(tmp_path: Path) -> None:
+    """If three lines are equal in every plan, any two of them may be the source that the query uses twice."""
     for source in (0, 1):
         listed(tmp_path, "0", (tmp_path / "a.txt", 1000, 0), source=source)
     planned(tmp_path, 0, 0, 0, 0)
@@ -184,7 +184,7 @@ def test_of_lines_that_can_not_be_told_apart_nothing_is_said(tmp_path: Path) -> 
     assert plan_of(str(tmp_path), 0).offsets.startswith(FILES) > plan.offsets.startswith(FILES)
 
 
-def test_sources_of_other_kinds_say_nothing(tmp_path: Path) -> None:
+def test_sources_of_other_kinds_are_not_checked(tmp_path: Path) -> None:
     (tmp_path / "sources" / "0").mkdir(parents=True)
     (tmp_path / "sources" / "0" / "0").write_text('v1\n{"topic":{"0":5}}')
     check_sources(str(tmp_path), 0, "orders")
@@ -203,6 +203,6 @@ def test_sources_of_other_kinds_say_nothing(tmp_path: Path) -> None:
         ("x/y/", "x/y"),
     ],
 )
-def test_a_checkpoint_has_one_spelling(place: str, plain: str) -> None:
-    """Deleted, and spelled otherwise, it was not known again, and all of its query's rows came twice."""
+def test_checkpoint_location_has_a_canonical_spelling(place: str, plain: str) -> None:
+    """A checkpoint that was deleted and spelled in another way was not recognised, and all rows of its query came twice."""
     assert plain_place(place) == plain

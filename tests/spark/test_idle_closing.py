@@ -1,4 +1,4 @@
-"""What a worker keeps open is closed by the worker: when nobody uses it, when a task fails, and when the interpreter ends."""
+"""A worker closes its idle handles: when they are unused, when a task fails, and when the interpreter ends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HOUR = 3600.0
 
 
 class Handle:
-    """Says when it is closed; closing it takes until it is let go."""
+    """A handle that counts its closes; each waits until ``let_go`` is set."""
 
     def __init__(self, held: bool = False) -> None:
         self.closing, self.let_go = threading.Event(), threading.Event()
@@ -36,7 +36,7 @@ class Handle:
         self.closed += 1
 
 
-def test_a_handle_that_nobody_uses_is_closed_and_can_be_used_again() -> None:
+def test_unused_handle_is_closed_and_can_be_used_again() -> None:
     closer, handle = IdleCloser(seconds=0.0), Handle()
     for uses in (1, 2):
         with closer.in_use(handle):
@@ -44,7 +44,7 @@ def test_a_handle_that_nobody_uses_is_closed_and_can_be_used_again() -> None:
         await_that(lambda uses=uses: handle.closed == uses)
 
 
-def test_a_handle_in_use_is_not_closed() -> None:
+def test_handle_in_use_is_not_closed() -> None:
     closer, used, other = IdleCloser(HOUR), Handle(), Handle()
     for handle in (used, other):
         with closer.in_use(handle):
@@ -56,7 +56,7 @@ def test_a_handle_in_use_is_not_closed() -> None:
     assert used.closed
 
 
-def test_who_uses_a_handle_that_is_just_being_closed_waits_for_it() -> None:
+def test_use_of_a_handle_waits_for_its_close_in_progress() -> None:
     closer, handle = IdleCloser(seconds=0.0), Handle(held=True)
     with closer.in_use(handle):
         pass
@@ -66,7 +66,7 @@ def test_who_uses_a_handle_that_is_just_being_closed_waits_for_it() -> None:
         assert handle.closed == 1
 
 
-def test_what_idles_is_closed_before_its_time_when_the_process_ends() -> None:
+def test_close_all_closes_idle_handles_before_their_time() -> None:
     closer, handles = IdleCloser(HOUR), [Handle() for _ in range(3)]
     for handle in handles:
         with closer.in_use(handle):
@@ -75,8 +75,8 @@ def test_what_idles_is_closed_before_its_time_when_the_process_ends() -> None:
     assert [handle.closed for handle in handles] == [1, 1, 1]
 
 
-def test_what_idles_is_closed_when_a_task_of_the_process_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark ends the worker then. A refused query left the commit ledgers of others open."""
+def test_idle_handles_are_closed_when_a_task_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark ends the worker then. A refused query left the commit ledgers of other queries open."""
     closer, handle, used = IdleCloser(HOUR), Handle(), Handle()
     monkeypatch.setattr("bookspark.spark.idle_closing._closers", {os.getpid(): closer})
     with closer.in_use(handle):
@@ -86,7 +86,7 @@ def test_what_idles_is_closed_when_a_task_of_the_process_fails(monkeypatch: pyte
     assert (handle.closed, used.closed) == (1, 1)
 
 
-def test_a_handle_that_can_not_be_closed_keeps_no_other_from_it() -> None:
+def test_handle_that_fails_to_close_does_not_stop_other_closes() -> None:
     class Broken(Handle):
         def close(self) -> None:
             self.closing.set()
@@ -99,7 +99,7 @@ def test_a_handle_that_can_not_be_closed_keeps_no_other_from_it() -> None:
     await_that(lambda: broken.closing.is_set() and handle.closed)
 
 
-def test_a_data_ledger_that_idled_is_closed_and_its_task_begins_another_one() -> None:
+def test_idle_data_ledger_is_closed_and_the_next_task_begins_a_new_ledger() -> None:
     bookkeeper, address = MemoryBookKeeper(), LogAddress("zookeeper", "orders")
     registry = LogRegistry(bookkeeper.metadata)
     registry.ensure("orders", {}, b"")
@@ -127,7 +127,7 @@ with idle_closer().in_use(Handle()):
 """
 
 
-def test_an_interpreter_that_ends_closes_what_idles(tmp_path: Path) -> None:
+def test_ending_interpreter_closes_idle_handles(tmp_path: Path) -> None:
     closed = tmp_path / "closed"
     subprocess.run([sys.executable, "-c", WORKER, str(closed)], check=True, timeout=SECONDS_MAX)
     assert closed.exists()

@@ -1,4 +1,4 @@
-"""What a bookie holds is read in slices and in batches: each row once, and never a whole index in memory."""
+"""Reading a bookie's index in slices and batches: each row once, and never a whole index in memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROWS = [
 
 
 class Bookkeeper:
-    """One bookie with the index ``ROWS``, which answers so many rows at a time."""
+    """A bookie with the index ``ROWS`` that answers ``at_once`` rows at a time."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
         self.context: Any = self
@@ -78,7 +78,7 @@ def test_slices_have_each_ledger_once(monkeypatch: pytest.MonkeyPatch, ids: int)
     assert [one.last + 1 for one in slices[:-1]] == [one.first for one in slices[1:]]
 
 
-def test_the_slices_of_all_bookies_are_few_and_each_bookie_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slices_of_all_bookies_are_few_and_each_bookie_has_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     bookkeeper: Any = Bookkeeper(monkeypatch, 5)
     bookkeeper.metadata.highest_ledger_id = lambda: 10_000_000
     for bookies, slices in ((0, 0), (3, 48), (5, 45), (100, 100)):
@@ -87,7 +87,7 @@ def test_the_slices_of_all_bookies_are_few_and_each_bookie_has_one(monkeypatch: 
         assert len(found) == slices and len({one.bookie_id for one in found}) == bookies
 
 
-def test_the_tables_are_the_same_however_small_the_answers_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_do_not_depend_on_the_size_of_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     def rows(at_once: int, size: int) -> tuple[list[Any], list[Any]]:
         monkeypatch.setattr(bookie_questions, "_ROWS_PER_BATCH", size)
         bookkeeper: Any = Bookkeeper(monkeypatch, at_once)
@@ -109,7 +109,7 @@ def test_the_tables_are_the_same_however_small_the_answers_are(monkeypatch: pyte
         assert rows(at_once, size) == (index, logs)
 
 
-def test_tables_of_whole_ledgers_have_one_ledger_at_most_beside_a_batch() -> None:
+def test_tables_of_whole_ledgers_exceed_a_batch_by_at_most_one_ledger() -> None:
     batches = [
         pyarrow.RecordBatch.from_pylist([dict(zip(RANGE_COLUMNS, row, strict=True)) for row in ROWS[at : at + 4]])
         for at in range(0, len(ROWS), 4)

@@ -1,4 +1,4 @@
-"""The spark-submit entry points without Spark: what is wrong is one line, whatever it is, and Ctrl-C ends them cleanly."""
+"""The spark-submit entry points without Spark: each error is a single line, and Ctrl-C ends them cleanly."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def ended(monkeypatch: pytest.MonkeyPatch, name: str, module: ModuleType, *argum
 
 @pytest.fixture(autouse=True)
 def signals() -> Iterator[None]:
-    """Handlers are as before when a test ends."""
+    """Restore the signal handlers when a test ends."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     yield
     for number, handler in before.items():
@@ -51,7 +51,7 @@ def signals() -> Iterator[None]:
 
 
 class Service:
-    """Starts when Ctrl-C came meanwhile, or is stopped by one that comes while it serves."""
+    """A service that Ctrl-C interrupts while it starts, or while it serves."""
 
     failure, told_to_stop, missing = "", False, ()
     zookeeper, bookies, executors = "z", {}, {}  # type: ignore[var-annotated]
@@ -74,7 +74,7 @@ class Service:
 
 
 def spark_with_a_handler(*arguments: object, **options: object) -> Any:
-    """What SparkContext does to SIGINT (signal_handler in its __init__)."""
+    """Handle SIGINT as SparkContext does (signal_handler in its __init__)."""
 
     def interrupt(*arguments: object) -> None:
         raise KeyboardInterrupt
@@ -96,7 +96,7 @@ def failing(*arguments: object, **options: object) -> Any:
         ("snapshot", {"zookeeper": "z", "path": "/nowhere"}),
     ],
 )
-def test_an_error_of_java_is_one_line(
+def test_java_error_of_a_job_is_a_single_line(
     name: str, arguments: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     module = job(name)
@@ -108,8 +108,10 @@ def test_an_error_of_java_is_one_line(
     )
 
 
-def test_statuses_of_a_job(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """0: nothing found. 1: something. 2: it could not run, whatever the reason."""
+def test_exit_status_of_the_audit_job_reports_findings_and_failures(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """0: no finding. 1: findings. 2: the job could not run, whatever the reason."""
     module = job("audit")
     monkeypatch.setattr(module, "delta_session", lambda _: SimpleNamespace(stop=lambda: None))
     good = Finding("orphans", "orphans", "", ("ledger_id",), (), 0)
@@ -127,10 +129,8 @@ def test_statuses_of_a_job(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     assert capsys.readouterr().err.endswith("ZeroDivisionError: integer division or modulo by zero\n")
 
 
-def test_an_offload_that_finds_nothing_says_why(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """ "0 rows were offloaded" left its reader to find out that his ledgers are still open."""
+def test_offload_without_new_rows_says_why(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The message "0 rows were offloaded" did not say that the ledgers were still open."""
     module = job("offload")
     monkeypatch.setattr(module, "delta_session", lambda *_, **__: SimpleNamespace(stop=lambda: None))
     for rows in (0, 5):
@@ -139,7 +139,7 @@ def test_an_offload_that_finds_nothing_says_why(
         assert ("without new rows for an hour" in capsys.readouterr().out) == (rows == 0)
 
 
-def test_an_error_of_java_is_one_line_for_bookies_too(
+def test_java_error_of_the_bookies_job_is_a_single_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(bookies_job, "session", failing)
@@ -160,7 +160,7 @@ def test_ctrl_c_ends_the_bookies_cleanly_while_they_start_and_later(
     assert told == steps
 
 
-def test_the_console_of_the_bookies_is_shown_until_they_stop(
+def test_console_of_the_bookies_job_runs_until_the_bookies_stop(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told: list[object] = []
@@ -203,7 +203,7 @@ def test_the_console_of_the_bookies_is_shown_until_they_stop(
     assert [one for one in told if one != told[1]] == ["start", "stop"] and "console" not in json.loads(str(told[1]))
 
 
-def test_a_console_that_can_not_be_shown_ends_the_job_and_its_bookies(
+def test_console_that_fails_to_start_ends_the_job_and_its_bookies(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told: list[str] = []
@@ -215,12 +215,12 @@ def test_a_console_that_can_not_be_shown_ends_the_job_and_its_bookies(
     monkeypatch.setattr(bookies_job, "session", spark_with_a_handler)
     monkeypatch.setattr(bookies_job, "BookieService", lambda *_, **__: Serving(told, ""))
     arguments = ["--directory", "/nowhere", "--console-port", "0", "--console-listen", "0.0.0.0"]
-    # Off loopback and without tokens.
+    # Not on loopback, and without tokens.
     assert bookies_job.main(arguments, job("bookies").open_console) == 2
     assert told == ["start", "stop"] and "--token-file" in capsys.readouterr().err
 
 
-def test_the_end_of_a_job_on_a_cluster_leaves_the_bookies_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_end_of_a_job_on_a_cluster_leaves_the_bookies_running(monkeypatch: pytest.MonkeyPatch) -> None:
     """The death of an application master, or ``yarn kill``, stopped all bookies."""
     told: list[str] = []
 
@@ -235,7 +235,7 @@ def test_the_end_of_a_job_on_a_cluster_leaves_the_bookies_alone(monkeypatch: pyt
     assert told == ["start", "serves", "let go"]
 
 
-def test_ctrl_c_while_spark_starts_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_while_spark_starts_ends_the_job_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def session(*arguments: object, **options: object) -> None:
         spark_with_a_handler()
         signal.raise_signal(signal.SIGINT)

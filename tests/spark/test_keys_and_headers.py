@@ -28,7 +28,7 @@ WRITTEN = [
 ]
 
 
-def test_columns_of_stamps() -> None:
+def test_stamps_are_split_into_key_and_header_columns() -> None:
     entries = [
         stamped(n, n, value.encode(), key, tuple(headers or ())) for n, (value, key, headers) in enumerate(WRITTEN)
     ]
@@ -39,7 +39,7 @@ def test_columns_of_stamps() -> None:
     assert [h and [(one["key"], one["value"]) for one in h] for h in found] == [h for _, _, h in WRITTEN[1:]]
 
 
-def test_they_are_of_logs() -> None:
+def test_key_and_header_options_are_booleans_and_only_for_logs() -> None:
     for option in BOTH:
         with pytest.raises(ConfigurationError, match=option):
             SourceOptions.parse({"zookeeper": "127.0.0.1:1", "ledger": "1", option: "true"})
@@ -94,7 +94,7 @@ def test_spark_reads_keys_and_headers(
 
 
 @pytest.mark.spark
-def test_columns_that_spark_wrote_are_the_logs_own(spark: SparkSession, cluster: LocalCluster) -> None:
+def test_log_with_its_own_key_column_refuses_include_key(spark: SparkSession, cluster: LocalCluster) -> None:
     register(spark, cluster.zookeeper)
     rows = spark.sql(
         "SELECT CAST('k' AS BINARY) AS Key, array(named_struct('key', 'a', 'value', CAST('b' AS BINARY))) headers"

@@ -1,4 +1,4 @@
-"""Reads of a log of several lanes: where each lane begins and ends (``startingOffsets`` and ``endingOffsets`` as JSON), and the
+"""Reads of a log of several lanes: the start and end of each lane (``startingOffsets`` and ``endingOffsets`` as JSON), and the
 column ``lane``."""
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def rows(spark: SparkSession, log: Log, **options: str) -> list[tuple[int, int, 
 
 
 @pytest.mark.spark
-def test_each_lane_begins_and_ends_where_it_is_said(spark: SparkSession, log: Log) -> None:
+def test_each_lane_begins_and_ends_at_the_given_offsets(spark: SparkSession, log: Log) -> None:
     start, end = json.dumps({"1": 3}), json.dumps({"2": 1, "1": 4})
     all_rows = [(1, n, f"one {n}") for n in range(5)] + [(2, n, f"two {n}") for n in range(3)]
     assert rows(spark, log) == all_rows
@@ -58,7 +58,7 @@ def test_each_lane_begins_and_ends_where_it_is_said(spark: SparkSession, log: Lo
 @pytest.mark.parametrize(
     ("place", "message"), [({"7": 1}, "has no lane 7: its lanes are 0, 1, 2"), ({"2": 4}, "has 3 rows")]
 )
-def test_a_place_that_the_log_does_not_have_is_refused(
+def test_offset_outside_the_log_is_refused(
     cluster: LocalCluster, log: Log, place: dict[str, int], message: str
 ) -> None:
     for option in ("startingoffsets", "endingoffsets"):
@@ -70,7 +70,7 @@ def test_a_place_that_the_log_does_not_have_is_refused(
 
 
 @pytest.mark.spark
-def test_a_stream_begins_where_it_is_said_and_tells_lanes(
+def test_stream_begins_at_the_given_offsets_and_includes_lanes(
     spark: SparkSession, log: Log, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     frame = spark.readStream.format("bookspark").options(
@@ -93,12 +93,12 @@ def test_a_stream_begins_where_it_is_said_and_tells_lanes(
 @pytest.mark.parametrize(
     "place", ["{", "{}", '{"a": 1}', '{"0": "1"}', '{"0": -1}', '{"0": 1.5}', '{"0": true}', "[1]"]
 )
-def test_what_is_no_place_in_lanes_is_refused(place: str) -> None:
+def test_malformed_lane_offsets_are_refused(place: str) -> None:
     for option in ("startingOffsets", "endingOffsets"):
         with pytest.raises(BookKeeperError, match=option):
             SourceOptions.parse({**SOURCE, option: place})
 
 
-def test_a_lane_is_of_logs() -> None:
+def test_include_lane_is_refused_for_ledgers() -> None:
     with pytest.raises(ConfigurationError, match="includeLane"):
         SourceOptions.parse({"zookeeper": "127.0.0.1:1", "ledger": "1", "includeLane": "true"})

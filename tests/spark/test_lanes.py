@@ -1,4 +1,4 @@
-"""Many writers of one log: the real sink, committer, feeds and cleaning up over ledgers in memory, in orders drawn by seed."""
+"""Many writers of a log: the real sink, committer, feeds and cleanup over in-memory ledgers, in orders drawn by seed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> StandInSpark:
 
 
 def append(engine: StandInSpark, lines: list[str], log: str = "orders") -> None:
-    """A batch write."""
+    """Append lines by a batch write."""
     options = SinkOptions.parse({"zookeeper": "memory", "log": log})
     LogRegistry(engine.bookkeeper.metadata).ensure(log, {}, b"")
     writer = sink.LogBatchWriter(options)
@@ -64,7 +64,7 @@ def query_of(engine: StandInSpark, folder: Path, **options: str) -> Query:
 def values(engine: StandInSpark, pieces: list[SizedPiece]) -> list[str]:
     entries = engine.bookkeeper.entries
     for piece, _ in pieces:
-        # The stand-in keeps the entries of a ledger that was deleted.
+        # The stand-in keeps the entries of a deleted ledger, but not its metadata.
         engine.bookkeeper.get_ledger_metadata(piece.ledger_id)
     return [
         entries[piece.ledger_id][entry].decode()
@@ -84,7 +84,7 @@ def read(engine: StandInSpark, name: str = "orders") -> list[str]:
 
 
 def rows_up_to(engine: StandInSpark, name: str, row: int) -> int:
-    """How many rows a batch read plans that ends before ``row``."""
+    """The number of rows planned by a batch read that ends before ``row``."""
     options = SourceOptions.parse({"zookeeper": "memory", "log": name, "endingOffsets": str(row)})
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(source, "feed", lambda options: feed(engine, name))
@@ -100,10 +100,10 @@ def index_of(engine: StandInSpark) -> LaneIndex:
     return LaneIndex(engine.bookkeeper.metadata, "orders")
 
 
-# -- one thing after the other
+# -- scenarios in a fixed order
 
 
-def test_a_second_query_and_batch_writes_have_lanes_of_their_own_and_end_nobody(
+def test_second_query_and_batch_writes_get_their_own_lanes_and_end_no_writer(
     engine: StandInSpark, tmp_path: Path
 ) -> None:
     one, two = query_of(engine, tmp_path / "one"), query_of(engine, tmp_path / "two")
@@ -114,14 +114,14 @@ def test_a_second_query_and_batch_writes_have_lanes_of_their_own_and_end_nobody(
     assert read(engine) == [f"{who} {number}" for who in ("one", "two", "append") for number in range(3)]
     assert [read(engine, f"orders@{lane}")[0] for lane in range(3)] == ["one 0", "two 0", "append 0"]
     record = registry(engine).get("orders")
-    # Nobody fenced another one's commit ledger, so each query has one.
+    # No writer fenced another writer's commit ledger, so each query has a single commit ledger.
     assert len(record.commit_ledgers) == len(registry(engine).get("orders@1").commit_ledgers) == 1
     assert [lane.writers[-1] for lane in record.lanes][1:] == [BATCH_WRITES]
     assert registry(engine).names() == ["orders"]
     assert registry(engine).lanes_of("orders") == ["orders", "orders@1", "orders@2"]
 
 
-def test_a_log_of_one_query_is_written_as_before(engine: StandInSpark, tmp_path: Path) -> None:
+def test_log_record_keeps_format_1_until_a_second_query_makes_a_lane(engine: StandInSpark, tmp_path: Path) -> None:
     engine.write(query_of(engine, tmp_path / "one"), 0, ["a"])
     found = engine.bookkeeper.metadata.read_record("logs", "orders")
     assert found is not None
@@ -132,7 +132,7 @@ def test_a_log_of_one_query_is_written_as_before(engine: StandInSpark, tmp_path:
     assert found is not None and json.loads(found.value)["format"] == 2, "an earlier version would read lane 0 alone"
 
 
-def test_batch_writes_share_lane_0_of_a_log_that_no_query_wrote(engine: StandInSpark, tmp_path: Path) -> None:
+def test_batch_writes_share_lane_0_of_a_log_without_a_query(engine: StandInSpark, tmp_path: Path) -> None:
     append(engine, ["a"])
     append(engine, ["b"])
     assert registry(engine).get("orders").lanes == ()
@@ -141,13 +141,11 @@ def test_batch_writes_share_lane_0_of_a_log_that_no_query_wrote(engine: StandInS
     assert (read(engine, "orders@0"), read(engine, "orders@1")) == (["a", "b", "d"], ["c"])
 
 
-def test_a_log_of_an_earlier_version_that_a_query_and_batch_writes_share_goes_on(
-    engine: StandInSpark, tmp_path: Path
-) -> None:
-    """The query stays in lane 0, the checkpoint of a reader of it goes on, and nothing is rewritten."""
+def test_query_and_batch_writes_continue_in_a_log_of_an_earlier_version(engine: StandInSpark, tmp_path: Path) -> None:
+    """The query stays in lane 0, the checkpoint of a reader of it stays valid, and nothing is rewritten."""
     one = query_of(engine, tmp_path / "one")
     engine.write(one, 0, ["one 0"])
-    # As batch writes went until there were lanes.
+    # Write a batch as before there were lanes.
     options = SinkOptions.parse({"zookeeper": "memory", "log": "orders"})
     writer = sink.LogBatchWriter(options)
     registry(engine).begin_batch_write("orders", writer.run)
@@ -165,7 +163,7 @@ def test_a_log_of_an_earlier_version_that_a_query_and_batch_writes_share_goes_on
     assert values(engine, reader.pieces(checkpoint, reader.newest())) == ["append 0", "one 1", "append 1"]
 
 
-def test_a_query_that_follows_one_of_another_lane_goes_on_there_and_the_other_is_refused(
+def test_follower_continues_in_the_lane_of_the_followed_query_which_is_refused(
     engine: StandInSpark, tmp_path: Path
 ) -> None:
     engine.write(query_of(engine, tmp_path / "one"), 0, ["one"])
@@ -184,7 +182,7 @@ def test_a_query_that_follows_one_of_another_lane_goes_on_there_and_the_other_is
     assert read(engine, "orders@1") == ["two", "three", "more"]
 
 
-def test_a_query_in_a_lane_whose_spark_checkpoint_was_deleted_is_refused(engine: StandInSpark, tmp_path: Path) -> None:
+def test_query_with_a_deleted_spark_checkpoint_is_refused_in_its_lane(engine: StandInSpark, tmp_path: Path) -> None:
     engine.write(query_of(engine, tmp_path / "one"), 0, ["one"])
     two = query_of(engine, tmp_path / "two")
     engine.write(two, 0, ["two"])
@@ -195,7 +193,7 @@ def test_a_query_in_a_lane_whose_spark_checkpoint_was_deleted_is_refused(engine:
     assert read(engine) == ["one", "two"] and registry(engine).get("orders").lanes_made == 1
 
 
-def test_two_queries_that_are_the_first_at_once_get_two_lanes(
+def test_two_first_queries_at_once_get_two_lanes(
     engine: StandInSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = query_of(engine, tmp_path / "one"), query_of(engine, tmp_path / "two")
@@ -215,9 +213,7 @@ def test_two_queries_that_are_the_first_at_once_get_two_lanes(
     assert read(engine) == ["two", "one"] and registry(engine).get("orders").lanes_made == 1
 
 
-def test_a_query_and_a_batch_write_that_are_the_first_at_once_get_two_lanes(
-    engine: StandInSpark, tmp_path: Path
-) -> None:
+def test_first_query_and_first_batch_write_at_once_get_two_lanes(engine: StandInSpark, tmp_path: Path) -> None:
     bookkeeper: Any = engine.bookkeeper
     registry(engine).ensure("orders", {}, b"")
     query = StreamingQuery("q1")
@@ -230,7 +226,7 @@ def test_a_query_and_a_batch_write_that_are_the_first_at_once_get_two_lanes(
     assert lane_for_query(bookkeeper, ORDERS, query) == "orders@1"
 
 
-def test_lanes_that_are_made_at_once_get_two_numbers_and_one_writer_one(
+def test_lanes_made_at_once_get_distinct_numbers_and_a_single_lane_per_writer(
     engine: StandInSpark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = registry(engine)
@@ -249,12 +245,10 @@ def test_lanes_that_are_made_at_once_get_two_numbers_and_one_writer_one(
     assert numbers == {"query:q3": 1, "query:q2": 2, "query:q1": 3}
 
 
-def test_a_lane_that_an_earlier_log_of_the_name_left_is_not_taken_for_one_of_this_log(
-    engine: StandInSpark, tmp_path: Path
-) -> None:
+def test_lane_left_by_an_earlier_log_of_the_name_is_not_reused(engine: StandInSpark, tmp_path: Path) -> None:
     engine.write(query_of(engine, tmp_path / "one"), 0, ["one"])
     engine.write(query_of(engine, tmp_path / "two"), 0, ["two"])
-    # A deletion that another process broke off: the log's record is gone, the lane's is not.
+    # An interrupted deletion: the log's record is gone, the lane's is not.
     old = registry(engine).get("orders@1")
     registry(engine).delete("orders")
     while registry(engine).ensure("orders", {}, b"").ctime_ms == old.ctime_ms:
@@ -265,10 +259,10 @@ def test_a_lane_that_an_earlier_log_of_the_name_left_is_not_taken_for_one_of_thi
     assert registry(engine).get("orders@1").ctime_ms == registry(engine).get("orders").ctime_ms != old.ctime_ms
 
 
-def test_who_makes_a_lane_late_writes_over_none_of_a_later_log_of_the_name(
+def test_late_lane_maker_overwrites_no_lane_of_a_later_log(
     engine: StandInSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lane's record was made empty: the rows that it had committed could be read no more."""
+    """The lane's record was emptied, and its committed rows could no longer be read."""
     found = registry(engine)
     old = found.ensure("orders", {}, b"")
     put = LaneIndex._put
@@ -288,7 +282,7 @@ def test_who_makes_a_lane_late_writes_over_none_of_a_later_log_of_the_name(
     assert {found.get(lane).ctime_ms for lane in found.lanes_of("orders")} == {found.get("orders").ctime_ms}
 
 
-def test_who_makes_a_lane_late_names_none_of_an_earlier_log_in_a_later_one(
+def test_late_lane_maker_adds_no_lane_of_an_earlier_log_to_a_later_log(
     engine: StandInSpark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = registry(engine)
@@ -307,10 +301,10 @@ def test_who_makes_a_lane_late_names_none_of_an_earlier_log_in_a_later_one(
     assert found.get(f"orders@{lane}").ctime_ms == found.get("orders").ctime_ms != old.ctime_ms
 
 
-def test_a_query_that_follows_another_and_is_killed_behind_its_claim_keeps_that_lane(
+def test_follower_killed_after_its_claim_keeps_the_followed_lane(
     engine: StandInSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The index did not name it. Started again without ``follows`` it got a second lane, and its last batch came twice."""
+    """The index did not name the follower. Restarted without ``follows`` it got a second lane, and its last batch came twice."""
     engine.write(query_of(engine, tmp_path / "one"), 0, ["one"])
     engine.write(query_of(engine, tmp_path / "two"), 0, ["two"])
     followed = registry(engine).get("orders").lanes[0].writers[0].removeprefix("query:")
@@ -332,7 +326,7 @@ def test_a_query_that_follows_another_and_is_killed_behind_its_claim_keeps_that_
     assert read(engine) == ["one", "two", "three", "more"] and registry(engine).get("orders").lanes_made == 1
 
 
-def test_a_place_in_one_lane_is_not_taken_for_one_in_another(engine: StandInSpark, tmp_path: Path) -> None:
+def test_offset_in_a_lane_is_refused_in_another_lane(engine: StandInSpark, tmp_path: Path) -> None:
     for who, rows in (("one", 5), ("two", 3), ("three", 2)):
         engine.write(query_of(engine, tmp_path / who), 0, [f"{who} {row}" for row in range(rows)])
     log = registry(engine).get("orders").ctime_ms
@@ -354,7 +348,7 @@ def test_a_place_in_one_lane_is_not_taken_for_one_in_another(engine: StandInSpar
     assert feed(engine, "orders@1").at(2) == {"position": 0, "log": log, "1": 2}
 
 
-def test_a_log_is_deleted_with_all_its_lanes_and_no_others(engine: StandInSpark, tmp_path: Path) -> None:
+def test_log_is_deleted_with_all_its_lanes_and_no_other_log(engine: StandInSpark, tmp_path: Path) -> None:
     for log in ("orders", "orders2"):
         for who in ("one", "two"):
             query = Query(tmp_path / log / who, log)
@@ -369,9 +363,7 @@ def test_a_log_is_deleted_with_all_its_lanes_and_no_others(engine: StandInSpark,
     assert labels == {b"orders2", b"orders2@1"}
 
 
-def test_a_row_number_of_a_log_of_several_lanes_is_refused_and_of_a_lane_is_taken(
-    engine: StandInSpark, tmp_path: Path
-) -> None:
+def test_row_number_is_accepted_for_a_lane_but_refused_for_several_lanes(engine: StandInSpark, tmp_path: Path) -> None:
     for who in ("one", "two"):
         engine.write(query_of(engine, tmp_path / who), 0, [f"{who} {row}" for row in range(4)])
     with pytest.raises(ConfigurationError, match=r"log 'orders' has 2 lanes, .* orders@0"):
@@ -385,7 +377,7 @@ def test_a_row_number_of_a_log_of_several_lanes_is_refused_and_of_a_lane_is_take
     assert (len(read(engine, "orders@0")), len(read(engine, "orders@1")), len(read(engine))) == (4, 2, 6)
 
 
-def test_a_stream_meets_a_lane_that_is_made_while_it_runs(engine: StandInSpark, tmp_path: Path) -> None:
+def test_stream_reads_a_lane_made_while_it_runs(engine: StandInSpark, tmp_path: Path) -> None:
     engine.write(query_of(engine, tmp_path / "one"), 0, ["one"])
     reader = feed(engine)
     start = reader.newest()
@@ -396,7 +388,7 @@ def test_a_stream_meets_a_lane_that_is_made_while_it_runs(engine: StandInSpark, 
     assert values(engine, reader.pieces(start, end)) == ["two"]
 
 
-def test_rows_of_a_lane_that_were_truncated_before_a_stream_met_it_are_data_loss(
+def test_rows_of_a_new_lane_truncated_before_a_stream_saw_it_are_data_loss(
     engine: StandInSpark, tmp_path: Path
 ) -> None:
     engine.write(query_of(engine, tmp_path / "one"), 0, ["one"])
@@ -423,7 +415,7 @@ def test_values_are_decompressed_with_the_dictionary_of_their_own_lane(
     assert [partitions._decoder(engine.bookkeeper.get_ledger_metadata(one)) for one in ledgers] == [b"one", b"two"]
 
 
-def test_a_limit_lets_every_lane_through(engine: StandInSpark, tmp_path: Path) -> None:
+def test_limit_is_shared_over_lanes_in_proportion_to_their_rows(engine: StandInSpark, tmp_path: Path) -> None:
     for who, rows in (("one", 90), ("two", 10)):
         engine.write(query_of(engine, tmp_path / who), 0, [f"{who} {row}" for row in range(rows)])
     reader = feed(engine)
@@ -434,8 +426,8 @@ def test_a_limit_lets_every_lane_through(engine: StandInSpark, tmp_path: Path) -
     assert limited == {"position": 1, "log": start["log"], "1": 0}
 
 
-def test_limits_of_rows_and_of_bytes_together_let_a_row_through(engine: StandInSpark, tmp_path: Path) -> None:
-    """The only row went to the lane with the most rows, the only byte to the one with the most bytes."""
+def test_combined_row_and_byte_limits_let_a_row_through(engine: StandInSpark, tmp_path: Path) -> None:
+    """The only row went to the lane with the most rows, the only byte to the lane with the most bytes."""
     engine.write(query_of(engine, tmp_path / "one"), 0, ["row"] * 5)
     engine.write(query_of(engine, tmp_path / "two"), 0, ["a longer row" * 9])
     reader = feed(engine)
@@ -443,10 +435,8 @@ def test_limits_of_rows_and_of_bytes_together_let_a_row_through(engine: StandInS
     assert reader.limited(start, reader.newest(), Limit(rows=1, size=1)) == {**start, "position": 1, "1": 0}
 
 
-def test_lanes_that_were_truncated_to_their_ends_are_passed_over_beside_a_limit_of_bytes(
-    engine: StandInSpark, tmp_path: Path
-) -> None:
-    """They had no size, so no share of the limit, and the stream stood before them for ever."""
+def test_lanes_truncated_to_their_ends_are_passed_under_a_byte_limit(engine: StandInSpark, tmp_path: Path) -> None:
+    """They had no size and so no share of the limit, and the stream stood before them for ever."""
     for who in ("one", "two", "three"):
         engine.write(query_of(engine, tmp_path / who), 0, [f"{who} {row}" for row in range(3)])
     reader = feed(engine, fail=False)
@@ -462,7 +452,7 @@ def test_lanes_that_were_truncated_to_their_ends_are_passed_over_beside_a_limit_
     assert both["position"] == 1
 
 
-def test_a_reader_goes_on_without_the_metadata_store_where_bookies_are_enough(
+def test_reader_continues_without_the_metadata_store_where_bookies_suffice(
     engine: StandInSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine.write(query_of(engine, tmp_path / "one"), 0, ["one"])
@@ -476,7 +466,7 @@ def test_a_reader_goes_on_without_the_metadata_store_where_bookies_are_enough(
     await_that(lambda: values(engine, reader.pieces(before, reader.newest())) == ["two"])
 
 
-# -- any order
+# -- scenarios in random order
 
 
 @dataclass
@@ -485,12 +475,12 @@ class Writer:
     number: int = -1
     written: list[str] = field(default_factory=list)
     last: list[str] = field(default_factory=list)
+    # Properties of the tasks of earlier runs.
     earlier: list[dict[str, str]] = field(default_factory=list)
-    """What the tasks of earlier runs were told."""
 
 
 class Story:
-    """Queries, batch writes, cleaning up and readers of one log, in an order drawn by seed."""
+    """Queries, batch writes, cleanup and readers of a log, in an order drawn by seed."""
 
     def __init__(self, engine: StandInSpark, folder: Path, seed: int) -> None:
         self.engine, self.random = engine, Random(seed)
@@ -499,8 +489,8 @@ class Story:
         self.truncated: dict[int, int] = {}
         self.reader: LogFeed | None = None
         self.at: Offset | None = None
+        # Values that the reader returned, by lane and position.
         self.seen: dict[int, dict[int, str]] = {}
-        """The values that the reader was given, by lane and position."""
 
     def play(self) -> None:
         moves = (self.write,) * 6 + (self.append,) * 2 + (self.read,) * 4 + (self.replay, self.restart, self.zombie)
@@ -529,7 +519,7 @@ class Story:
         self.engine.begin_run(writer.query)
 
     def replay(self) -> None:
-        """A driver died before Spark noted that the micro-batch was done."""
+        """Restart a query whose driver died before Spark recorded the micro-batch as done."""
         writer = self.random.choice(self.writers)
         if writer.number >= 0:
             writer.earlier.append(self.engine._runs[writer.query.checkpoint])
@@ -537,7 +527,7 @@ class Story:
             self.engine.write(writer.query, writer.number, writer.last)
 
     def zombie(self) -> None:
-        """A run that was thought dead writes, after another run of its query has."""
+        """Let a run that was believed dead write after another run of its query has written."""
         writer = self.random.choice(self.writers)
         self.replay_of(writer)
         if not writer.earlier or writer.number < 0:
@@ -549,7 +539,7 @@ class Story:
         except (LogTakenOverError, CheckpointRewoundError):
             pass
         else:
-            # It is a run that had never claimed the lane: nobody can know that it is an earlier one.
+            # A run that had never claimed the lane can't be recognised as an earlier run.
             writer.number += 1
             writer.last = ["never"]
             writer.written.append("never")
@@ -579,7 +569,7 @@ class Story:
             truncate_log(self.engine.bookkeeper, name, row, b"")
             number = lane_of(lane)[1]
             self.truncated[number] = max(row, self.truncated.get(number, 0))
-        # One that runs may plan rows that were truncated since, and its tasks say that they are gone.
+        # A running reader may plan rows truncated since, and its tasks would raise.
         self.reader = None
 
     def collect(self) -> None:
@@ -594,7 +584,7 @@ class Story:
             return
         if self.reader is None:
             self.reader = feed(self.engine, fail=False)
-        # As Spark's checkpoint keeps it.
+        # The offset as Spark's checkpoint keeps it.
         start = self.at = json.loads(json.dumps(self.at or self.reader.earliest()))
         end = self.reader.newest()
         if self.random.random() < 0.5:
@@ -613,11 +603,11 @@ class Story:
         self.at = end
 
     def place_of(self, lane: int, end: Offset) -> int:
-        """Where a lane comes in the union up to ``end``."""
+        """The place of a lane in the union up to ``end``."""
         return lane
 
     def check(self) -> None:
-        """Read what is left, and compare each lane with what its writer wrote."""
+        """Read the remaining rows, and compare each lane with the rows of its writer."""
         ends = {
             lane_of(lane)[1]: newest_header(self.engine.bookkeeper, lane, b"")[1].position.rows for lane in self.lanes()
         }
@@ -633,7 +623,7 @@ class Story:
             assert same or not rows, f"lane {lane} of {rows} rows is not what one writer wrote, in order: {seen}"
 
 
-def test_in_any_order_each_row_is_once_in_its_writers_lane_in_order_and_read_once(
+def test_actions_in_any_order_keep_each_row_once_in_order_and_read_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(committer, "CHAIN_MAX", 3)

@@ -1,4 +1,4 @@
-"""What Spark's Python processes load: a query has several, and each pays for it before its first row."""
+"""Modules loaded by Spark's Python processes: a query has several processes, and each loads them before its first row."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _NOT_NEEDED = (
 )
 
 
-def test_reading_and_writing_loads_nothing_that_runs_bookies() -> None:
-    """They were a third of the time until such a process was there: a plan, and each worker's first task, waited for it."""
+def test_data_source_loads_no_unneeded_module() -> None:
+    """They took a third of the start of such a process, for which a plan and each worker's first task waited."""
     script = (
         "import sys, bookspark.spark.connector.data_source;"
         f"print([name for name in sys.modules if (name + '.').startswith({tuple(f'{one}.' for one in _NOT_NEEDED)})])"
@@ -35,7 +35,7 @@ def test_reading_and_writing_loads_nothing_that_runs_bookies() -> None:
 
 
 @pytest.mark.parametrize("package", ["bookspark.logs", "bookspark.spark", "bookspark.spark.offload"])
-def test_every_public_name_is_there_when_it_is_asked_for(package: str) -> None:
+def test_every_public_name_of_a_package_loads_on_access(package: str) -> None:
     module = import_module(package)
     assert all(callable(getattr(module, name)) for name in module.__all__)
     with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'nonsense'"):

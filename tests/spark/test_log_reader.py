@@ -1,4 +1,4 @@
-"""A log's reader, while others write."""
+"""The reader of a log's commits while others write."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from bookspark.store.wire.entry_batch import Entry
 from tests.spark.memory_bookkeeper import MemoryBookKeeper, MemoryReader
 
 
-def test_what_is_committed_between_a_readers_look_at_the_lac_and_the_next_runs_recovery_is_read(
+def test_commits_between_the_readers_lac_request_and_the_next_recovery_are_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The ledger is closed once the reader is through with what it heard of, and has more than that."""
+    """The ledger is closed when the reader has passed the LAC that it knew, and has entries beyond it."""
     bookkeeper = MemoryBookKeeper()
     registry = LogRegistry(bookkeeper.metadata)
     registry.ensure("orders", {}, b"")
@@ -49,8 +49,8 @@ def test_what_is_committed_between_a_readers_look_at_the_lac_and_the_next_runs_r
 
 
 def log_of(random: Random, monkeypatch: pytest.MonkeyPatch) -> MemoryBookKeeper:
-    """Commits of 0 to 30 rows of several runs, in several ledgers, compacted or not; some of earlier versions, which do not say
-    what is before them, or only how many rows."""
+    """Commits of 0 to 30 rows by several runs, in several ledgers, compacted or not; some by earlier versions, which do not
+    record what precedes them, or only how many rows."""
     bookkeeper = MemoryBookKeeper()
     registry = LogRegistry(bookkeeper.metadata)
     registry.ensure("orders", {}, b"")
@@ -77,7 +77,7 @@ def log_of(random: Random, monkeypatch: pytest.MonkeyPatch) -> MemoryBookKeeper:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_a_reader_that_begins_anywhere_gives_what_one_from_the_start_gives_from_there_on(
+def test_reader_from_any_row_returns_the_same_commits_as_a_full_reader(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     random = Random(seed)
@@ -95,7 +95,7 @@ def test_a_reader_that_begins_anywhere_gives_what_one_from_the_start_gives_from_
         assert (reader.newest(), reader.end()) == (end.rows, end)
 
 
-def test_a_reader_that_begins_at_the_end_leaves_out_nothing_that_comes_then() -> None:
+def test_reader_from_the_end_returns_every_later_commit() -> None:
     bookkeeper = MemoryBookKeeper()
     registry = LogRegistry(bookkeeper.metadata)
     registry.ensure("orders", {}, b"")
@@ -110,10 +110,10 @@ def test_a_reader_that_begins_at_the_end_leaves_out_nothing_that_comes_then() ->
 
 
 @pytest.mark.parametrize("begin", [AT_THE_END, 4321])
-def test_a_reader_that_begins_late_in_a_ledger_of_commits_does_not_read_those_before(
+def test_reader_from_late_in_a_commit_ledger_skips_the_earlier_commits(
     begin: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It read all of them, up to 10,000, only to know how many rows are before its own."""
+    """It read all of them, up to 10,000, only to count the rows before its own."""
     bookkeeper = MemoryBookKeeper()
     registry = LogRegistry(bookkeeper.metadata)
     registry.ensure("orders", {}, b"")
@@ -139,9 +139,9 @@ def test_a_reader_that_begins_late_in_a_ledger_of_commits_does_not_read_those_be
         assert len(seen) < 60
 
 
-def test_a_commit_that_a_wait_gave_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each micro-batch of a query that follows a log asked a bookie for the commit that the bookies had just told. Those behind
-    it are read, and one that came while the ledger was closed and another one begun is told once."""
+def test_commit_returned_by_a_wait_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each micro-batch of a query that follows a log asked a bookie for the commit that the bookies had just sent. Commits
+    behind it are read, and a commit that came while the ledger was closed and another ledger begun is returned once."""
     bookkeeper = MemoryBookKeeper()
     registry = LogRegistry(bookkeeper.metadata)
     registry.ensure("orders", {}, b"")
@@ -176,7 +176,7 @@ def test_a_commit_that_a_wait_gave_is_not_read_again(monkeypatch: pytest.MonkeyP
     commit(run("b"), 6)
     commit(writer := run("c"), 7)
     assert told() == [5, 6, 7]
-    # What a wait gives before the reader has found its place is not what comes there.
+    # A commit returned by a wait before the reader has located its row is not the commit at that row.
     for number in range(8, 30):
         commit(writer, number)
     reader = LogReader(bookkeeper, "orders", b"", 20)

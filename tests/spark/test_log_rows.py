@@ -1,4 +1,4 @@
-"""Rows as entries, and back: each format and compression, with rows of no bytes, of many, and of every type."""
+"""Rows as entries and back: each format and compression, with empty rows, large rows, and rows of every type."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def ledger(encoding: str) -> LedgerMetadata:
 
 
 def written(record: LogRecord, batches: Iterable[pyarrow.RecordBatch]) -> tuple[str, list[tuple[bytes, int]]]:
-    """(encoding, payload and rows of each entry) of one task."""
+    """Encoding of a task, and payload and row count of each of its entries."""
     encoder = row_encoder(record)
     found = [payloads for batch in batches for payloads in encoder.add(batch)]
     found += encoder.finish()
@@ -45,7 +45,7 @@ def written(record: LogRecord, batches: Iterable[pyarrow.RecordBatch]) -> tuple[
 
 
 def read(record: LogRecord, encoding: str, payloads: list[bytes], piece: Piece) -> pyarrow.Table:
-    """The rows of a piece of the entries ``payloads``, the first of which is entry 100."""
+    """The rows of a piece of the entries ``payloads``, whose first is entry 100."""
     decoder = row_decoder(ledger(encoding), columns_of(record.options), lambda: record.dictionary)
     first, last = piece.first_entry_id, piece.last_entry_id
     parts = []
@@ -75,7 +75,7 @@ VALUES = ["", "a", "ä" * 300, "", *(f'{{"order": {n}, "customer": "somebody{n %
 
 @pytest.mark.parametrize("kind", [pyarrow.string(), pyarrow.binary(), pyarrow.large_string()], ids=str)
 @pytest.mark.parametrize("compression", list(Compression))
-def test_values_come_back(compression: Compression, kind: pyarrow.DataType) -> None:
+def test_values_round_trip_under_each_compression(compression: Compression, kind: pyarrow.DataType) -> None:
     array = pyarrow.array(["cut off", *VALUES, "cut off"]).cast(kind).slice(1, len(VALUES))
     batch = pyarrow.record_batch({"value": array})
     record = value_log(compression, train_dictionary(batch) if compression is Compression.ZSTD_DICTIONARY else b"")
@@ -90,7 +90,7 @@ def test_values_come_back(compression: Compression, kind: pyarrow.DataType) -> N
         assert sum(map(len, payloads)) < 0.7 * sum(len(value.encode()) for value in VALUES)
 
 
-def test_only_empty_values_need_no_compression() -> None:
+def test_empty_values_round_trip_in_a_compressed_log() -> None:
     record = value_log(Compression.ZSTD)
     encoding, entries = written(record, [pyarrow.record_batch({"value": ["", ""]})])
     assert read(record, encoding, [payload for payload, _ in entries], Piece(LEDGER, 100, 0, 2))[
@@ -101,14 +101,14 @@ def test_only_empty_values_need_no_compression() -> None:
     ]
 
 
-def test_too_few_values_train_no_dictionary_and_are_compressed_without_one() -> None:
+def test_too_few_values_train_no_dictionary_and_use_plain_zstd() -> None:
     batch = pyarrow.record_batch({"value": ["a", "b"]})
     assert train_dictionary(batch) == b""
     assert written(value_log(Compression.ZSTD_DICTIONARY), [batch])[0] == "zstd"
 
 
-def test_a_dictionary_is_made_from_no_more_bytes_than_make_it_better(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of values of 50 kB it took 13 seconds of the first task, and 170 MB."""
+def test_dictionary_is_trained_from_at_most_2_mib_of_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values of 50 kB cost the first task 13 seconds and 170 MB."""
     sampled: list[bytes] = []
     train = zstandard.train_dictionary
     monkeypatch.setattr(
@@ -120,10 +120,10 @@ def test_a_dictionary_is_made_from_no_more_bytes_than_make_it_better(monkeypatch
     assert len(sampled) == (2 << 20) // len(values[0])
 
 
-def test_a_log_whose_dictionary_comes_after_its_first_rows_goes_on_in_a_ledger_that_says_so(
+def test_dictionary_made_after_the_first_rows_begins_a_ledger_labelled_with_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The worker keeps its ledger over micro-batches: in the one that is labelled zstd the later rows could not be read."""
+    """A worker keeps its ledger over micro-batches: in the ledger labelled zstd the later rows could not be read."""
     bookkeeper = MemoryBookKeeper()
     LogRegistry(bookkeeper.metadata).ensure("orders", {"compression": Compression.ZSTD_DICTIONARY}, b"")
     monkeypatch.setattr(sink, "client", lambda zookeeper: bookkeeper)
@@ -140,7 +140,7 @@ def test_a_log_whose_dictionary_comes_after_its_first_rows_goes_on_in_a_ledger_t
     assert metadata[0].closed
 
 
-def test_an_entry_compressed_with_the_dictionary_is_no_plain_one() -> None:
+def test_entry_compressed_with_a_dictionary_is_unreadable_as_plain_zstd() -> None:
     batch = pyarrow.record_batch({"value": VALUES})
     record = value_log(Compression.ZSTD_DICTIONARY, train_dictionary(batch))
     encoding, entries = written(record, [batch])
@@ -149,7 +149,7 @@ def test_an_entry_compressed_with_the_dictionary_is_no_plain_one() -> None:
         read(record, "zstd", [payload for payload, _ in entries], Piece(LEDGER, 100, 0, len(entries)))
 
 
-def test_a_null_value_is_named_by_its_row() -> None:
+def test_null_value_is_refused_with_its_row_number() -> None:
     batch = pyarrow.record_batch({"value": ["a", "b"]})
     with pytest.raises(BookKeeperError, match="null in row 3 of partition"):
         written(value_log(Compression.NONE), [batch, pyarrow.record_batch({"value": ["c", None]})])
@@ -194,7 +194,7 @@ def table(count: int, schema: pyarrow.Schema) -> pyarrow.RecordBatch:
 
 
 @pytest.mark.parametrize("compression", [Compression.NONE, Compression.ZSTD])
-def test_rows_of_every_type_come_back_in_entries_of_as_many_rows_each(
+def test_rows_of_every_type_round_trip_in_entries_of_equal_row_counts(
     compression: Compression, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(row_codecs, "ENTRY_BYTES", 4000)
@@ -221,7 +221,7 @@ def test_rows_of_every_type_come_back_in_entries_of_as_many_rows_each(
     assert back.schema == read(record, encoding, payloads, last).schema
 
 
-def test_compressed_rows_take_less() -> None:
+def test_compressed_rows_take_less_than_half_the_bytes() -> None:
     rows = table(5000, arrow_schema(COLUMNS))
     size = {
         compression: sum(len(payload) for payload, _ in written(arrow_log(COLUMNS, compression), [rows])[1])
@@ -230,7 +230,7 @@ def test_compressed_rows_take_less() -> None:
     assert size[Compression.ZSTD] < size[Compression.NONE] / 2
 
 
-def test_columns_that_spark_says_are_never_null_and_times_of_another_zone_are_taken() -> None:
+def test_non_nullable_columns_and_times_of_another_zone_are_accepted() -> None:
     record = arrow_log(StructType().add("n", "long").add("at", "timestamp").add("list", ArrayType(IntegerType())))
     schema = pyarrow.schema(
         [
@@ -248,7 +248,7 @@ def test_columns_that_spark_says_are_never_null_and_times_of_another_zone_are_ta
     assert back.drop_columns(list(ID_COLUMNS)).to_pylist() == [{"n": 1, "at": moment, "list": [5]}]
 
 
-def test_rows_that_become_wider_or_narrower_make_entries_of_fewer_or_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_hold_fewer_rows_when_rows_get_wider_and_more_when_narrower(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_codecs, "ENTRY_BYTES", 4000)
     record = arrow_log(StructType().add("blob", "binary"))
     widths = [1] * 400 + [1000] * 400 + [1] * 400
@@ -271,7 +271,7 @@ def test_rows_that_become_wider_or_narrower_make_entries_of_fewer_or_more(monkey
     assert back == widths
 
 
-def test_entries_of_rows_whose_width_goes_up_and_down_make_no_range_for_each_batch() -> None:
+def test_rows_of_alternating_width_do_not_make_a_range_for_each_batch() -> None:
     encoder = row_encoder(arrow_log(StructType().add("blob", "binary")))
     sizes = []
     for at in range(400):
@@ -280,7 +280,7 @@ def test_entries_of_rows_whose_width_goes_up_and_down_make_no_range_for_each_bat
     assert sum(a != b for a, b in pairwise(sizes)) < 100
 
 
-def test_rows_too_large_for_one_entry_are_split_over_more() -> None:
+def test_rows_too_large_for_a_single_entry_are_split_over_several() -> None:
     columns = StructType().add("n", "long").add("blob", "binary")
     record = arrow_log(columns)
     small = pyarrow.record_batch({"n": list(range(64)), "blob": [b"x"] * 64})
@@ -295,18 +295,18 @@ def test_rows_too_large_for_one_entry_are_split_over_more() -> None:
     assert numbers == [*range(64), *range(4)]
 
 
-def test_a_dictionary_for_arrow_rows_is_refused() -> None:
+def test_dictionary_for_arrow_rows_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="use 'zstd'"):
         LogOptions(row_format=RowFormat.ARROW, compression=Compression.ZSTD_DICTIONARY)
 
 
-def test_an_encoding_of_a_later_version_is_named() -> None:
+def test_unknown_encoding_of_a_later_version_is_named_in_the_error() -> None:
     with pytest.raises(BookKeeperError, match="data ledger 7 has the encoding 'lz9'"):
         row_decoder(ledger("lz9"), None, lambda: b"")
 
 
 def test_small_entries_of_rows_are_decoded_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of 1,500 entries of ten rows took 30 microseconds by itself. Pieces begin and end in any row of an entry."""
+    """Each of 1,500 entries of ten rows took 30 microseconds by itself. Pieces begin and end at any row of an entry."""
     columns = StructType().add("n", LongType()).add("word", StringType())
     record = arrow_log(columns)
     payloads: list[bytes] = []
@@ -327,8 +327,8 @@ def test_small_entries_of_rows_are_decoded_together(monkeypatch: pytest.MonkeyPa
             assert read(record, encoding, payloads, piece) == together
 
 
-def test_small_entries_that_are_not_alike_are_decoded_one_by_one() -> None:
-    """No writer makes a range of them. If there is one, a row's place follows from its own entry."""
+def test_small_entries_of_different_row_counts_are_decoded_singly() -> None:
+    """No writer makes a range of such entries. If a range has them, a row's position follows from its own entry."""
     columns = StructType().add("n", LongType())
     record, payloads = arrow_log(columns), list[bytes]()
     for numbers in ([0, 1], [2], [4, 5]):

@@ -1,4 +1,4 @@
-"""Where a log is and who writes it: values that tasks get, and logs may show."""
+"""Address and writer of a log: values that tasks receive and messages may show."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from bookspark.spark.options.source_options import SourceOptions
 RUN = LogRun(LogAddress("host:1", "orders", b"secret"), 1000, "run", 7)
 
 
-def test_a_run_survives_its_way_to_a_task() -> None:
+def test_run_survives_pickling() -> None:
     assert pickle.loads(pickle.dumps(RUN)) == RUN
 
 
-def test_a_run_is_the_owner_that_the_record_names() -> None:
+def test_run_of_a_record_is_its_owner() -> None:
     record = LogRecord("orders", epoch=6, ctime_ms=1000).claim("run")
     assert LogRun.of(RUN.address, record) == RUN
 

@@ -1,4 +1,4 @@
-"""Times of a log's rows: they go up along a lane, choose where a read begins and ends, and are a column."""
+"""Times of a log's rows: they never go back along a lane, choose where a read begins and ends, and are a column."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def row_of_time(log: Log, time_ms: int) -> int:
     return row_at(cast(BookKeeper, log.bookkeeper), "orders", b"", time_ms)
 
 
-# -- they go up
+# -- times go up
 
 
-def test_times_never_go_back_although_clocks_do(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commit_times_never_go_back_although_clocks_do(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(committer, "COMMITS_PER_LEDGER_MAX", 3)
     for time in (100, 50, 120, 60, 60):
         log.commit(time_ms=time)
@@ -66,7 +66,7 @@ def test_times_never_go_back_although_clocks_do(log: Log, monkeypatch: pytest.Mo
     assert len(log.registry.get("orders").commit_ledgers) > 2
 
 
-def test_each_commit_says_where_its_rows_begin(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_commit_records_its_first_row(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(committer, "COMMITS_PER_LEDGER_MAX", 3)
     log.commit(5)
     log.begin("b")
@@ -75,11 +75,11 @@ def test_each_commit_says_where_its_rows_begin(log: Log, monkeypatch: pytest.Mon
     assert [placed.commit.first_row for placed in found] == [None, *(placed.before.rows for placed in found[1:])]
 
 
-# -- they are found
+# -- search by time
 
 
 def history(log: Log, random: Random, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some commits, in several ledgers, by several runs, compacted or not; perhaps the first ones by an earlier version."""
+    """Commits in several ledgers by several runs, compacted or not, the earliest perhaps by an earlier version."""
     monkeypatch.setattr(committer, "COMMITS_PER_LEDGER_MAX", random.choice([2, 7, 100]))
     monkeypatch.setattr(committer, "CHAIN_MAX", random.choice([2, 64]))
     early = random.choice([0, 0, 10])
@@ -99,7 +99,7 @@ def history(log: Log, random: Random, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def written_by_an_earlier_version(log: Log) -> None:
-    """The record: without what that version does not know."""
+    """Remove the fields that an earlier version does not know from the record."""
     log.registry.update("orders", lambda record: replace(record, link_starts=()))
 
 
@@ -108,7 +108,7 @@ def as_an_earlier_version(commit: Commit) -> bytes:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_time_is_found_where_a_scan_finds_it(log: Log, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_by_time_matches_a_scan_of_the_commits(log: Log, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     random = Random(seed)
     history(log, random, monkeypatch)
     times = placed_times(log)
@@ -122,10 +122,8 @@ def test_a_time_is_found_where_a_scan_finds_it(log: Log, seed: int, monkeypatch:
         assert (start.time_ms, start.row) == (first.commit.time_ms, first.before.rows)
 
 
-def test_a_new_reader_finds_a_time_in_a_long_chain_without_a_look_into_its_ledgers(
-    log: Log, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It opened one after the other, and read the first commit of each, and the newest one as well."""
+def test_new_reader_locates_a_time_in_a_long_chain_with_few_requests(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It opened one ledger after the other and read the first commit of each, and the newest commit as well."""
     monkeypatch.setattr(committer, "COMMITS_PER_LEDGER_MAX", 10)
     times = list(range(0, 1_000_000, 1000))
     for time in times:
@@ -145,7 +143,7 @@ def test_a_new_reader_finds_a_time_in_a_long_chain_without_a_look_into_its_ledge
         feed = log.feed()
         asked.clear()
         assert feed.at_time(time)["position"] == ROWS * bisect_left(times, time)
-        # The memory's question for many records asks for each of them.
+        # The memory store reads each record of a bulk read singly.
         assert asked.count("read_records") == asked.count("read_record") == 1
         assert asked.count("open_ledger_no_recovery") <= 1 and asked.count("read") <= 2
         if not 0 < time <= times[-1]:
@@ -162,8 +160,8 @@ def counted(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, into: list[
     monkeypatch.setattr(owner, name, called)
 
 
-def test_a_search_goes_on_in_no_other_log_than_that_of_its_record(log: Log) -> None:
-    """The log was deleted and made again since the record was read; nobody reads the lane who would notice."""
+def test_search_by_time_raises_if_the_log_was_created_again(log: Log) -> None:
+    """The log was deleted and created again since its record was read, and no reader of the lane would notice."""
     log.commit(3, time_ms=10)
     record = log.registry.get("orders")
     made_anew(log)
@@ -172,7 +170,7 @@ def test_a_search_goes_on_in_no_other_log_than_that_of_its_record(log: Log) -> N
         row_at(cast(BookKeeper, log.bookkeeper), "orders", b"", 10, record=replace(record, link_starts=()))
 
 
-def test_a_record_that_was_read_before_the_chain_changed_is_used_no_more(log: Log) -> None:
+def test_reader_discards_a_record_read_before_the_chain_changed(log: Log) -> None:
     log.commit(2, time_ms=10)
     head = LogReader(cast(BookKeeper, log.bookkeeper.other()), "orders", b"", AT_THE_END)
     log.begin("b")
@@ -188,7 +186,7 @@ def test_a_record_that_was_read_before_the_chain_changed_is_used_no_more(log: Lo
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_what_searches_keep_for_one_another_is_right_however_the_chain_changes(
+def test_ledger_cache_of_searches_stays_correct_while_the_chain_changes(
     log: Log, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     random, known, now = Random(seed), KnownLedgers(), 1000
@@ -219,7 +217,7 @@ def test_what_searches_keep_for_one_another_is_right_however_the_chain_changes(
             assert known._times.keys() <= {link.ledger_id for link in chain}
 
 
-def test_a_reader_opens_no_full_ledger_again_for_the_next_time(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_searches_of_a_reader_open_no_full_ledger_twice(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(committer, "COMMITS_PER_LEDGER_MAX", 10)
     for time in range(0, 100_000, 1000):
         log.commit(time_ms=time)
@@ -239,7 +237,7 @@ def test_a_reader_opens_no_full_ledger_again_for_the_next_time(log: Log, monkeyp
     assert len(opened) == len(set(opened)) and opened
 
 
-def test_a_time_in_ten_thousand_commits_is_found_with_few_reads(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_in_3000_commits_is_located_with_few_reads(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     random = Random(1)
     time, times = 0, []
     for _ in range(3000):
@@ -260,7 +258,7 @@ def test_a_time_in_ten_thousand_commits_is_found_with_few_reads(log: Log, monkey
         assert max(reads) <= 8 and len(reads) < 16
 
 
-def test_a_time_before_rows_that_were_truncated_is_the_first_row_that_is_left(log: Log) -> None:
+def test_time_before_truncated_rows_is_the_first_remaining_row(log: Log) -> None:
     log.commit(time_ms=10)
     log.begin("b")
     log.commit(2, time_ms=20)
@@ -271,7 +269,7 @@ def test_a_time_before_rows_that_were_truncated_is_the_first_row_that_is_left(lo
     assert feed.at_times(Times(21), feed.newest())["position"] == 30
 
 
-# -- they choose
+# -- reads between times
 
 
 def reader(log: Log, monkeypatch: pytest.MonkeyPatch, **options: str) -> EntryReader:
@@ -291,7 +289,7 @@ def positions(reader: EntryReader) -> list[int]:
     return [row for piece in pieces for row in range(piece.position, piece.position + piece.rows)]
 
 
-def test_a_read_between_two_times(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_between_two_times_has_the_rows_of_that_span(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     for time in (1000, 2000, 3000, 4000):
         log.commit(time_ms=time)
     assert positions(
@@ -305,7 +303,7 @@ def test_a_read_between_two_times(log: Log, monkeypatch: pytest.MonkeyPatch) -> 
         reader(log, monkeypatch, startingOffsetsByTimestamp='{"3": 1}').partitions()
 
 
-def test_a_stream_from_a_time_starts_there_however_often_it_is_asked(log: Log) -> None:
+def test_stream_from_a_time_keeps_its_start_when_asked_again(log: Log) -> None:
     """A stream asks again as long as it has no micro-batch: rows that came since must not be passed over."""
     log.commit(time_ms=1000)
     options = {"log": "orders", "zookeeper": "nowhere", "startingTimestamp": "1500"}
@@ -319,7 +317,7 @@ def test_a_stream_from_a_time_starts_there_however_often_it_is_asked(log: Log) -
     assert start() == 10
 
 
-def test_what_is_no_time_is_told() -> None:
+def test_malformed_and_contradictory_times_are_refused() -> None:
     assert time_ms("1795356300000") == time_ms("2026-11-22T15:05:00+01:00") == time_ms("2026-11-22T14:05:00Z")
     assert times_of_lanes('{"0": 5, "7": "1970-01-01T00:00:01Z"}').lanes == {0: 5, 7: 1000}
     wrong = {
@@ -343,11 +341,11 @@ def test_what_is_no_time_is_told() -> None:
         SourceOptions.parse({"ledger": "1", "zookeeper": "nowhere", "includeTimestamp": "true"})
 
 
-# -- they are a column
+# -- the column timestamp
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_each_row_keeps_its_time_however_a_plan_divides_the_rows(log: Log, seed: int) -> None:
+def test_each_row_keeps_its_time_in_every_division_of_a_plan(log: Log, seed: int) -> None:
     random = Random(seed)
     for _ in range(random.randrange(1, 20)):
         log.commit(time_ms=random.randrange(10, 10_000))
@@ -367,7 +365,7 @@ def rows_in(pieces: list[Piece]) -> int:
     return sum(piece.rows for piece in pieces)
 
 
-def test_times_are_taken_over_the_ends_of_pieces() -> None:
+def test_row_times_continue_over_the_ends_of_pieces() -> None:
     pieces = [Piece(1, 0, 0, 3, times=(TimedRows(2, 5), TimedRows(1, 6))), Piece(2, 0, 3, 2, times=(TimedRows(2, 7),))]
     times = RowTimes(pieces)
     assert [times.take(rows).cast("int64").to_pylist() for rows in (1, 3, 0, 1)] == [
@@ -378,7 +376,7 @@ def test_times_are_taken_over_the_ends_of_pieces() -> None:
     ]
 
 
-def test_nobody_pays_for_times_that_nobody_asked_for(log: Log) -> None:
+def test_pieces_carry_no_times_unless_requested(log: Log) -> None:
     log.commit(5, time_ms=7)
     feed = log.feed()
     [[piece]] = split(feed.pieces(feed.earliest(), feed.newest()), 1)
@@ -386,11 +384,9 @@ def test_nobody_pays_for_times_that_nobody_asked_for(log: Log) -> None:
     assert [piece.times for piece, _ in positioned(())] == []
 
 
-def test_a_column_timestamp_that_is_the_logs_own_is_read_as_any_other(
-    log: Log, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It was taken for the one that includeTimestamp adds, though nobody had asked: times were missing, and without it in the
-    schema the other columns had its values."""
+def test_own_timestamp_column_of_a_log_is_read_like_any_other(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was taken for the column that includeTimestamp adds, though the option was not set: times were missing, and if the
+    schema lacked it, the other columns had its values."""
     log.commit()
     own = StructType().add("timestamp", "timestamp").add("id", "long")
     decoded: list[list[str]] = []
@@ -413,10 +409,10 @@ def test_a_column_timestamp_that_is_the_logs_own_is_read_as_any_other(
     assert decoded == [["timestamp", "id"]] * 3
 
 
-# -- what is known by others
+# -- stale knowledge
 
 
-def test_a_time_is_found_behind_rows_that_only_one_bookie_tells_of(log: Log) -> None:
+def test_time_is_located_among_rows_that_answering_bookies_do_not_know(log: Log) -> None:
     for time in (10, 20, 30):
         log.commit(time_ms=time)
     feed = log.feed()
@@ -426,7 +422,7 @@ def test_a_time_is_found_behind_rows_that_only_one_bookie_tells_of(log: Log) -> 
 
 
 class _OldReader(MemoryReader):
-    """A handle that has heard of no entry since it was made. (A bookie that answers its reads may be behind, too.)"""
+    """A handle that has learnt of no entry since it was made. (A bookie that answers its reads may be behind, too.)"""
 
     @property
     def last_add_confirmed(self) -> int:
@@ -436,8 +432,8 @@ class _OldReader(MemoryReader):
         self._confirmed = max(self._confirmed, entry_id)
 
 
-def test_a_reader_whose_view_is_old_finds_commits_that_came_since_by_their_time(log: Log) -> None:
-    """Its commit ledger is the one at hand, and as far as that tells, the lane ends before the time."""
+def test_reader_with_a_stale_view_locates_times_of_later_commits(log: Log) -> None:
+    """It searches the commit ledger at hand, by which the lane ends before the time."""
     for time in (10, 20):
         log.commit(time_ms=time)
     head = LogReader(cast(BookKeeper, log.bookkeeper.other()), "orders", b"", AT_THE_END)
@@ -456,7 +452,7 @@ def test_a_reader_whose_view_is_old_finds_commits_that_came_since_by_their_time(
 
 
 class _UntoldReader(_OldReader):
-    """A handle that was not told, either, that its ledger was closed."""
+    """A handle that was not notified of its ledger's close either."""
 
     @property
     def metadata(self) -> LedgerMetadata:
@@ -468,7 +464,7 @@ class _UntoldReader(_OldReader):
         return self._confirmed
 
 
-def test_a_ledger_that_was_closed_since_its_reader_looked_is_searched_to_its_end(log: Log) -> None:
+def test_ledger_closed_since_the_readers_last_look_is_searched_to_its_end(log: Log) -> None:
     for time in (10, 20):
         log.commit(time_ms=time)
     head = LogReader(cast(BookKeeper, log.bookkeeper.other()), "orders", b"", AT_THE_END)
@@ -487,8 +483,8 @@ def test_a_ledger_that_was_closed_since_its_reader_looked_is_searched_to_its_end
     assert [row_at(bookkeeper, "orders", b"", time, 0, head, known) for time in (20, 31, 41, 51)] == [10, 30, 40, 50]
 
 
-def test_a_reader_of_a_log_that_was_made_anew_goes_to_no_time_in_the_new_one(log: Log) -> None:
-    """It does not ask for the newest rows, which would tell it, if it knows a row of that time."""
+def test_seek_to_a_known_time_raises_after_the_log_is_created_again(log: Log) -> None:
+    """A reader that knows a row of that time does not ask for the newest rows, which would reveal the new log."""
     log.commit(time_ms=10)
     feed = log.feed()
     assert feed.at_time(10)["position"] == 0
@@ -498,7 +494,7 @@ def test_a_reader_of_a_log_that_was_made_anew_goes_to_no_time_in_the_new_one(log
         feed.at_time(10)
 
 
-def test_a_reader_that_is_open_knows_what_was_truncated_since(log: Log) -> None:
+def test_open_reader_respects_a_later_truncation(log: Log) -> None:
     log.commit(3, time_ms=10)
     feed = log.feed()
     feed.newest()
@@ -506,7 +502,7 @@ def test_a_reader_that_is_open_knows_what_was_truncated_since(log: Log) -> None:
     assert feed.at_times(Times(5), feed.newest())["position"] == 15
 
 
-def test_a_commit_has_the_time_of_the_attempt_that_succeeded(log: Log) -> None:
+def test_commit_has_the_time_of_its_successful_attempt(log: Log) -> None:
     log.commit(time_ms=5)
     log.bookkeeper.before_append = [lambda ledger_id: None] * ROWS + [log_fenced(log)]
     log.commit(time_ms=6)
@@ -515,7 +511,7 @@ def test_a_commit_has_the_time_of_the_attempt_that_succeeded(log: Log) -> None:
 
 
 def log_fenced(log: Log) -> Callable[[int], None]:
-    """Somebody recovers the commit ledger just before the append."""
+    """Recover the commit ledger just before the append."""
 
     def fenced(ledger_id: int) -> None:
         log.bookkeeper.open_ledger(ledger_id)
@@ -523,7 +519,7 @@ def log_fenced(log: Log) -> Callable[[int], None]:
     return fenced
 
 
-def test_each_lane_of_an_offloaded_log_has_the_time_that_is_its_own() -> None:
+def test_each_lane_of_an_offloaded_log_gets_its_own_starting_time() -> None:
     given = {"startingOffsetsByTimestamp": '{"0": 5, "2": 7}', "endingTimestamp": 9, "password": "secret"}
     known = SourceOptions.parse({"log": "orders", "zookeeper": "nowhere", **{k: str(v) for k, v in given.items()}})
     assert _of_lane(given, known, 2) == {"startingTimestamp": 7, "endingTimestamp": 9, "password": "secret"}

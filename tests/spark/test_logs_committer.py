@@ -1,4 +1,4 @@
-"""The committer and the data writer under every order of death and takeover that one process can stage."""
+"""The committer and the data writer under every order of deaths and takeovers that one process can stage."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ def test_batches_are_committed_in_order_to_one_commit_ledger(bookkeeper: MemoryB
     assert len(LogRegistry(bookkeeper.metadata).get("orders").commit_ledgers) == 1
 
 
-def test_a_replayed_batch_is_not_committed_again(bookkeeper: MemoryBookKeeper) -> None:
+def test_replayed_batch_is_not_committed_again(bookkeeper: MemoryBookKeeper) -> None:
     writer = claimed(bookkeeper, "a")
     writer.commit(batch(0))
     assert not writer.commit(batch(0))
     assert committed(bookkeeper) == [("q", 0)]
 
 
-def test_killed_between_append_and_return_a_new_process_of_the_run_finds_the_batch(
+def test_new_process_of_a_run_recognises_a_batch_committed_before_its_kill(
     bookkeeper: MemoryBookKeeper,
 ) -> None:
     claimed(bookkeeper, "a").commit(batch(0))
@@ -89,7 +89,7 @@ def test_killed_between_append_and_return_a_new_process_of_the_run_finds_the_bat
     assert committed(bookkeeper) == [("q", 0)]
 
 
-def test_a_restarted_query_is_a_new_run_and_finds_the_batch_of_the_former(bookkeeper: MemoryBookKeeper) -> None:
+def test_restarted_query_recognises_the_batch_of_its_former_run(bookkeeper: MemoryBookKeeper) -> None:
     claimed(bookkeeper, "a").commit(batch(0))
     after = claimed(bookkeeper.other(), "b")
     assert not after.commit(batch(0, "b", 2))
@@ -101,7 +101,7 @@ def test_new_rows_under_an_old_batch_number_are_refused_instead_of_dropped(bookk
     writer = claimed(bookkeeper, "a")
     for number in range(3):
         writer.commit(batch(number))
-    restored = claimed(bookkeeper, "b")  # from a copy of the checkpoint that knew of batch 0 only
+    restored = claimed(bookkeeper, "b")  # from a copy of the checkpoint that knew only batch 0
     for _ in range(2):
         with pytest.raises(CheckpointRewoundError):
             restored.commit(batch(1, "b", 2))
@@ -109,7 +109,7 @@ def test_new_rows_under_an_old_batch_number_are_refused_instead_of_dropped(bookk
     assert restored.commit(batch(3, "b", 2)), "with the newest checkpoint it goes on"
 
 
-def test_an_append_whose_answer_was_lost_is_settled_by_recovery(bookkeeper: MemoryBookKeeper) -> None:
+def test_append_with_a_lost_answer_is_settled_by_recovery(bookkeeper: MemoryBookKeeper) -> None:
     writer = claimed(bookkeeper, "a")
     writer.commit(batch(0))
     bookkeeper.lose_answers = 1
@@ -118,7 +118,7 @@ def test_an_append_whose_answer_was_lost_is_settled_by_recovery(bookkeeper: Memo
     assert committed(bookkeeper) == [("q", 0), ("q", 1), ("q", 2)]
 
 
-def test_a_zombie_is_fenced_by_the_next_owner_and_told_so(bookkeeper: MemoryBookKeeper) -> None:
+def test_zombie_is_fenced_by_the_next_owner_and_its_commit_raises(bookkeeper: MemoryBookKeeper) -> None:
     zombie = claimed(bookkeeper, "a")
     zombie.commit(batch(0))
     claimed(bookkeeper.other(), "b").commit(batch(1, "b", 2))
@@ -127,7 +127,7 @@ def test_a_zombie_is_fenced_by_the_next_owner_and_told_so(bookkeeper: MemoryBook
     assert committed(bookkeeper) == [("q", 0), ("q", 1)]
 
 
-def test_a_zombie_may_still_commit_until_the_next_owner_recovers_and_is_then_seen(bookkeeper: MemoryBookKeeper) -> None:
+def test_zombie_commit_before_the_next_owners_recovery_succeeds_and_is_seen(bookkeeper: MemoryBookKeeper) -> None:
     zombie = claimed(bookkeeper, "a")
     zombie.commit(batch(0))
     after = claimed(bookkeeper.other(), "b")
@@ -136,7 +136,7 @@ def test_a_zombie_may_still_commit_until_the_next_owner_recovers_and_is_then_see
     assert committed(bookkeeper) == [("q", 0), ("q", 1)]
 
 
-def test_fenced_while_the_epoch_stands_the_committer_rolls_and_goes_on(bookkeeper: MemoryBookKeeper) -> None:
+def test_committer_fenced_in_its_own_epoch_rolls_and_continues(bookkeeper: MemoryBookKeeper) -> None:
     writer = claimed(bookkeeper, "a")
     writer.commit(batch(0))
     bookkeeper.open_ledger(LogRegistry(bookkeeper.metadata).get("orders").commit_ledgers[-1].ledger_id)
@@ -146,7 +146,7 @@ def test_fenced_while_the_epoch_stands_the_committer_rolls_and_goes_on(bookkeepe
 
 
 def taken_over_while_the_answer_is_lost(bookkeeper: MemoryBookKeeper) -> None:
-    """The next append is kept, its writer is not told so, and another run claims the log."""
+    """Keep the next append but lose its answer, and let another run claim the log."""
 
     def taken_over(_: int) -> None:
         claimed(bookkeeper.other(), "b")
@@ -155,7 +155,7 @@ def taken_over_while_the_answer_is_lost(bookkeeper: MemoryBookKeeper) -> None:
     bookkeeper.before_append.append(taken_over)
 
 
-def test_a_batch_that_landed_before_a_takeover_is_not_told_that_it_failed(bookkeeper: MemoryBookKeeper) -> None:
+def test_batch_written_before_a_takeover_is_not_reported_as_failed(bookkeeper: MemoryBookKeeper) -> None:
     writer = claimed(bookkeeper, "a")
     writer.commit(batch(0))
     taken_over_while_the_answer_is_lost(bookkeeper)
@@ -164,7 +164,7 @@ def test_a_batch_that_landed_before_a_takeover_is_not_told_that_it_failed(bookke
     assert committed(bookkeeper) == [("q", 0), ("q", 1), ("b", 0)]
 
 
-def test_a_batch_that_the_takeover_fenced_is_told_that_it_is_not_in_the_log(bookkeeper: MemoryBookKeeper) -> None:
+def test_batch_fenced_by_a_takeover_raises_and_is_not_in_the_log(bookkeeper: MemoryBookKeeper) -> None:
     def fenced(_: int) -> None:
         assert claimed(bookkeeper.other(), "b").commit(batch(0, "b", 2, query="p"))
 
@@ -176,7 +176,7 @@ def test_a_batch_that_the_takeover_fenced_is_told_that_it_is_not_in_the_log(book
     assert committed(bookkeeper) == [("q", 0), ("p", 0)]
 
 
-def test_a_batch_whose_outcome_can_not_be_found_out_after_a_takeover_is_told_so(
+def test_batch_of_unknown_outcome_after_a_takeover_raises_and_says_so(
     bookkeeper: MemoryBookKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lost(ledger_id: int, password: bytes) -> None:
@@ -202,8 +202,8 @@ def rows_written(committer: Committer) -> Commit:
     return batch(0, committer.run.run, committer.run.epoch, query=committer.run.run)
 
 
-def test_a_batch_write_ends_no_query_that_writes_to_the_log(bookkeeper: MemoryBookKeeper) -> None:
-    """A stream died of the first ad-hoc append to its log."""
+def test_batch_write_does_not_end_a_query_of_the_same_log(bookkeeper: MemoryBookKeeper) -> None:
+    """A stream died at the first ad-hoc append to its log."""
     query = claimed(bookkeeper, "a")
     assert query.commit(batch(0))
     write = batch_write(bookkeeper.other(), "w")
@@ -213,10 +213,10 @@ def test_a_batch_write_ends_no_query_that_writes_to_the_log(bookkeeper: MemoryBo
 
 
 @pytest.mark.parametrize("appends_before", range(6))
-def test_batch_writes_that_commit_in_the_midst_of_a_commit_are_waited_for(
+def test_commit_succeeds_amid_concurrent_commits_of_batch_writes(
     bookkeeper: MemoryBookKeeper, appends_before: int
 ) -> None:
-    """More of them than a commit has attempts."""
+    """There are more batch writes than a commit has attempts."""
     query, first = claimed(bookkeeper, "a"), batch_write(bookkeeper, "first")
     query.commit(batch(0))
     writes = [batch_write(bookkeeper.other(), f"w{number}") for number in range(12)]
@@ -237,7 +237,7 @@ def test_batch_writes_that_commit_in_the_midst_of_a_commit_are_waited_for(
     assert set(bookkeeper.list_ledgers()) == linked, "what lost a race is deleted"
 
 
-def test_what_a_batch_write_and_its_query_write_is_never_collected_by_the_other(bookkeeper: MemoryBookKeeper) -> None:
+def test_query_and_batch_write_never_collect_each_others_ledgers(bookkeeper: MemoryBookKeeper) -> None:
     pending = data_writer(bookkeeper, "a")
     pending.append(values(b"the query's"))
     write = batch_write(bookkeeper, "w")
@@ -258,7 +258,7 @@ def test_what_a_batch_write_and_its_query_write_is_never_collected_by_the_other(
     assert len(committed(bookkeeper)) == 4
 
 
-def test_a_chain_that_batch_writes_made_long_is_compacted_while_the_query_runs(
+def test_chain_lengthened_by_batch_writes_is_compacted_while_the_query_runs(
     bookkeeper: MemoryBookKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bookspark.logs.chain.committer.CHAIN_MAX", 4)
@@ -272,7 +272,7 @@ def test_a_chain_that_batch_writes_made_long_is_compacted_while_the_query_runs(
     assert len(committed(bookkeeper)) == 16
 
 
-def test_a_batch_write_whose_naming_was_not_answered_is_settled_by_calling_again(
+def test_batch_write_with_an_unanswered_record_update_is_settled_by_a_retry(
     bookkeeper: MemoryBookKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write, add = batch_write(bookkeeper, "w"), LogRegistry.add_commit_ledger
@@ -292,7 +292,7 @@ def test_a_batch_write_whose_naming_was_not_answered_is_settled_by_calling_again
 
 
 @pytest.mark.parametrize("unanswered", [False, True], ids=["not closed", "commit not answered"])
-def test_rows_of_a_batch_write_whose_commit_ledger_stays_open_are_no_orphans(
+def test_rows_of_a_batch_write_with_an_open_commit_ledger_are_no_orphans(
     bookkeeper: MemoryBookKeeper, monkeypatch: pytest.MonkeyPatch, unanswered: bool
 ) -> None:
     """The write ended with its commit ledger open, and its rows were deleted: Spark aborts a write whose commit raised."""
@@ -319,7 +319,7 @@ def test_rows_of_a_batch_write_whose_commit_ledger_stays_open_are_no_orphans(
             write.commit([told])
         if unanswered:
             write.abort([told])
-    # The record names the ledger, so its first commit is there, though no bookie that answers knows that it is confirmed.
+    # The record names the ledger, so its first commit counts, though no answering bookie knows that it is confirmed.
     assert committed(bookkeeper) == [(write.run, 0)] and collect_orphans(bookkeeper, "orders", b"") == []
     write.abort([told])
     assert LogRegistry(bookkeeper.metadata).get("orders").batch_writes == ()
@@ -327,7 +327,7 @@ def test_rows_of_a_batch_write_whose_commit_ledger_stays_open_are_no_orphans(
     assert rows_of(bookkeeper, told.ranges) == [b"a row"]
 
 
-def test_a_committer_that_closed_its_idle_ledger_goes_on(bookkeeper: MemoryBookKeeper) -> None:
+def test_committer_continues_after_closing_its_idle_ledger(bookkeeper: MemoryBookKeeper) -> None:
     query = claimed(bookkeeper, "a")
     query.commit(batch(0))
     query.close()
@@ -339,7 +339,7 @@ def test_a_committer_that_closed_its_idle_ledger_goes_on(bookkeeper: MemoryBookK
 # -- two processes of one run, and takeovers
 
 
-def test_two_processes_of_one_run_that_roll_at_once_make_one_chain(bookkeeper: MemoryBookKeeper) -> None:
+def test_two_processes_of_a_run_that_roll_at_once_make_a_single_chain(bookkeeper: MemoryBookKeeper) -> None:
     first, second = claimed(bookkeeper, "a"), claimed(bookkeeper.other(), "a")
     # While the first writes its header, the second gets its commit ledger into the record.
     bookkeeper.before_append.append(lambda ledger_id: second.commit(batch(0)) and None)
@@ -351,7 +351,7 @@ def test_two_processes_of_one_run_that_roll_at_once_make_one_chain(bookkeeper: M
     )
 
 
-def test_the_loser_of_a_takeover_during_its_roll_leaves_no_ledger(bookkeeper: MemoryBookKeeper) -> None:
+def test_run_taken_over_during_its_roll_leaves_no_ledger(bookkeeper: MemoryBookKeeper) -> None:
     first = claimed(bookkeeper, "a")
     bookkeeper.before_append.append(lambda ledger_id: claimed(bookkeeper.other(), "b") and None)
     with pytest.raises(LogTakenOverError):
@@ -359,7 +359,7 @@ def test_the_loser_of_a_takeover_during_its_roll_leaves_no_ledger(bookkeeper: Me
     assert bookkeeper.list_ledgers() == []
 
 
-def test_a_takeover_during_a_roll_is_told_although_a_guaranteed_ledger_can_not_be_closed(
+def test_takeover_during_a_roll_raises_although_a_guaranteed_ledger_cannot_close(
     bookkeeper: MemoryBookKeeper,
 ) -> None:
     first = claimed(bookkeeper, "a")
@@ -370,7 +370,7 @@ def test_a_takeover_during_a_roll_is_told_although_a_guaranteed_ledger_can_not_b
     assert bookkeeper.list_ledgers() == []
 
 
-def test_a_full_commit_ledger_is_closed_and_the_next_sums_it_up(
+def test_full_commit_ledger_is_followed_by_a_ledger_that_sums_it_up(
     bookkeeper: MemoryBookKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bookspark.logs.chain.committer.COMMITS_PER_LEDGER_MAX", 2)
@@ -387,7 +387,7 @@ def test_a_full_commit_ledger_is_closed_and_the_next_sums_it_up(
     assert header_of(bookkeeper, record, b"").position == (5, 50, 500)
 
 
-def test_a_commit_ledger_that_lost_its_header_stops_everything(bookkeeper: MemoryBookKeeper) -> None:
+def test_commit_ledger_without_its_header_raises_in_the_next_run(bookkeeper: MemoryBookKeeper) -> None:
     claimed(bookkeeper, "a").commit(batch(0))
     ledger_id = LogRegistry(bookkeeper.metadata).get("orders").commit_ledgers[-1].ledger_id
     bookkeeper.entries[ledger_id].clear()
@@ -395,7 +395,7 @@ def test_a_commit_ledger_that_lost_its_header_stops_everything(bookkeeper: Memor
         claimed(bookkeeper.other(), "b").commit(batch(1, "b", 2))
 
 
-def test_the_next_owner_closes_the_data_ledgers_that_were_left_open(bookkeeper: MemoryBookKeeper) -> None:
+def test_next_owner_closes_data_ledgers_left_open(bookkeeper: MemoryBookKeeper) -> None:
     writer = data_writer(bookkeeper, "a")
     writer.append(values(b"a"))
     (item,) = writer.finish()
@@ -407,7 +407,7 @@ def test_the_next_owner_closes_the_data_ledgers_that_were_left_open(bookkeeper: 
     assert bookkeeper.get_ledger_metadata(item.ledger_id).closed
 
 
-def test_a_data_ledger_that_a_run_left_open_is_closed_although_the_next_run_died_before_its_first_commit(
+def test_open_data_ledger_is_closed_although_the_next_run_died_before_committing(
     bookkeeper: MemoryBookKeeper,
 ) -> None:
     writer = data_writer(bookkeeper, "a")
@@ -428,7 +428,7 @@ def test_a_data_ledger_that_a_run_left_open_is_closed_although_the_next_run_died
     assert bookkeeper.get_ledger_metadata(item.ledger_id).closed
 
 
-def test_the_next_owner_collects_the_orphans_of_the_last_and_finds_them_among_the_new_ledgers(
+def test_orphans_of_earlier_epochs_are_collected_and_those_of_the_newest_stay(
     bookkeeper: MemoryBookKeeper,
 ) -> None:
     orphans = []
@@ -442,7 +442,7 @@ def test_the_next_owner_collects_the_orphans_of_the_last_and_finds_them_among_th
     assert orphans[2] in bookkeeper.list_ledgers(), "its writer may still commit it"
 
 
-def test_what_was_before_the_recent_epochs_is_not_looked_at(
+def test_recent_orphan_collection_reads_no_ledger_of_earlier_epochs(
     bookkeeper: MemoryBookKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bookspark.logs.chain.maintenance.RECENT_EPOCHS", 1)
@@ -476,9 +476,7 @@ def long_chain(bookkeeper: MemoryBookKeeper, monkeypatch: pytest.MonkeyPatch) ->
     return owner
 
 
-def test_a_long_chain_is_compacted_and_has_the_same_commits(
-    bookkeeper: MemoryBookKeeper, long_chain: Committer
-) -> None:
+def test_compacted_chain_has_the_same_commits(bookkeeper: MemoryBookKeeper, long_chain: Committer) -> None:
     before = list(commits(bookkeeper, "orders", b""))
     last = chain(bookkeeper)[-1]
     long_chain.tend(thoroughly=True)
@@ -506,7 +504,7 @@ def test_full_commit_ledgers_are_not_copied_again(
     assert list(commits(bookkeeper, "orders", b"")) == before
 
 
-def test_compaction_is_left_for_later_if_its_copy_can_not_be_closed(
+def test_compaction_is_postponed_if_its_copy_cannot_be_closed(
     bookkeeper: MemoryBookKeeper, long_chain: Committer
 ) -> None:
     before = chain(bookkeeper)
@@ -516,7 +514,7 @@ def test_compaction_is_left_for_later_if_its_copy_can_not_be_closed(
 
 
 @pytest.mark.parametrize("read", [0, 1, 2, 7, 18, 19])
-def test_a_reader_goes_on_where_it_stood_when_the_chain_is_compacted_under_it(
+def test_reader_continues_in_place_when_its_chain_is_compacted(
     bookkeeper: MemoryBookKeeper, long_chain: Committer, read: int
 ) -> None:
     before = list(commits(bookkeeper, "orders", b""))
@@ -528,7 +526,7 @@ def test_a_reader_goes_on_where_it_stood_when_the_chain_is_compacted_under_it(
 
 @pytest.mark.parametrize("opened_before", range(1, 10))
 @pytest.mark.parametrize("position", [0, 75, 199])
-def test_a_reader_finds_its_way_when_the_chain_is_compacted_between_its_look_at_the_record_and_at_a_ledger(
+def test_reader_survives_compaction_between_its_reads_of_record_and_ledger(
     bookkeeper: MemoryBookKeeper,
     long_chain: Committer,
     monkeypatch: pytest.MonkeyPatch,
@@ -551,7 +549,7 @@ def test_a_reader_finds_its_way_when_the_chain_is_compacted_between_its_look_at_
 
 
 @pytest.mark.parametrize("following", [False, True])
-def test_a_commit_ledger_that_is_gone_though_the_chain_has_it_is_an_error(
+def test_missing_commit_ledger_of_the_chain_raises(
     bookkeeper: MemoryBookKeeper, long_chain: Committer, following: bool
 ) -> None:
     reading = LogReader(bookkeeper, "orders", b"").commits()
@@ -561,7 +559,7 @@ def test_a_commit_ledger_that_is_gone_though_the_chain_has_it_is_an_error(
         list(reading if following else commits(bookkeeper, "orders", b""))
 
 
-def test_a_run_that_lost_the_log_compacts_nothing(bookkeeper: MemoryBookKeeper, long_chain: Committer) -> None:
+def test_run_that_lost_the_log_compacts_nothing(bookkeeper: MemoryBookKeeper, long_chain: Committer) -> None:
     before = chain(bookkeeper)
     owner = claimed(bookkeeper, "next")
     long_chain.tend(thoroughly=True)
@@ -571,7 +569,7 @@ def test_a_run_that_lost_the_log_compacts_nothing(bookkeeper: MemoryBookKeeper, 
     assert bookkeeper.list_ledgers() == chain(bookkeeper), "its copy is an orphan"
 
 
-def test_a_copy_that_the_record_names_stays_although_naming_it_seemed_to_fail(
+def test_compacted_copy_in_the_record_stays_although_the_update_seemed_to_fail(
     bookkeeper: MemoryBookKeeper, long_chain: Committer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = list(commits(bookkeeper, "orders", b""))
@@ -605,7 +603,7 @@ def rows_of(bookkeeper: MemoryBookKeeper, ranges: tuple[EntryRange, ...]) -> lis
     return [bookkeeper.entries[r.ledger_id][i] for r in ranges for i in range(r.first_entry_id, r.last_entry_id + 1)]
 
 
-def test_arrow_batches_of_a_task_become_one_range(bookkeeper: MemoryBookKeeper) -> None:
+def test_arrow_batches_of_a_task_become_a_single_range(bookkeeper: MemoryBookKeeper) -> None:
     writer = data_writer(bookkeeper)
     writer.append(values(b"a", b"", b"ccc"))
     writer.append(values(b"d"))
@@ -614,7 +612,7 @@ def test_arrow_batches_of_a_task_become_one_range(bookkeeper: MemoryBookKeeper) 
     assert rows_of(bookkeeper, ranges) == [b"a", b"", b"ccc", b"d"]
 
 
-def test_entries_of_more_rows_make_ranges_of_as_many_each(bookkeeper: MemoryBookKeeper) -> None:
+def test_each_range_holds_entries_of_equal_row_counts(bookkeeper: MemoryBookKeeper) -> None:
     writer = data_writer(bookkeeper)
     for payloads in (values(b"a", b"bb", rows_each=3), values(b"cc", rows_each=3), values(b"d", rows_each=2)):
         writer.append(payloads)
@@ -622,7 +620,7 @@ def test_entries_of_more_rows_make_ranges_of_as_many_each(bookkeeper: MemoryBook
     assert [(r.first_entry_id, r.last_entry_id, r.rows, r.size) for r in ranges] == [(0, 2, 9, 5), (3, 3, 2, 1)]
 
 
-def test_a_fenced_data_ledger_is_given_up_and_its_unacknowledged_rows_are_written_again(
+def test_unacknowledged_rows_of_a_fenced_data_ledger_are_written_again(
     bookkeeper: MemoryBookKeeper,
 ) -> None:
     writer = data_writer(bookkeeper)
@@ -632,7 +630,7 @@ def test_a_fenced_data_ledger_is_given_up_and_its_unacknowledged_rows_are_writte
     assert rows_of(bookkeeper, writer.finish()) == [b"a", b"b"]
 
 
-def test_rows_with_an_unknown_outcome_are_named_once(bookkeeper: MemoryBookKeeper) -> None:
+def test_rows_of_unknown_outcome_are_in_the_ranges_once(bookkeeper: MemoryBookKeeper) -> None:
     writer = data_writer(bookkeeper)
     bookkeeper.lose_answers = 1
     writer.append(values(b"a", b"b"))
@@ -640,7 +638,7 @@ def test_rows_with_an_unknown_outcome_are_named_once(bookkeeper: MemoryBookKeepe
     assert rows_of(bookkeeper, writer.finish()) == [b"a", b"b", b"c"]
 
 
-def test_a_data_ledger_is_rolled_by_size(bookkeeper: MemoryBookKeeper) -> None:
+def test_data_ledger_is_rolled_by_size(bookkeeper: MemoryBookKeeper) -> None:
     writer = data_writer(bookkeeper, bytes_max=3)
     for payload in (b"aaaa", b"b", b"cc", b"d"):
         writer.append(values(payload))
@@ -652,7 +650,7 @@ def test_a_data_ledger_is_rolled_by_size(bookkeeper: MemoryBookKeeper) -> None:
 VOLATILE = LogOptions(ledger_type=LedgerType.VD_JOURNAL)
 
 
-def test_a_task_has_its_volatile_ledgers_synced_before_it_ends(bookkeeper: MemoryBookKeeper) -> None:
+def test_task_syncs_its_volatile_ledgers_before_it_ends(bookkeeper: MemoryBookKeeper) -> None:
     writer = data_writer(bookkeeper, options=VOLATILE, bytes_max=3)
     for payload in (b"aaaa", b"b"):
         writer.append(values(payload))
@@ -668,7 +666,7 @@ def test_persistent_data_ledgers_need_no_sync(bookkeeper: MemoryBookKeeper) -> N
     assert bookkeeper.synced == {}
 
 
-def test_a_task_whose_sync_fails_hands_out_nothing_and_the_next_one_begins_a_new_ledger(
+def test_task_with_a_failed_sync_raises_and_the_next_task_begins_a_new_ledger(
     bookkeeper: MemoryBookKeeper,
 ) -> None:
     writer = data_writer(bookkeeper, options=VOLATILE)
@@ -682,7 +680,7 @@ def test_a_task_whose_sync_fails_hands_out_nothing_and_the_next_one_begins_a_new
     assert range_.ledger_id == 1
 
 
-def test_rows_that_were_acknowledged_and_never_synced_are_not_handed_out_after_a_fence(
+def test_append_to_a_fenced_volatile_ledger_with_unsynced_rows_raises(
     bookkeeper: MemoryBookKeeper,
 ) -> None:
     writer = data_writer(bookkeeper, options=VOLATILE)
@@ -718,7 +716,7 @@ def unrecoverable(bookkeeper: MemoryBookKeeper, monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(bookkeeper, "open_ledger", open_ledger)
 
 
-def test_a_ledger_that_can_not_be_recovered_keeps_no_log_and_no_orphan_from_being_deleted(
+def test_unrecoverable_ledger_hinders_no_deletion_of_orphans_or_the_log(
     bookkeeper: MemoryBookKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     orphans = []
@@ -734,7 +732,7 @@ def test_a_ledger_that_can_not_be_recovered_keeps_no_log_and_no_orphan_from_bein
     assert bookkeeper.list_ledgers() == []
 
 
-def test_a_ledger_of_another_password_is_not_deleted_with_the_log_and_keeps_no_other_from_it(
+def test_ledger_with_another_password_survives_log_deletion_without_hindering_it(
     bookkeeper: MemoryBookKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number, run in enumerate("ab", 1):
@@ -745,7 +743,7 @@ def test_a_ledger_of_another_password_is_not_deleted_with_the_log_and_keeps_no_o
     assert bookkeeper.list_ledgers() == [foreign]
 
 
-def test_a_log_that_a_query_makes_anew_while_the_old_one_is_deleted_keeps_its_ledgers(
+def test_log_created_again_by_a_query_during_deletion_keeps_its_ledgers(
     bookkeeper: MemoryBookKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claimed(bookkeeper, "a").commit(batch(0))
@@ -765,7 +763,7 @@ def test_a_log_that_a_query_makes_anew_while_the_old_one_is_deleted_keeps_its_le
     assert bookkeeper.list_ledgers() == chain(bookkeeper)
 
 
-def test_what_a_writer_makes_while_its_log_is_deleted_is_deleted_too_and_it_can_not_commit(
+def test_ledger_made_during_log_deletion_is_deleted_and_its_commit_refused(
     bookkeeper: MemoryBookKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claimed(bookkeeper, "a").commit(batch(0))
@@ -780,7 +778,7 @@ def test_what_a_writer_makes_while_its_log_is_deleted_is_deleted_too_and_it_can_
     monkeypatch.setattr(deleter, "list_ledgers", task_goes_on)
     delete_log(deleter, "orders", b"")
     assert bookkeeper.list_ledgers() == []
-    registry.ensure("orders", {}, b"")  # as the sink does, before it commits
+    registry.ensure("orders", {}, b"")  # as the sink does before it commits
     with pytest.raises(LogTakenOverError):
         Committer(bookkeeper, LogRun(ORDERS, 0, "a", 1)).commit(Commit("q", 1, "a", 1, writer.finish()))
     assert committed(bookkeeper) == []

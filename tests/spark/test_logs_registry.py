@@ -26,45 +26,45 @@ def registry() -> LogRegistry:
     return LogRegistry(MemoryStore())
 
 
-def test_a_log_is_made_by_the_first_write_and_then_found(registry: LogRegistry) -> None:
+def test_first_write_creates_the_log_and_later_writes_reuse_it(registry: LogRegistry) -> None:
     made = registry.ensure("orders", {"ensemble_size": 5}, b"secret")
     assert (made.options.ensemble_size, made.options.write_quorum, made.epoch) == (5, 3, 0)
     assert registry.ensure("orders", {}, b"secret") == made == registry.get("orders")
     assert registry.names() == ["orders"]
 
 
-def test_a_log_is_created_once_and_first_written_with_its_options(registry: LogRegistry) -> None:
+def test_log_is_created_once_and_written_with_its_options(registry: LogRegistry) -> None:
     made = registry.create("orders", LogOptions(ack_quorum=3), b"secret")
     with pytest.raises(LogExistsError, match="there is a log 'orders' already"):
         registry.create("orders", LogOptions(), b"")
     assert registry.get("orders") == made == registry.ensure("orders", {"ack_quorum": 3}, b"secret")
 
 
-def test_an_option_other_than_the_logs_is_refused(registry: LogRegistry) -> None:
+def test_option_that_differs_from_the_logs_is_refused(registry: LogRegistry) -> None:
     registry.ensure("orders", {}, b"")
     with pytest.raises(ConfigurationError, match=r"has ack_quorum 2, .* leave out ack_quorum 1"):
         registry.ensure("orders", {"ack_quorum": 1}, b"")
 
 
-def test_a_wrong_password_is_refused(registry: LogRegistry) -> None:
+def test_wrong_password_is_refused(registry: LogRegistry) -> None:
     registry.ensure("orders", {}, b"secret")
     with pytest.raises(UnauthorizedAccessError, match="log 'orders': wrong password"):
         registry.ensure("orders", {}, b"guess")
 
 
-def test_a_log_that_is_not_there_is_named_with_the_nearest(registry: LogRegistry) -> None:
+def test_missing_log_is_reported_with_the_nearest_name(registry: LogRegistry) -> None:
     registry.ensure("orders", {}, b"")
     with pytest.raises(NoSuchLogError, match="there is no log 'order'; did you mean 'orders'"):
         registry.get("order")
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", "ä", "x" * 250])
-def test_names_are_what_kafka_lets_a_topic_be_called(registry: LogRegistry, name: str) -> None:
+def test_log_name_that_is_no_kafka_topic_name_is_refused(registry: LogRegistry, name: str) -> None:
     with pytest.raises(ConfigurationError, match="log name"):
         registry.ensure(name, {}, b"")
 
 
-def test_a_claim_that_lost_the_compare_and_set_is_tried_again_on_the_newest_record(
+def test_claim_that_lost_its_compare_and_set_is_retried_on_the_newest_record(
     registry: LogRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry.ensure("orders", {}, b"")
@@ -80,7 +80,7 @@ def test_a_claim_that_lost_the_compare_and_set_is_tried_again_on_the_newest_reco
     assert registry.claim("orders", "mine").claims == ("other", "mine")
 
 
-def test_a_record_that_always_changes_is_an_error_and_not_a_loop(
+def test_record_that_always_changes_raises_after_100_attempts(
     registry: LogRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry.ensure("orders", {}, b"")
@@ -93,7 +93,7 @@ def test_a_record_that_always_changes_is_an_error_and_not_a_loop(
         registry.claim("orders", "mine")
 
 
-def test_documents_come_back_as_they_were() -> None:
+def test_documents_round_trip() -> None:
     record = LogRecord("orders", master_key=b"\0\xff").claim("a").with_commit_ledger(4, "a", 1, ())
     assert decode_record(encode_record(record), "orders") == record
     commit = Commit("q", 3, "a", 1, (EntryRange(7, 0, 9, 10, 100), EntryRange(8, 0, 0, 1, 0)), 123)
@@ -102,7 +102,7 @@ def test_documents_come_back_as_they_were() -> None:
     assert decode_header(encode_header(header), 4) == header
 
 
-def test_a_document_of_another_kind_or_format_is_named() -> None:
+def test_document_of_another_kind_or_format_raises_with_its_location() -> None:
     commit = encode_commit(Commit("q", 3, "a", 1, ()))
     with pytest.raises(LogFormatError, match="commit ledger 4, entry 0: holds no header"):
         decode_header(commit, 4)

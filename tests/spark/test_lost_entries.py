@@ -1,4 +1,4 @@
-"""Tasks and lost rows: a query goes on without those that are lost if it may, and its errors say which rows, and why."""
+"""Tasks and lost rows: a query may continue without lost rows, and its errors name the rows and the reason."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TRUNCATED, LOST, UNKNOWN = GapKind.TRUNCATED, GapKind.LOST, GapKind.NOT_YET_KNOW
 def _rows_of(
     ledgers: OpenedLedgers, name: str, pieces: deque[Piece], schema: Any, others: Any
 ) -> Iterator[pyarrow.RecordBatch]:
-    """Four entries a batch, without decoding: rows before one that can't be read may not have come when it fails."""
+    """Batches of four entries, not decoded: rows before an unreadable row may not have come when it fails."""
     piece = pieces.popleft()
     handle = ledgers.bookkeeper.open_ledger_no_recovery(piece.ledger_id)
     for start in range(0, piece.rows, 4):
@@ -55,9 +55,7 @@ def _read(story: Story, lane: str, monkeypatch: pytest.MonkeyPatch, fail: bool, 
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_query_goes_on_without_rows_that_are_lost_and_without_no_others(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_query_continues_without_lost_rows_but_omits_no_others(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     story = Story(seed)
     ends = {lane: LogFeed(story.client, f"orders@{lane}", b"", True).newest() for lane in story.lanes}
     for lane, truth in story.damage().items():
@@ -89,12 +87,12 @@ def _table(story: Story) -> list[pyarrow.RecordBatch]:
     return [batch for lane in GAPS.plan(story.client) for batch in GAPS.read(story.client, lane, b"")]
 
 
-def test_the_table_of_gaps() -> None:
+def test_gaps_table_lists_lost_rows_and_is_empty_for_a_wrong_password() -> None:
     story = Story(1)
     assert _table(story) == []
     ledger, entry = story.places[0][0]
     story.bookkeeper.denied.add((ledger, entry))
     rows = [row for batch in _table(story) for row in batch.to_pylist()]
     assert rows == [{"log": "orders", "lane": 0, "first": 0, "last": 0, "rows": 1, "kind": "lost"}]
-    # Another password opens nothing, and is no error.
+    # A wrong password opens nothing, and is no error.
     assert list(GAPS.read(story.client, "orders", b"wrong")) == []

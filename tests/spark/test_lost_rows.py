@@ -1,4 +1,4 @@
-"""A real Spark session meets rows whose copies are all gone from the disks: ``failOnDataLoss`` and the table ``gaps``."""
+"""A real Spark session at rows whose copies are all gone from the disks: ``failOnDataLoss`` and the table ``gaps``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOSS = f"log '{LOG}': rows 10 to 19 of lane 1 are lost.*failOnDataLoss"
 
 @pytest.fixture(scope="module", autouse=True)
 def _damaged(spark: SparkSession, cluster: LocalCluster) -> None:
-    """A log of 30 rows in one ledger, of which all copies of rows 10 to 19 are taken out."""
+    """A log of 30 rows in a ledger; all copies of rows 10 to 19 are removed."""
     register(spark, cluster.zookeeper)
     with cluster.bookkeeper() as bookkeeper:
         with create_log(bookkeeper, LOG).producer("service") as producer:
@@ -41,7 +41,7 @@ def positions(frame: DataFrame) -> list[int]:
 
 
 @pytest.mark.acceptance
-def test_a_stream_fails_at_lost_rows_and_goes_on_without_them_from_its_checkpoint(
+def test_stream_fails_at_lost_rows_and_continues_without_them_from_its_checkpoint(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     checkpoint = str(tmp_path_factory.mktemp("checkpoint"))
@@ -65,6 +65,6 @@ def test_a_stream_fails_at_lost_rows_and_goes_on_without_them_from_its_checkpoin
     assert found == READABLE
 
 
-def test_the_table_gaps_names_them(spark: SparkSession) -> None:
+def test_gaps_table_names_the_lost_rows(spark: SparkSession) -> None:
     table = spark.read.format("bookspark").option("table", "gaps").load()
     assert [tuple(row) for row in table.collect()] == [(f"{LOG}@1", 1, 10, 19, 10, "lost")]

@@ -1,4 +1,4 @@
-"""How often a micro-batch asks ZooKeeper and the bookies: each question costs a round trip, and a trigger waits for all."""
+"""Requests of a micro-batch to ZooKeeper and the bookies: each costs a round trip, and a trigger waits for all."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _CONTROL = b"BSPK"
 
 
 class Asked:
-    """What was asked, by the step that asked it."""
+    """Requests, counted by the step that sent them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.step = ""
@@ -63,7 +63,7 @@ class Asked:
 
 
 class MicroBatches:
-    """A query from a log and one into it, driven as Spark does it, each step by itself."""
+    """A query from a log and a query into it, driven step by step as Spark drives them."""
 
     def __init__(self, zookeeper: str, asked: Asked, properties: dict[str, str]) -> None:
         self._log, self._asked, self._properties, self._number = f"log-{uuid.uuid4().hex[:8]}", asked, properties, 0
@@ -105,7 +105,7 @@ class MicroBatches:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    # What a reader tells of its place goes out now and then, beside the micro-batches.
+    # Progress reports of readers go out now and then, beside the micro-batches.
     monkeypatch.setattr(QueryPlace, "tell", lambda self, offset: None)
     monkeypatch.setattr(committer.Committer, "tend", lambda self, thoroughly: None)
     return Asked(monkeypatch)
@@ -130,15 +130,15 @@ def batches(cluster: LocalCluster, asked: Asked, monkeypatch: pytest.MonkeyPatch
 
 
 def least(rounds: list[dict[tuple[str, str], int]], step: str) -> dict[str, int]:
-    """What a step asked in each round: what threads beside it ask now and then, as a busy machine lets them, is left out."""
+    """Requests that a step sent in each round; those that background threads send now and then on a busy machine are left out."""
     kinds = {what for counts in rounds for one, what in counts if one == step}
     found = {what: min(counts.get((step, what), 0) for counts in rounds) for what in kinds}
     return {what: count for what, count in found.items() if count}
 
 
-def test_a_micro_batch_of_one_row_asks_no_more_than_it_needs(batches: MicroBatches, asked: Asked) -> None:
-    """The log's record was read four times for each micro-batch, the commits twice, with the question for the last one, and the
-    task and the commit waited until bookies had been told what readers of a log need not know, or could be told later."""
+def test_micro_batch_of_a_single_row_sends_no_needless_request(batches: MicroBatches, asked: Asked) -> None:
+    """Each micro-batch read the log's record four times and the commits twice, counting the request for the last commit. The
+    task and the commit waited until bookies had information that readers of a log do not need, or need only later."""
     rounds = []
     for _ in range(5):
         asked.counts.clear()
@@ -149,7 +149,7 @@ def test_a_micro_batch_of_one_row_asks_no_more_than_it_needs(batches: MicroBatch
     assert least(rounds, "write") == {"ADD": 3}
     assert least(rounds, "commit") == {"ADD": 3, "WRITE_LAC": 3}
     latest = least(rounds, "latest")
-    # If the row was not told of at once, the reader waited for it, and got it with one more question to each bookie.
+    # If the row was not reported at once, the reader waited for it, and got it with one more request to each bookie.
     assert latest.pop("READ_LAC") in (3, 6)
     assert latest.pop("READ", 0) <= 1
     assert latest == {"read_ledger": 1}
@@ -158,20 +158,20 @@ def test_a_micro_batch_of_one_row_asks_no_more_than_it_needs(batches: MicroBatch
     assert least(rounds, "done") == {}
 
 
-def test_an_empty_micro_batch_looks_once_and_waits_once(batches: MicroBatches, asked: Asked) -> None:
-    """After a wait in which nothing came everybody was asked once more."""
+def test_empty_micro_batch_looks_once_and_waits_once(batches: MicroBatches, asked: Asked) -> None:
+    """After a wait without news every bookie was asked once more."""
     rounds = []
     for _ in range(5):
         asked.counts.clear()
         assert batches.read() == []
         rounds.append(dict(asked.counts))
     latest = least(rounds, "latest")
-    # The wait is one question to each bookie; it is left out where the next trigger would be late.
+    # The wait is one request to each bookie; it is left out where the next trigger would be late.
     assert latest.pop("READ_LAC") in (3, 6)
     assert latest == {"read_ledger": 1}
 
 
-def test_commits_that_came_while_nobody_looked_are_all_planned(batches: MicroBatches, asked: Asked) -> None:
+def test_commits_made_between_triggers_are_all_planned(batches: MicroBatches, asked: Asked) -> None:
     for _ in range(5):
         batches.write()
     asked.counts.clear()

@@ -1,4 +1,4 @@
-"""Offloading a log over real bookies: each row once in the table, whoever ends where, and readers that don't notice."""
+"""Offloading a log over real bookies: each row is in the table once, wherever an offload ends, and readers do not notice."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Died(Exception):
 
 
 class Log:
-    """A log of a test's own, and the table that it is offloaded to."""
+    """A log of a test's own, and its offload table."""
 
     def __init__(self, spark: SparkSession, cluster: LocalCluster, bookkeeper: BookKeeper, folder: Path) -> None:
         self.spark, self.zookeeper, self.bookkeeper = spark, cluster.zookeeper, bookkeeper
@@ -47,7 +47,7 @@ class Log:
         self.rows = 0
 
     def write(self, rows: int = 100, columns: Sequence[str] = ("CAST(id AS STRING) AS value",), **options: str) -> None:
-        """One batch write: a commit over two ledgers, which are closed then."""
+        """A batch write: a commit over two ledgers, which are closed then."""
         frame = self.spark.range(self.rows, self.rows + rows, 1, 2).selectExpr(*columns)
         frame.write.format("bookspark").options(log=self.name, **options).mode("append").save()
         self.rows += rows
@@ -69,7 +69,7 @@ class Log:
         return sorted(map(tuple, rows.selectExpr("position", NUMBER).collect()))
 
     def planned(self, **options: str) -> Iterator[pyarrow.RecordBatch]:
-        """What a read of the log's rows gives, planned and read here."""
+        """Batches of a read of the log's rows, planned and read in this process."""
         source = BookSparkDataSource({"log": self.name, "zookeeper": self.zookeeper, **options})
         reader = source.reader(source.schema())
         parts = reader.partitions()
@@ -82,7 +82,7 @@ class Log:
 
 @pytest.fixture(scope="module")
 def cluster(new_chroot: Callable[[], str]) -> Iterator[LocalCluster]:
-    """Bookies that collect garbage all the time. This process's client, of what is read here as in a worker, ends with them."""
+    """Bookies that collect garbage all the time. The client of this process, which reads like a worker, ends with them."""
     with LocalCluster(bookies=4, gc_wait_time_seconds=0.5, zookeeper=new_chroot()) as cluster:
         yield cluster
         client(cluster.zookeeper).close()
@@ -105,7 +105,7 @@ def numbers(count: int) -> list[tuple[int, int]]:
     return [(n, n) for n in range(count)]
 
 
-def test_each_lane_goes_to_a_table_of_its_own_and_is_read_from_there(log: Log) -> None:
+def test_each_lane_is_offloaded_to_its_own_table_and_read_from_there(log: Log) -> None:
     log.write()
     with open_log(log.bookkeeper, log.name).producer("service") as producer:
         producer.append_batch([b"%d" % number for number in range(100, 150)])
@@ -121,7 +121,7 @@ def test_each_lane_goes_to_a_table_of_its_own_and_is_read_from_there(log: Log) -
     assert sorted(map(tuple, lane.collect())) == [(n, 100 + n) for n in range(50)]
 
 
-def test_readers_do_not_notice_that_ledgers_went_to_a_table(log: Log, bookspark: Run) -> None:  # noqa: F811
+def test_readers_do_not_notice_the_offload_of_ledgers(log: Log, bookspark: Run) -> None:  # noqa: F811
     log.write()
     planned_before = log.planned()
 
@@ -129,7 +129,7 @@ def test_readers_do_not_notice_that_ledgers_went_to_a_table(log: Log, bookspark:
     assert log.in_table() == log.read() == numbers(100)
     log.write()
     with pytest.MonkeyPatch.context() as patched:
-        # The clock of the host that offloads may be an hour behind that of the writers.
+        # The clock of the offloading host may be an hour behind the writers' clocks.
         patched.setattr(module, "time", SimpleNamespace(time=lambda: time.time() - 3600))
         done = log.offload(delete_after_seconds=0.0)
     assert (done.rows, done.position) == (100, 200) and set(done.deleted) == log.ledgers()
@@ -142,14 +142,14 @@ def test_readers_do_not_notice_that_ledgers_went_to_a_table(log: Log, bookspark:
     assert printed == b"".join(b"%d\n" % number for number in range(200))
     assert log.offload(delete_after_seconds=0.0) == Offloaded(0, 200, [])
 
-    # The table has the rows in files of consecutive ones, each in order.
+    # The table has the rows in files of consecutive rows, each in order.
     files = log.spark.read.format("delta").load(log.table).selectExpr("_metadata.file_name AS f", "position").collect()
     by_file: dict[str, list[int]] = {}
     for row in files:
         by_file.setdefault(row.f, []).append(row.position)
     assert all(rows == list(range(rows[0], rows[0] + len(rows))) for rows in by_file.values())
 
-    # A ledger that is gone and was not offloaded is data loss, and what is in the table is there.
+    # A missing ledger that was not offloaded is data loss; the rows in the table are still there.
     log.write()
     for ledger_id in log.ledgers() & set(log.bookkeeper.list_ledgers()):
         log.bookkeeper.delete_ledger(ledger_id)
@@ -159,7 +159,7 @@ def test_readers_do_not_notice_that_ledgers_went_to_a_table(log: Log, bookspark:
 
 
 def held(bookkeeper: BookKeeper) -> set[int]:
-    """The ledgers of which any bookie has entries."""
+    """Ledgers with entries on any bookie."""
     table = system_table("index_ranges")
     batches = (batch for bookie in table.plan(bookkeeper) for batch in table.read(bookkeeper, bookie, b""))
     return {ledger_id for batch in batches for ledger_id in batch.column("ledger_id").to_pylist()}
@@ -168,10 +168,8 @@ def held(bookkeeper: BookKeeper) -> set[int]:
 TEXT = "concat(id, ' ', randstr(20000, 0))"
 
 
-def test_where_chooses_among_rows_in_a_table_as_among_those_in_ledgers(
-    log: Log, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Commits stay and say what their rows are, so of blocks that can't have such a row nothing is read from the table either."""
+def test_where_selects_the_same_rows_from_a_table_as_from_ledgers(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commits stay and describe their rows, so blocks that can't have a matching row are not read from the table either."""
     monkeypatch.setattr(row_codecs, "ENTRY_BYTES", 1 << 9)
     columns = ("id", "IF(id % 5 = 0, NULL, id % 7) AS part", "CAST(id AS STRING) AS name")
     for _ in range(3):
@@ -213,7 +211,7 @@ def test_where_chooses_among_rows_in_a_table_as_among_those_in_ledgers(
     assert sum(piece.rows for pieces in asked for piece in pieces) < 400
 
 
-def test_a_reader_in_the_middle_of_a_ledger_that_bookies_collect_goes_on_in_the_table(
+def test_reader_within_a_collected_ledger_continues_in_the_table(
     log: Log,
 ) -> None:
     log.write(600, [f"{TEXT} AS value"], compression="zstd_dictionary")
@@ -228,11 +226,11 @@ def test_a_reader_in_the_middle_of_a_ledger_that_bookies_collect_goes_on_in_the_
     assert pyarrow.Table.from_batches([begun, *reader]).equals(written)
 
 
-def test_ended_between_any_two_steps_it_is_followed_by_one_that_goes_on(
+def test_offload_that_died_between_any_two_steps_is_continued_by_the_next(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At each of four moments, and then a run that finishes: each finds what those before it did. ``tests/system/acceptance``
-    has a killed one."""
+    """Offloads die at four moments, then a run finishes: each continues the work of those before it.
+    ``tests/system/acceptance`` kills an offload."""
 
     def died(*_: object) -> None:
         raise Died
@@ -256,7 +254,7 @@ def test_ended_between_any_two_steps_it_is_followed_by_one_that_goes_on(
         found = sorted(int(row["value"]) for batch in log.planned() for row in batch.to_pylist())
         assert found == list(range(log.rows))
         if log.rows == 100:
-            log.write()  # it is not part of the transaction that was begun
+            log.write()  # not part of the transaction that was begun
     assert seen == [(0, 100, 2), (0, 100, 4), (200, 0, 4), (200, 0, 3)]
     done = log.offload(delete_after_seconds=0.0)
     assert (done.rows, done.position, len(done.deleted)) == (0, 200, 3)
@@ -271,9 +269,7 @@ def then(died: Callable[..., None], step: Callable[..., object]) -> Callable[...
     return and_dies
 
 
-def test_a_table_has_the_rows_of_one_log_and_a_log_has_one_table(
-    log: Log, cluster: LocalCluster, tmp_path: Path
-) -> None:
+def test_table_of_another_log_and_a_second_table_are_refused(log: Log, cluster: LocalCluster, tmp_path: Path) -> None:
     other = Log(log.spark, cluster, log.bookkeeper, tmp_path)
     assert other.table == log.table
     for each in (log, other):

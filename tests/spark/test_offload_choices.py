@@ -1,4 +1,4 @@
-"""What is offloaded, and which ledgers a log can do without: by commits and metadata alone."""
+"""Choices of an offload by commits and metadata alone: the rows to offload and the ledgers to delete."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def run_of(log: Log) -> _Run:
 
 
 @pytest.mark.parametrize("table", ["/data/t", "/data/t/", "file:/data/t", "file:///data/t/"])
-def test_a_table_of_this_host_has_one_name(table: str) -> None:
-    """ "file:/data/t" was taken for a folder of the working directory."""
+def test_table_path_on_this_host_has_a_canonical_form(table: str) -> None:
+    """The path "file:/data/t" was taken for a folder of the working directory."""
     assert place_of(table) == "/data/t"
     assert place_of("s3a://bucket/t/") == "s3a://bucket/t"
 
@@ -58,12 +58,12 @@ def needless(log: Log, before_ms: float = 1.0) -> list[int]:
 
 
 def offload_up_to(log: Log, end: int) -> None:
-    """As if the rows were in the table."""
+    """Record the rows as offloaded."""
     log.registry.update("orders", lambda record: record.offload_begun("/table", end))
     log.registry.update("orders", lambda record: record.offload_done(end, 0))
 
 
-def test_rows_go_up_to_the_first_ledger_that_is_still_open(log: Log) -> None:
+def test_offload_ends_before_the_first_open_ledger(log: Log) -> None:
     assert end_of(log) is None
     log.commit(2)
     assert end_of(log) is None, "its ledger is open"
@@ -77,10 +77,10 @@ def test_rows_go_up_to_the_first_ledger_that_is_still_open(log: Log) -> None:
     assert end_of(log) == 50
 
 
-def test_a_ledger_that_a_worker_left_open_in_a_query_that_goes_on_keeps_no_rows_from_the_table(log: Log) -> None:
+def test_idle_open_ledger_of_a_running_query_is_closed_for_the_offload(log: Log) -> None:
     now = int(time.time() * 1000)
     log.commit(1, now - 100_000)
-    left = log.data  # Spark ended its worker, and uses another one
+    left = log.data  # Spark ended its worker and uses another worker
     log.roll()
     log.commit(1, now - 100_000)
     log.commit(1, now)
@@ -93,9 +93,7 @@ def test_a_ledger_that_a_worker_left_open_in_a_query_that_goes_on_keeps_no_rows_
     assert not log.bookkeeper.get_ledger_metadata(log.data.ledger_id).closed, "a commit named it just now"
 
 
-def test_a_transaction_takes_no_more_than_it_may_but_a_commit_at_least(
-    log: Log, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_transaction_is_bounded_in_bytes_but_has_at_least_a_commit(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     log.commit(5)
     log.data.close()
     for size, end in ((1, 10), (100, 10), (101, 20), (1000, 50)):
@@ -103,7 +101,7 @@ def test_a_transaction_takes_no_more_than_it_may_but_a_commit_at_least(
         assert end_of(log) == end
 
 
-def test_a_ledger_is_needed_until_all_of_its_rows_are_in_the_table_and_old(log: Log) -> None:
+def test_ledger_is_needed_until_all_its_rows_are_offloaded_and_old(log: Log) -> None:
     log.commit(2)
     first = log.data
     first.close()
@@ -120,7 +118,7 @@ def test_a_ledger_is_needed_until_all_of_its_rows_are_in_the_table_and_old(log: 
     assert needless(log) == []
 
 
-def test_a_ledger_with_entries_that_may_still_be_committed_is_needed_until_a_later_epoch_has_recovered(
+def test_ledger_with_uncommitted_entries_is_needed_until_a_later_epoch_has_recovered(
     log: Log,
 ) -> None:
     log.commit(1)
@@ -135,7 +133,7 @@ def test_a_ledger_with_entries_that_may_still_be_committed_is_needed_until_a_lat
     assert needless(log) == [ledger_id]
 
 
-def test_a_ledger_whose_last_rows_the_former_run_commits_after_the_claim_is_not_deleted(log: Log) -> None:
+def test_ledger_whose_last_rows_are_committed_after_a_claim_is_not_deleted(log: Log) -> None:
     log.commit(1)
     data, former = log.data, log.committer
     for _ in range(ROWS):
@@ -151,7 +149,7 @@ def test_a_ledger_whose_last_rows_the_former_run_commits_after_the_claim_is_not_
     assert needless(log) == []
 
 
-def test_a_log_with_a_retention_is_not_offloaded(log: Log) -> None:
+def test_log_with_a_retention_is_not_offloaded(log: Log) -> None:
     log.registry.alter("orders", retention_ms=5)
     with pytest.raises(OffloadError, match="log alter orders --retention-hours 0"):
         run_of(log)
@@ -160,7 +158,7 @@ def test_a_log_with_a_retention_is_not_offloaded(log: Log) -> None:
     run_of(log)
 
 
-def test_what_was_truncated_is_not_offloaded(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_truncated_rows_are_not_offloaded(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "check", lambda table, owner, version: 0)
     log.commit(3)
     log.data.close()
@@ -172,7 +170,7 @@ def test_what_was_truncated_is_not_offloaded(log: Log, monkeypatch: pytest.Monke
     assert (run._start(log.registry.get("orders")), end_of(log)) == (20, 30)
 
 
-def test_a_log_that_is_made_anew_while_the_old_one_is_offloaded_is_not_taken_for_offloaded(
+def test_log_created_again_during_its_offload_is_not_taken_for_offloaded(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log.commit(3)
@@ -196,7 +194,7 @@ def test_a_log_that_is_made_anew_while_the_old_one_is_offloaded_is_not_taken_for
 
 
 class InThisProcess:
-    """Spark for ``prove``."""
+    """A Spark that runs the tasks of ``prove`` in this process."""
 
     sparkContext = property(lambda self: self)
 
@@ -213,14 +211,14 @@ class InThisProcess:
 
 
 class Closed(NamedTuple):
-    """A run over a log with 30 rows in one closed ledger, which a later epoch has recovered, and the log's table."""
+    """A run over a log with 30 rows in a closed ledger that a later epoch has recovered, and the log's table."""
 
     run: _Run
     table: Table
     ledger_id: int
 
     def add(self, changed: int = -1) -> Path:
-        """A file of the table with the 30 rows; the row ``changed`` has another value."""
+        """Add a file with the 30 rows to the table; the row ``changed`` has another value."""
         values = [b"another" if n == changed else b"0123456789" for n in range(30)]
         return self.table.add([(value, n, self.ledger_id, n) for n, value in enumerate(values)])
 
@@ -257,10 +255,10 @@ def closed(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Closed:
     return Closed(run, Table(tmp_path, run._transactions), ledger_id)
 
 
-def test_a_ledger_is_deleted_once_its_rows_were_read_back_twice(
+def test_ledger_is_deleted_only_after_its_rows_were_read_back_again(
     closed: Closed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file that rotted between the two readings was found when the ledger was gone."""
+    """A file that rotted between the two reads was noticed only when the ledger was gone."""
     run, written = closed.run, []
     monkeypatch.setattr(run, "_write", lambda start, end: written.append(closed.add()))
     run.ready_table()
@@ -280,13 +278,13 @@ def test_a_ledger_is_deleted_once_its_rows_were_read_back_twice(
     assert run.delete(0.0) == [closed.ledger_id]
 
 
-def test_rows_that_were_read_back_otherwise_are_not_called_offloaded(
+def test_rows_that_differ_when_read_back_are_not_recorded_as_offloaded(
     closed: Closed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = closed.run
     monkeypatch.setattr(run, "_write", lambda start, end: closed.add(changed=17))
     run.ready_table()
-    for _ in range(2):  # the second time the rows are there, and are not written again
+    for _ in range(2):  # the second time the rows are present and are not written again
         with pytest.raises(OffloadError, match=r"row 17 of log 'orders' is another one in .* than in its ledger"):
             run.transaction()
     assert run.position == 0

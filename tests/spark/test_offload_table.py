@@ -1,4 +1,4 @@
-"""The table of an offload as tasks read it, without Spark: exactly the rows, or an error, whatever happened to the table."""
+"""An offload's table as tasks read it, without Spark: exactly the rows or an error, whatever happened to the table."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Table:
         (self._log / f"{self._version:020d}.json").write_text(json.dumps(action) + "\n")
 
     def add(self, rows: Sequence[tuple[Any, ...]], names: Sequence[str] = SCHEMA.names) -> Path:
-        """A file with these rows, with the checksums that Spark writes too."""
+        """Add a file with these rows and with page checksums, which Spark writes too."""
         path = self._log.parent / f"part-{self._version}.parquet"
         longs = {name: [row[n] for row in rows] for n, name in enumerate(SCHEMA.names) if n}
         columns = [pyarrow.array(column) for column in zip(*rows, strict=True)]
@@ -89,7 +89,7 @@ def offloaded(tmp_path: Path) -> Table:
     return Table(tmp_path)
 
 
-def test_a_table_is_made_by_its_reader_and_pinned_so_that_delta_itself_refuses_changes(offloaded: Table) -> None:
+def test_created_table_names_its_owner_and_makes_delta_refuse_changes(offloaded: Table) -> None:
     from deltalake import DeltaTable
 
     made = DeltaTable(offloaded.place)
@@ -111,7 +111,7 @@ def test_a_table_is_made_by_its_reader_and_pinned_so_that_delta_itself_refuses_c
         table.check(offloaded.place, "mine", 2)
 
 
-def test_a_folder_with_other_files_is_not_made_a_table(tmp_path: Path) -> None:
+def test_folder_with_other_files_is_not_made_a_table(tmp_path: Path) -> None:
     (tmp_path / "part-0.parquet").write_bytes(b"of somebody")
     with pytest.raises(OffloadError, match="there are files at"):
         table.create(str(tmp_path), "mine", SCHEMA)
@@ -119,8 +119,8 @@ def test_a_folder_with_other_files_is_not_made_a_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("byte", range(0, 1500, 37))
-def test_a_flipped_bit_of_a_file_is_an_error_and_never_another_row(offloaded: Table, byte: int) -> None:
-    """A bit that flipped in a page came back as another value."""
+def test_flipped_bit_of_a_file_never_changes_a_row(offloaded: Table, byte: int) -> None:
+    """A flipped bit in a page came back as another value."""
     path = offloaded.add(ROWS)
     content = bytearray(path.read_bytes())
     assert len(content) > 1500
@@ -130,8 +130,8 @@ def test_a_flipped_bit_of_a_file_is_an_error_and_never_another_row(offloaded: Ta
         assert offloaded.read() == ROWS
 
 
-def test_a_file_that_is_cut_short_empty_or_gone_is_an_error_that_says_which_rows(offloaded: Table) -> None:
-    """It was pyarrow's own error."""
+def test_truncated_empty_or_missing_file_raises_with_the_affected_rows(offloaded: Table) -> None:
+    """The error was pyarrow's own."""
     path = offloaded.add(ROWS)
     whole = path.read_bytes()
     for content in (whole[:-1], whole[: len(whole) // 2], b""):
@@ -148,15 +148,15 @@ def test_a_file_that_is_cut_short_empty_or_gone_is_an_error_that_says_which_rows
     [ROWS[:-1], [*ROWS, ROWS[5]], [*ROWS[:6], ROWS[5], *ROWS[7:]], [(b"v", n, 8, n) for n in range(100)]],
     ids=["one missing", "one twice", "one twice and one missing", "of another ledger"],
 )
-def test_rows_that_are_not_each_there_once_are_an_error(offloaded: Table, rows: list[tuple[object, ...]]) -> None:
-    """One row twice and another one missing was the right number of rows."""
+def test_missing_duplicate_or_foreign_rows_raise(offloaded: Table, rows: list[tuple[object, ...]]) -> None:
+    """One row twice and another row missing gave the right number of rows."""
     offloaded.add(rows)
     with pytest.raises(ReadError, match=r"there are \d+, which should be 100, each once"):
         offloaded.read()
 
 
-def test_a_renamed_column_is_not_read_as_null(offloaded: Table) -> None:
-    """With column mapping the old protocol lists no features: delta-rs read null for each value of the column."""
+def test_renamed_column_is_not_read_as_null(offloaded: Table) -> None:
+    """With column mapping the old protocol lists no features, and delta-rs read null for each value of the column."""
     offloaded.add(ROWS)
     mapped = [
         StructField(name, LongType() if number else BinaryType(), metadata={_ID: number + 1, _NAME: physical})
@@ -170,7 +170,7 @@ def test_a_renamed_column_is_not_read_as_null(offloaded: Table) -> None:
         table.check(offloaded.place, "mine")
 
 
-def test_a_column_that_is_gone_or_has_another_type_is_an_error(offloaded: Table) -> None:
+def test_missing_column_or_column_of_another_type_raises(offloaded: Table) -> None:
     offloaded.add(ROWS)
     offloaded.metadata(StructType(SCHEMA.fields[1:]))
     with pytest.raises(ReadError, match=r"rows 0 to 99 of log 'orders' in .* can't be read"):
@@ -180,8 +180,8 @@ def test_a_column_that_is_gone_or_has_another_type_is_an_error(offloaded: Table)
         offloaded.read()
 
 
-def test_files_with_the_rows_and_the_log_are_synced(offloaded: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ledgers were deleted whose rows were in the page cache only."""
+def test_sync_covers_the_files_of_the_rows_and_the_delta_log(offloaded: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ledgers were deleted while their rows were only in the page cache."""
     other = offloaded.add([(b"v", 500, 7, 500)])
     path = offloaded.add(ROWS)
     synced: list[Path] = []
@@ -195,7 +195,7 @@ def test_files_with_the_rows_and_the_log_are_synced(offloaded: Table, monkeypatc
     assert other not in synced, "a table may have many files"
 
 
-def test_two_tables_of_rows_differ_where_they_first_differ_and_nan_is_nan() -> None:
+def test_first_difference_of_two_tables_is_located_and_nan_equals_nan() -> None:
     nan = pyarrow.table({"x": [1.0, float("nan"), 3.0]})
     assert first_difference(nan, pyarrow.table({"x": [1.0, float("nan"), 3.0]})) is None
     assert first_difference(nan, pyarrow.table({"x": [1.0, float("nan"), 4.0]})) == 2

@@ -1,4 +1,4 @@
-"""Reading offloaded rows where there is no Spark: the very rows, in order, or an error that says what is missing."""
+"""Reading offloaded rows without Spark: the same rows in order, or an error that says which rows are missing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def store() -> MemoryStore:
 
 
 def offloaded(store: MemoryStore, folder: Path, end: int) -> str:
-    """A table at ``folder`` with the rows up to ``end``, in files that came in no order, and the log's record says so."""
+    """A table at ``folder`` with the rows up to ``end``, in files of no particular order, and recorded as offloaded."""
     table = str(folder / "table")
     for positions in (range(45, 50), range(50, end), range(45)):
         rows = {"value": [f"v{n}" for n in positions], "position": list(positions), "ledger_id": [7] * len(positions)}
@@ -49,16 +49,14 @@ def read(store: MemoryStore, position: int, rows: int, schema: StructType = SCHE
     return None if batches is None else [row for batch in batches for row in batch.to_pylist()]
 
 
-def test_the_rows_of_a_piece_come_in_order_from_whatever_files_they_are_in(store: MemoryStore, tmp_path: Path) -> None:
+def test_rows_of_a_piece_come_in_order_from_any_files(store: MemoryStore, tmp_path: Path) -> None:
     offloaded(store, tmp_path, 100)
     assert read(store, 40, 20) == [{"value": f"v{n}", "position": n} for n in range(40, 60)]
     assert read(store, 99, 1, StructType(SCHEMA.fields[:1])) == [{"value": "v99"}]
 
 
-def test_keys_and_headers_of_producers_are_not_passed_over_where_the_table_has_none(
-    store: MemoryStore, tmp_path: Path
-) -> None:
-    """The ledgers that had them are gone: nulls would say that the producer gave none."""
+def test_read_of_keys_and_headers_that_the_table_lacks_raises(store: MemoryStore, tmp_path: Path) -> None:
+    """The ledgers that had them are gone, and nulls would mean that the producer gave none."""
     offloaded(store, tmp_path, 100)
 
     def read_with(*others: str) -> list[pyarrow.RecordBatch]:
@@ -72,10 +70,10 @@ def test_keys_and_headers_of_producers_are_not_passed_over_where_the_table_has_n
     assert sum(batch.num_rows for batch in read_with("timestamp")) == 20
 
 
-def test_a_table_is_opened_once_for_all_pieces_of_a_task_that_lie_there(
+def test_table_is_opened_once_for_all_its_pieces_of_a_task(
     store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each opening costs what reading thousands of rows does, and a log of small micro-batches has a piece for each."""
+    """Each opening costs as much as reading thousands of rows, and a log of small micro-batches has a piece for each."""
     offloaded(store, tmp_path, 100)
     opened = []
     original = DeltaTable.__init__
@@ -85,7 +83,7 @@ def test_a_table_is_opened_once_for_all_pieces_of_a_task_that_lie_there(
     pieces += [
         Piece(7, 0, 150, 10),
         Piece(7, 10, 160, 10),
-    ]  # offloaded later than the record says, and after rows left out
+    ]  # offloaded later than recorded, and after a gap
     ledgers = OpenedLedgers(cast(BookKeeper, bookkeeper), b"", cast(Any, None))
     rows = list(rows_of(ledgers, "orders", pieces, SCHEMA))
     assert [row["position"] for batch in rows for row in batch.to_pylist()] == list(range(99))
@@ -96,21 +94,19 @@ def test_a_table_is_opened_once_for_all_pieces_of_a_task_that_lie_there(
     assert [piece.position for piece in pieces] == [160]
 
 
-def test_rows_beyond_what_the_record_says_are_not_in_the_table(store: MemoryStore, tmp_path: Path) -> None:
+def test_rows_beyond_the_recorded_end_are_not_read_from_the_table(store: MemoryStore, tmp_path: Path) -> None:
     assert read(store, 0, 1) is None, "the log was never offloaded"
     offloaded(store, tmp_path, 100)
     assert read(store, 99, 2) is None
 
 
-def test_rows_of_a_log_of_the_same_name_that_was_made_later_are_not_taken_for_those_of_a_ledger(
-    store: MemoryStore, tmp_path: Path
-) -> None:
+def test_table_rows_of_a_later_log_are_not_returned_for_a_ledger(store: MemoryStore, tmp_path: Path) -> None:
     offloaded(store, tmp_path, 100)
     with pytest.raises(ReadError, match="there are 0, which should be 3"):
         list(offloaded_rows(store, "orders", Piece(6, 0, 10, 3), deque(), SCHEMA) or ())
 
 
-def test_a_table_that_lacks_rows_or_is_gone_is_an_error(store: MemoryStore, tmp_path: Path) -> None:
+def test_table_that_lacks_rows_or_is_gone_raises(store: MemoryStore, tmp_path: Path) -> None:
     table = offloaded(store, tmp_path, 100)
     registry = LogRegistry(store)
     registry.update("orders", lambda record: record.offload_begun(table, 101))

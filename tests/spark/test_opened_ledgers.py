@@ -1,4 +1,4 @@
-"""Ledgers that a task reads: opened once, read on from piece to piece, and an error comes with the rows that it is of."""
+"""Ledgers that a task reads: opened once, read on from piece to piece, and an error comes with its own rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OPTIONS = {"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2, "password": b
 
 
 class _Reader(MemoryReader):
-    """Hands out three entries a batch, and counts what is asked."""
+    """Returns three entries a batch, and counts requests."""
 
     def read(self, first: int, last: int) -> Iterator[Any]:
         bookkeeper = cast("_BookKeeper", self._bookkeeper)
@@ -55,10 +55,10 @@ class _BookKeeper(MemoryBookKeeper):
         self.opened: Counter[int] = Counter()
         self.reads: Counter[int] = Counter()
         self.lost: set[tuple[int, int]] = set()
+        # Reads that ended at a lost entry.
         self.failed = 0
-        """How many reads ended at a lost entry."""
+        # Bytes returned to readers.
         self.given = 0
-        """The bytes that readers took."""
 
     def _reader(self, ledger_id: int) -> MemoryReader:
         self.opened[ledger_id] += 1
@@ -85,7 +85,7 @@ def _expected(piece: Piece) -> list[tuple[int, bytes]]:
     return [(piece.position + n, b"%d/%d" % (piece.ledger_id, piece.first_entry_id + n)) for n in range(piece.rows)]
 
 
-def test_ranges_that_tasks_wrote_in_turns_cost_one_read_of_each_ledger() -> None:
+def test_ranges_written_in_turns_cost_a_single_read_of_each_ledger() -> None:
     """Each of 1,500 small commits of two tasks cost an opening, which asked ZooKeeper twice and three bookies, and a read."""
     bookkeeper = _BookKeeper()
     ids = [bookkeeper.ledger_of(300) for _ in range(3)]
@@ -97,8 +97,8 @@ def test_ranges_that_tasks_wrote_in_turns_cost_one_read_of_each_ledger() -> None
     assert bookkeeper.opened == dict.fromkeys(ids, 1) == bookkeeper.reads
 
 
-def test_any_order_of_any_pieces_gives_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where ranges go back, overlap or leave entries out, and where more ledgers are read than stay open."""
+def test_pieces_in_any_order_give_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranges also go back, overlap or leave entries out, and more ledgers are read than stay open."""
     monkeypatch.setattr(opened_ledgers, "LEDGERS_MAX", 2)
     for seed in range(200):
         chance = random.Random(seed)
@@ -117,8 +117,8 @@ def test_any_order_of_any_pieces_gives_their_rows(monkeypatch: pytest.MonkeyPatc
             assert _read(ledgers, left) == _expected(piece), (seed, piece)
 
 
-def test_an_entry_that_two_pieces_share_is_there_for_both() -> None:
-    """An entry of many rows is cut where partitions, or ranges that go on in it, meet."""
+def test_entry_shared_by_two_pieces_is_returned_for_both() -> None:
+    """An entry of many rows is cut where partitions, or ranges that continue in it, meet."""
 
     class Rows:
         def rows(self, entries: pyarrow.RecordBatch, piece: Piece) -> Iterator[pyarrow.RecordBatch]:
@@ -136,8 +136,8 @@ def test_an_entry_that_two_pieces_share_is_there_for_both() -> None:
     assert bookkeeper.reads[ledger] == 1
 
 
-def test_an_error_comes_with_the_rows_that_it_is_of_and_not_before() -> None:
-    """Reading ahead finds a lost entry of a later piece: the pieces before it are read whole."""
+def test_read_error_comes_with_its_own_piece_and_not_earlier() -> None:
+    """Reading ahead meets a lost entry of a later piece; the pieces before it are read whole."""
     for lost in range(20):
         bookkeeper = _BookKeeper()
         ledger = bookkeeper.ledger_of(20)
@@ -153,14 +153,14 @@ def test_an_error_comes_with_the_rows_that_it_is_of_and_not_before() -> None:
             assert came == lost - piece.first_entry_id
             with pytest.raises(NoSuchEntryError, match=f"entry {lost}"):
                 next(rows)
-            # What can be read again is read again.
+            # The lost entry is readable again, and is read again.
             bookkeeper.lost.clear()
             rest = piece.part(came, piece.rows)
             assert _read(ledgers, deque((rest, *left))) == _expected(rest)
 
 
 def _every_second(ledger: int, count: int = 100) -> list[Piece]:
-    """Pieces of two entries with two between them."""
+    """Pieces of two entries, with two entries between them."""
     return [Piece(ledger, 4 * n, 4 * n, 2) for n in range(count)]
 
 
@@ -171,8 +171,9 @@ def _read_all(ledgers: OpenedLedgers, pieces: list[Piece]) -> None:
 
 
 @pytest.mark.parametrize("closed", [True, False])
-def test_pieces_that_leave_entries_out_are_one_read_if_the_entries_are_short(closed: bool) -> None:
-    """A read with ``where`` asked for each small commit that it chose. Of an open ledger one read tells how long entries are."""
+def test_pieces_with_short_gaps_are_read_together(closed: bool) -> None:
+    """A read with ``where`` sent a request for each small commit that it chose. In an open ledger, a first read shows how long
+    entries are."""
     bookkeeper = _BookKeeper()
     ledger = bookkeeper.ledger_of(400)
     if closed:
@@ -182,17 +183,17 @@ def test_pieces_that_leave_entries_out_are_one_read_if_the_entries_are_short(clo
     assert bookkeeper.opened[ledger] == 1
 
 
-def test_a_lost_entry_that_no_piece_has_fails_none_and_is_looked_for_once() -> None:
+def test_lost_entry_outside_the_pieces_fails_no_piece_and_is_read_once() -> None:
     bookkeeper = _BookKeeper()
     ledger = bookkeeper.ledger_of(400)
     bookkeeper.lost |= {(ledger, 4 * n + 2) for n in range(20, 100)}
     _read_all(_ledgers(bookkeeper), _every_second(ledger))
-    # 20 pieces at once, behind the first one, and each of the others by itself.
+    # 20 pieces at once after the first, and each of the others by itself.
     assert (bookkeeper.reads[ledger], bookkeeper.failed) == (2 + 79, 1)
 
 
 def test_long_entries_between_pieces_are_not_read() -> None:
-    """What is dropped takes no longer than another read would."""
+    """Reading and dropping entries takes no longer than another read would."""
     bookkeeper = _BookKeeper()
     ledger, pieces = bookkeeper.ledger_of(0), _every_second(0, 10)
     pieces = [piece._replace(ledger_id=ledger) for piece in pieces]
@@ -204,8 +205,8 @@ def test_long_entries_between_pieces_are_not_read() -> None:
     assert bookkeeper.given < 20.5 * opened_ledgers.GAP_BYTES
 
 
-def test_entries_that_got_long_are_dropped_up_to_a_bound() -> None:
-    """The mean length of the entries before them said that they are short."""
+def test_dropped_bytes_are_bounded_when_entries_get_longer() -> None:
+    """By the mean length of the entries before them, they seemed short."""
     bookkeeper = _BookKeeper()
     ledger = bookkeeper.ledger_of(1100)
     bookkeeper.entries[ledger][510:900] = [bytes(opened_ledgers.GAP_BYTES_MAX // 10)] * 390
@@ -217,11 +218,11 @@ def test_entries_that_got_long_are_dropped_up_to_a_bound() -> None:
     assert bookkeeper.given < 2 * opened_ledgers.GAP_BYTES_MAX
 
 
-def test_a_ledger_that_is_deleted_between_two_pieces_is_told() -> None:
+def test_ledger_deleted_between_two_pieces_raises() -> None:
     bookkeeper = _BookKeeper()
     ledger = bookkeeper.ledger_of(10)
     ledgers = _ledgers(bookkeeper)
-    # The second one does not continue the first, so nothing of it is held.
+    # The second piece does not continue the first, so nothing of it is held.
     pieces = deque((Piece(ledger, 0, 0, 2), Piece(ledger, 5, 2, 2)))
     _read(ledgers, pieces)
     bookkeeper.delete_ledger(ledger)
@@ -229,7 +230,7 @@ def test_a_ledger_that_is_deleted_between_two_pieces_is_told() -> None:
         _read(ledgers, pieces)
 
 
-def test_the_tasks_of_the_micro_batches_that_follow_need_not_open_a_ledger_again() -> None:
+def test_tasks_of_later_micro_batches_reuse_opened_ledgers() -> None:
     bookkeeper, kept = _BookKeeper(), opened_ledgers.KeptHandles()
     ids = [bookkeeper.ledger_of(20) for _ in range(opened_ledgers.LEDGERS_MAX + 1)]
     ledger = ids[0]
@@ -252,7 +253,7 @@ def test_the_tasks_of_the_micro_batches_that_follow_need_not_open_a_ledger_again
     assert bookkeeper.opened[ledger] == 3, "those that were used long ago are forgotten"
 
 
-def test_small_batches_become_large_ones_in_order_and_large_ones_pass() -> None:
+def test_small_batches_are_gathered_in_order_and_large_batches_pass_unchanged() -> None:
     chance = random.Random(7)
     sizes = [chance.choice((1, 5, 300, LARGE_ROWS - 1, LARGE_ROWS, 3 * LARGE_ROWS)) for _ in range(300)]
     at, batches = 0, []

@@ -1,4 +1,4 @@
-"""A Spark worker's client: what it spares the worker's collector."""
+"""A Spark worker's client: the garbage collector spares the modules that the worker has loaded."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ print(frozen, gc.get_freeze_count() > frozen, gc.is_tracked(wave.__dict__))
 
 
 @pytest.mark.parametrize("reused", [True, False])
-def test_what_a_worker_has_loaded_is_not_collected_after_each_task(reused: bool) -> None:
+def test_loaded_modules_of_a_reused_worker_are_frozen_for_the_collector(reused: bool) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "SPARK_REUSE_WORKER"}
     environment |= {"SPARK_REUSE_WORKER": "1"} if reused else {}
     told = subprocess.run(
@@ -34,5 +34,5 @@ def test_what_a_worker_has_loaded_is_not_collected_after_each_task(reused: bool)
         check=True,
         timeout=SECONDS_MAX,
     ).stdout.split()
-    # The modules that are loaded later are spared too, and a process that is no reused worker keeps its collector as it is.
+    # Modules loaded later are spared too, and a process that is no reused worker keeps its collector as it is.
     assert (int(told[0]) > 10_000, told[1]) == (reused, str(reused))

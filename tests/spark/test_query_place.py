@@ -1,4 +1,4 @@
-"""A streaming query that reads a log tells the cluster who it is and how far, while it runs and when it does not."""
+"""A streaming query that reads a log publishes its name and progress; its lag is known while it runs and when it does not."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def bookkeeper(cluster: LocalCluster) -> Iterator[BookKeeper]:
 
 
 @pytest.mark.acceptance
-def test_a_query_is_named_and_its_lag_is_known_while_it_runs_and_afterwards(
+def test_query_is_named_and_its_lag_is_known_while_it_runs_and_afterwards(
     spark: SparkSession, tmp_path: Path, bookkeeper: BookKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, name = f"log-{uuid.uuid4().hex[:8]}", f"sums_{uuid.uuid4().hex[:8]}"
@@ -65,7 +65,7 @@ def test_a_query_is_named_and_its_lag_is_known_while_it_runs_and_afterwards(
         query.stop()
     write(spark, log, 30, 34)
     last = reader(lambda one: True)
-    # Its driver says nothing more, and its lag is known.
+    # Its driver reports nothing more, and its lag is known.
     assert (last.lag_rows, last.lanes) == (5, {0: 30}) and last.lag_seconds is not None
     with monkeypatch.context() as later:
         later.setattr(lag, "now_ms", lambda: last.heard_ms + STALE_MS + 1)
@@ -74,9 +74,10 @@ def test_a_query_is_named_and_its_lag_is_known_while_it_runs_and_afterwards(
         ]
     query = start(availableNow=True)
     assert query.awaitTermination(600)
-    # The last place of a query that ends by itself is told: the driver's side tells nothing later. A task may still be telling.
+    # The last position of a query that ends by itself is published: the driver reports nothing later. A task may still be
+    # reporting.
     assert {0: 35} in [one.lanes for one in readers_of(bookkeeper, log)]
-    # One reader, of the run that came last: it takes the other's record away after it has written its own.
+    # A single reader, of the latest run: it deletes the earlier record after it has written its own.
     again = reader(lambda one: one.reader and one.lag_rows == 0)
     assert again.key != last.key and again.since_ms > last.since_ms
     await_that(lambda: [one.key for one in readers_of(bookkeeper, log)] == [again.key])
@@ -93,5 +94,5 @@ def test_a_query_is_named_and_its_lag_is_known_while_it_runs_and_afterwards(
         ("", ""),
     ],
 )
-def test_the_name_of_a_query_stands_in_the_description_of_its_jobs(description: str, name: str) -> None:
+def test_query_name_is_parsed_from_the_description_of_its_jobs(description: str, name: str) -> None:
     assert _name_in(description, "q1") == name

@@ -1,4 +1,4 @@
-"""Rows go by time and by bytes: the real engine over ledgers in memory, with kills at each step and several at once."""
+"""Retention by time and by bytes: the real engine over in-memory ledgers, with kills at each step and concurrent runs."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from tests.spark.test_feeds import ROWS, Log, positions
 from tests.stories import seeds
 
 SEEDS = seeds(12)
+# Bytes of each commit of ``Log``.
 BYTES = 10 * ROWS
-"""Of each commit of ``Log``."""
 HOUR_MS = 3_600_000
 
 
 class _KilledError(MetadataStoreError):
-    """The process that was to change something was killed."""
+    """The changing process was killed."""
 
 
 @contextmanager
 def killed_at(change: int, behind: bool) -> Iterator[list[int]]:
-    """Of the records that are written and ledgers that are deleted meanwhile the ``change``-th is the last, or is not done unless
-    ``behind``. Gives how many changes are left."""
+    """Kill the process at the ``change``-th record write or ledger deletion meanwhile: after it if ``behind``, else before it.
+    Yield how many changes are left."""
     left = [change]
 
     def counted(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -74,7 +74,7 @@ def now_ms() -> int:
 
 
 def rolled(log: Log, count: int, time_ms: int = 0) -> list[int]:
-    """Commits, each with a data ledger of its own, which is closed. Their ledgers."""
+    """Make commits, each with a closed data ledger of its own, and return the ledgers."""
     ledgers = []
     for _ in range(count):
         log.commit(time_ms=time_ms)
@@ -88,7 +88,7 @@ def truncate(log: Log) -> list[int]:
     return truncate_expired(cast(Any, log.bookkeeper.other()), "orders")
 
 
-def test_old_rows_go_with_their_ledgers_while_their_writer_goes_on(log: Log) -> None:
+def test_old_rows_expire_with_their_ledgers_while_their_writer_continues(log: Log) -> None:
     log.registry.alter("orders", retention_ms=2 * HOUR_MS)
     old = rolled(log, 3, now_ms() - 3 * HOUR_MS)
     young = rolled(log, 2, now_ms() - HOUR_MS)
@@ -102,14 +102,14 @@ def test_old_rows_go_with_their_ledgers_while_their_writer_goes_on(log: Log) -> 
     assert truncate(log) == []
 
 
-def test_rows_go_while_enough_bytes_follow_them(log: Log) -> None:
+def test_rows_expire_while_enough_bytes_follow_them(log: Log) -> None:
     log.registry.alter("orders", retention_bytes=2 * BYTES + 1)
     ledgers = rolled(log, 6)
     assert truncate(log) == ledgers[:3]
     assert log.registry.get("orders").first_position == 3 * ROWS
 
 
-def test_without_a_retention_nothing_goes(log: Log) -> None:
+def test_rows_stay_without_a_retention(log: Log) -> None:
     rolled(log, 3, 1)
     assert truncate(log) == []
     log.registry.alter("orders", retention_ms=1, retention_bytes=1)
@@ -117,18 +117,18 @@ def test_without_a_retention_nothing_goes(log: Log) -> None:
     assert truncate(log) == [] and log.registry.get("orders").first_position == 0
 
 
-def test_a_clock_that_is_behind_removes_nothing_early_and_no_row_behind_a_younger_one(log: Log) -> None:
+def test_clock_skew_expires_no_row_early_or_behind_a_younger_row(log: Log) -> None:
     log.registry.alter("orders", retention_ms=HOUR_MS)
     rolled(log, 1, now_ms() - 2 * HOUR_MS)
     rolled(log, 1, now_ms() + 9 * HOUR_MS)
-    # The writer's clock jumps back; times of a lane don't.
+    # The writer's clock jumps back; times of a lane do not.
     rolled(log, 1, now_ms() - 2 * HOUR_MS)
     truncate(log)
     assert log.registry.get("orders").first_position == ROWS
 
 
-def test_a_ledger_of_which_a_commit_may_still_name_entries_stays(log: Log) -> None:
-    """It is open, or its last entries are of a task whose batch is not committed yet."""
+def test_ledger_with_entries_that_may_still_be_committed_stays(log: Log) -> None:
+    """It is open, or its last entries belong to a task whose batch is not committed yet."""
     log.registry.alter("orders", retention_bytes=1)
     log.commit(2)
     log.data.append(b"of the next batch")
@@ -142,7 +142,7 @@ def test_a_ledger_of_which_a_commit_may_still_name_entries_stays(log: Log) -> No
     truncate(log)
     assert {tail, still_open.ledger_id} <= set(log.bookkeeper.list_ledgers())
     assert log.registry.get("orders").first_position == 4 * ROWS
-    # When the epoch is over, and nobody may commit them.
+    # The epoch is over, and the entries can no longer be committed.
     log.begin("b")
     log.commit(2)
     truncate(log)
@@ -150,7 +150,7 @@ def test_a_ledger_of_which_a_commit_may_still_name_entries_stays(log: Log) -> No
     assert {tail, still_open.ledger_id} <= set(deleted)
 
 
-def test_the_last_commit_ledger_stays_and_the_log_goes_on_behind_all_of_its_rows(log: Log) -> None:
+def test_last_commit_ledger_stays_and_the_log_continues_after_all_rows_expired(log: Log) -> None:
     log.registry.alter("orders", retention_ms=HOUR_MS)
     rolled(log, 2, 1)
     log.begin("b")
@@ -164,7 +164,7 @@ def test_the_last_commit_ledger_stays_and_the_log_goes_on_behind_all_of_its_rows
 
 
 @pytest.mark.parametrize("behind", [True, False])
-def test_who_is_killed_at_any_step_leaves_what_the_next_one_does(behind: bool) -> None:
+def test_truncation_killed_at_any_step_is_completed_by_the_next(behind: bool) -> None:
     change = 0
     while True:
         change += 1
@@ -183,7 +183,7 @@ def test_who_is_killed_at_any_step_leaves_what_the_next_one_does(behind: bool) -
         there = set(log.bookkeeper.list_ledgers())
         assert set(ledgers) <= there or first, "the record says first what is gone"
         if first:
-            # What went stays gone, although more may stay from now on.
+            # Expired rows stay gone, although more may be kept from now on.
             log.registry.alter("orders", retention_bytes=100 * BYTES)
         truncate(log)
         left_over = set(log.bookkeeper.list_ledgers()) & set(ledgers)
@@ -193,8 +193,10 @@ def test_who_is_killed_at_any_step_leaves_what_the_next_one_does(behind: bool) -
     assert change > 6
 
 
-def test_two_at_once_do_what_one_does(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At each step of one, the other does all of it."""
+def test_two_concurrent_truncations_have_the_effect_of_a_single_truncation(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At each step of one truncation, the other runs from beginning to end."""
     for step in range(1, 10):
         log = Log()
         ledgers = rolled(log, 2)
@@ -220,7 +222,7 @@ def test_two_at_once_do_what_one_does(log: Log, monkeypatch: pytest.MonkeyPatch)
         assert positions(log.feed(), 40, 50) == list(range(40, 50))
 
 
-def test_an_offloaded_log_takes_no_retention_and_one_that_is_offloaded_later_stays(log: Log) -> None:
+def test_offloaded_log_refuses_a_retention_and_keeps_its_rows(log: Log) -> None:
     log.registry.alter("orders", retention_bytes=1)
     rolled(log, 3)
     log.registry.update("orders", lambda record: record.offload_begun("table", 20))
@@ -230,7 +232,7 @@ def test_an_offloaded_log_takes_no_retention_and_one_that_is_offloaded_later_sta
     log.registry.alter("orders", retention_bytes=0)
 
 
-def test_an_offload_that_begins_meanwhile_keeps_its_rows(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offload_begun_during_a_truncation_keeps_its_rows(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     log.registry.alter("orders", retention_bytes=1)
     rolled(log, 3)
     original = LogRegistry.update
@@ -244,7 +246,7 @@ def test_an_offload_that_begins_meanwhile_keeps_its_rows(log: Log, monkeypatch: 
     assert truncate(log) == [] and log.registry.get("orders").first_position == 0
 
 
-def test_the_writer_removes_rows_of_its_lane_now_and_then(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writer_expires_rows_of_its_lane_at_intervals(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     ledgers = rolled(log, 3, 1)
     log.registry.alter("orders", retention_ms=HOUR_MS)
     log.committer.tend(thoroughly=False)
@@ -262,7 +264,7 @@ def test_the_writer_removes_rows_of_its_lane_now_and_then(log: Log, monkeypatch:
     assert log.registry.get("orders").first_position == 60
 
 
-def test_the_writer_of_lane_0_looks_after_no_other_lane(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writer_of_lane_0_truncates_no_other_lane(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     names: list[str] = []
     monkeypatch.setattr(committers, "truncate_expired", lambda bookkeeper, name, password: names.append(name) or [])
     log.commit()
@@ -270,7 +272,7 @@ def test_the_writer_of_lane_0_looks_after_no_other_lane(log: Log, monkeypatch: p
     assert names == ["orders@0"]
 
 
-def test_the_retention_of_an_earlier_log_of_the_name_is_not_this_ones(log: Log) -> None:
+def test_retention_of_an_earlier_log_of_the_name_does_not_apply(log: Log) -> None:
     log.registry.alter("orders", retention_bytes=1)
     record = log.registry.update("orders", lambda one: replace(one, ctime_ms=one.ctime_ms + 1))
     assert log.registry.retention(record).forever
@@ -279,10 +281,10 @@ def test_the_retention_of_an_earlier_log_of_the_name_is_not_this_ones(log: Log) 
 
 
 class RetainingStory(EndingStory):
-    """A story in which a retention of bytes comes, changes, goes, and is kept by several who are killed at each step."""
+    """A story in which a retention of bytes is set, changed, removed, and applied by runs that are killed at each step."""
 
     def compact(self) -> None:
-        # A lane that has ended is as long as it was.
+        # The chain of an ended lane is not compacted.
         with suppress(LogTakenOverError):
             super().compact()
 
@@ -304,7 +306,7 @@ class RetainingStory(EndingStory):
         self.reader = None
 
 
-def test_in_any_order_no_row_that_is_to_stay_goes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_retention_in_any_order_expires_no_row_that_must_stay(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(committer, "CHAIN_MAX", 3)
     for seed in SEEDS:
         try:

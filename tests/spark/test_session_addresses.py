@@ -1,4 +1,4 @@
-"""Where the processes of a session on this host listen: on loopback alone, whatever the host's name and addresses are."""
+"""Listening addresses of a session's processes on this host: loopback alone, whatever the host's name and addresses are."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ print("off loopback:", listening_off_loopback(os.getpid()))
 
 
 @pytest.mark.spark
-def test_nothing_of_a_session_on_this_host_can_be_reached_from_another(tmp_path: Path) -> None:
-    """The benchmarks' sessions, too: they listened on the address of the host's name. (With executors, the job of the README is
-    looked at in ``tests/system/acceptance``.)"""
+def test_local_session_is_unreachable_from_other_hosts(tmp_path: Path) -> None:
+    """Sessions, also those of the benchmarks, listened on the address of the host's name. (``tests/system/acceptance`` checks
+    the README's job, with executors.)"""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "SPARK_CONF_DIR": str(tmp_path)}
     del environment["SPARK_LOCAL_IP"]
     done = subprocess.run(

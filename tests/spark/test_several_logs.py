@@ -55,22 +55,23 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> StandInSpark:
 
 
 class Writers:
-    """Batch writes and queries that write logs. A line says its log, which of that name, its writer, and its number there."""
+    """Batch writes and queries that write logs. A line names its log, how often the log was created, its writer, and its
+    number."""
 
     def __init__(self, engine: StandInSpark, folder: Path) -> None:
         self.engine, self.folder = engine, folder
+        # How often a log was created.
         self.made: dict[str, int] = {}
-        """How often a log was made."""
         self.there: set[str] = set()
+        # Numbers of the lines, in their order in the log.
         self.written: dict[tuple[str, int, str], list[int]] = defaultdict(list)
-        """The numbers of the lines, in the order in which the log has them."""
         self._queries: dict[tuple[str, int, str], tuple[Query, int]] = {}
 
     def make(self, log: str) -> None:
         registry = LogRegistry(self.engine.bookkeeper.metadata)
         registry.ensure(log, {}, b"")
         self.made[log] = self.made.get(log, 0) + 1
-        # Later by the clock than the one before.
+        # Later by the clock than the log before.
         registry.update(log, lambda record: replace(record, ctime_ms=record.ctime_ms + self.made[log]))
         self.there.add(log)
 
@@ -94,12 +95,12 @@ class Writers:
                 self.engine.begin_run(query)
             self.engine.write(query, number, lines)
             self._queries[key] = query, number + 1
-        # Two tasks write them.
+        # Two tasks write the lines.
         self.written[key] += [*numbers[::2], *numbers[1::2]]
 
 
 class Reading:
-    """A query as Spark drives it: each offset is kept before its micro-batch is planned, and a sink has each batch once."""
+    """A query as Spark drives it: each offset is stored before its micro-batch is planned, and the sink has each batch once."""
 
     def __init__(self, engine: StandInSpark, **options: str) -> None:
         self.engine, self.options = engine, {**IN_MEMORY, **options}
@@ -114,7 +115,7 @@ class Reading:
         self.reader = LogsStreamReader(options, schema, schema.names)
 
     def trigger(self, limit: ReadLimit | None = None, dies: bool = False) -> bool:
-        """One micro-batch, or its replay. Returns whether there was one. ``dies``: after it is planned and written."""
+        """Run or replay a micro-batch; return whether there was one. ``dies``: after it is planned and written."""
         start = json.loads(self.offsets[self.done - 1]) if self.done else self.reader.initialOffset()
         if len(self.offsets) == self.done:
             end = json.dumps(self.reader.latestOffset(start, limit or self.reader.getDefaultReadLimit()))
@@ -155,7 +156,7 @@ LIMITS: list[dict[str, str]] = [{}, {"maxOffsetsPerTrigger": "3"}, {"maxBytesPer
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_each_row_of_each_log_is_read_once_in_order_over_restarts_and_logs_that_are_made(
+def test_each_row_is_read_once_in_order_over_restarts_and_new_logs(
     engine: StandInSpark, tmp_path: Path, seed: int
 ) -> None:
     draw = Random(seed)
@@ -182,13 +183,13 @@ def test_each_row_of_each_log_is_read_once_in_order_over_restarts_and_logs_that_
     reading.restart()
     reading.available_now()
     reading.restart()
-    reading.available_now()  # a log that was found in the first turn
+    reading.available_now()  # a log that was discovered in the first turn
     read = reading.by_writer()
     assert read == {key: rows for key, rows in writers.written.items() if key[0][-1] in "abcdef" and key[0] != "other"}
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_logs_that_are_deleted_and_made_again_lose_no_row_of_another_and_repeat_none(
+def test_logs_created_again_lose_no_row_of_other_logs_and_repeat_no_row(
     engine: StandInSpark, tmp_path: Path, seed: int
 ) -> None:
     draw = Random(1000 + seed)
@@ -218,7 +219,7 @@ def test_logs_that_are_deleted_and_made_again_lose_no_row_of_another_and_repeat_
     assert not read
 
 
-def test_a_log_that_was_deleted_fails_the_query_unless_it_may_go_on(engine: StandInSpark, tmp_path: Path) -> None:
+def test_deleted_log_fails_the_query_unless_data_loss_is_allowed(engine: StandInSpark, tmp_path: Path) -> None:
     writers = Writers(engine, tmp_path)
     for log in "ab":
         writers.write(log, "batch", 2)
@@ -241,10 +242,10 @@ def test_a_log_that_was_deleted_fails_the_query_unless_it_may_go_on(engine: Stan
     assert lenient.rows()[-1] == "b 2 batch 0"
 
 
-def test_a_server_of_zookeeper_that_is_behind_brings_no_row_back(
+def test_lagging_zookeeper_server_repeats_no_row(
     engine: StandInSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may not know a log yet, or may know the one that had the name before."""
+    """It may not know a log yet, or may know the earlier log of its name."""
     writers = Writers(engine, tmp_path)
     for log in "ab":
         writers.write(log, "batch", 3)
@@ -268,10 +269,8 @@ def test_a_server_of_zookeeper_that_is_behind_brings_no_row_back(
     assert reading.by_writer() == writers.written
 
 
-def test_a_log_that_is_found_begins_where_it_began_then_also_after_a_restart(
-    engine: StandInSpark, tmp_path: Path
-) -> None:
-    """If its beginning were looked up at the replay, rows that a retention removed meanwhile would be missed without a word."""
+def test_discovered_log_keeps_its_start_over_a_restart(engine: StandInSpark, tmp_path: Path) -> None:
+    """If its start were looked up at the replay, rows that expired meanwhile would be passed over silently."""
     writers = Writers(engine, tmp_path)
     writers.write("a", "batch", 1)
     reading = Reading(engine, logPattern="[ab]")
@@ -285,7 +284,7 @@ def test_a_log_that_is_found_begins_where_it_began_then_also_after_a_restart(
         reading.trigger()
 
 
-def test_available_now_ends_where_the_logs_ended_when_it_began(engine: StandInSpark, tmp_path: Path) -> None:
+def test_available_now_ends_where_the_logs_ended_at_its_start(engine: StandInSpark, tmp_path: Path) -> None:
     writers = Writers(engine, tmp_path)
     for log in "ab":
         writers.write(log, "batch", 3)
@@ -299,7 +298,7 @@ def test_available_now_ends_where_the_logs_ended_when_it_began(engine: StandInSp
     assert len(reading.rows()) == 6 and not any(row.startswith("c") for row in reading.rows())
 
 
-def test_a_log_that_is_found_and_has_other_columns_fails_the_query_before_it_reads_it(
+def test_discovered_log_with_other_columns_fails_the_query_before_it_is_read(
     engine: StandInSpark, tmp_path: Path
 ) -> None:
     writers = Writers(engine, tmp_path)
@@ -315,7 +314,7 @@ def test_a_log_that_is_found_and_has_other_columns_fails_the_query_before_it_rea
         reading.trigger()
 
 
-def test_a_limit_is_shared_by_what_waits_in_each_log(engine: StandInSpark, tmp_path: Path) -> None:
+def test_limit_is_shared_over_logs_in_proportion_to_their_unread_rows(engine: StandInSpark, tmp_path: Path) -> None:
     writers = Writers(engine, tmp_path)
     writers.write("a", "batch", 90)
     writers.write("b", "batch", 10)
@@ -326,7 +325,7 @@ def test_a_limit_is_shared_by_what_waits_in_each_log(engine: StandInSpark, tmp_p
     assert reading.trigger(ReadAllAvailable()) and len(reading.rows()) == 100
 
 
-def test_few_rows_wait_for_more_whichever_log_has_them(engine: StandInSpark, tmp_path: Path) -> None:
+def test_micro_batch_waits_for_enough_rows_over_all_logs(engine: StandInSpark, tmp_path: Path) -> None:
     writers = Writers(engine, tmp_path)
     for log in "ab":
         writers.write(log, "batch", 1)
@@ -345,7 +344,7 @@ def test_few_rows_wait_for_more_whichever_log_has_them(engine: StandInSpark, tmp
     assert reading.by_writer() == writers.written
 
 
-def test_start_and_end_are_said_for_each_log(engine: StandInSpark, tmp_path: Path) -> None:
+def test_start_and_end_apply_to_each_log(engine: StandInSpark, tmp_path: Path) -> None:
     writers = Writers(engine, tmp_path)
     for log in "abc":
         writers.write(log, "batch", 5)
@@ -362,7 +361,7 @@ def test_start_and_end_are_said_for_each_log(engine: StandInSpark, tmp_path: Pat
     assert batch(startingOffsets=start, endingOffsets=end) == ["a3-5", "b4-5", "c0-1"]
     reading = Reading(engine, logs="a,b,c", startingOffsets=start)
     reading.trigger()
-    # Each has 0, 2, 4, 1, 3.
+    # Each log has 0, 2, 4, 1, 3.
     assert list(reading.by_writer().values()) == [[1, 3], [3], [0, 2, 4, 1, 3]]
     with pytest.raises(BookKeeperError, match="log 'b' has 5 rows"):
         batch(startingOffsets=json.dumps({"b": 6}))
@@ -390,7 +389,7 @@ def test_options_that_contradict_each_other_are_refused(given: dict[str, str], m
         SourceOptions.parse({**IN_MEMORY, **given}).for_stream()
 
 
-def test_a_checkpoint_of_one_log_is_none_of_several(engine: StandInSpark, tmp_path: Path) -> None:
+def test_checkpoint_of_a_single_log_is_refused_for_several_logs(engine: StandInSpark, tmp_path: Path) -> None:
     Writers(engine, tmp_path).write("a", "batch", 5)
     reading = Reading(engine, logs="a")
     for offset in ({"position": 3, "log": 7}, {"7": 3}):
@@ -408,7 +407,7 @@ def columns(*schemas: StructType, merge: bool) -> list[str]:
     return merged_columns(whole, 1, merge).names
 
 
-def test_columns_of_several_logs_are_equal_or_merged_by_their_names() -> None:
+def test_columns_of_several_logs_must_be_equal_or_are_merged_by_name() -> None:
     assert columns(A, A, merge=False) == ["id", "name", "position", "log"]
     assert columns(A, B, merge=True) == ["id", "name", "price", "position", "log"]
     with pytest.raises(ConfigurationError, match=r"log 'b' has no column 'name'.*log 'a' has.*mergeSchema"):
@@ -430,7 +429,7 @@ def test_columns_of_several_logs_are_equal_or_merged_by_their_names() -> None:
 
 @pytest.mark.acceptance
 @pytest.mark.spark
-def test_a_real_query_reads_logs_by_pattern_over_restarts_and_tells_each_its_lag(
+def test_spark_query_reads_logs_by_pattern_over_restarts_and_reports_each_lag(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path
 ) -> None:
     register(spark, cluster.zookeeper)
@@ -454,7 +453,7 @@ def test_a_real_query_reads_logs_by_pattern_over_restarts_and_tells_each_its_lag
 
 
 @pytest.mark.spark
-def test_columns_that_a_log_lacks_are_null(spark: SparkSession, cluster: LocalCluster) -> None:
+def test_missing_columns_of_a_log_are_null_with_merge_schema(spark: SparkSession, cluster: LocalCluster) -> None:
     register(spark, cluster.zookeeper)
     prefix = f"merged-{uuid.uuid4().hex[:8]}"
     for log, sql in (("a", "SELECT 1 AS id, 'x' AS name"), ("b", "SELECT 2 AS id, array(0.5D) AS prices")):

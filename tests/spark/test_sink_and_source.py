@@ -1,4 +1,4 @@
-"""The data source over real bookies: what goes in comes out, once, whoever dies or comes second."""
+"""The data source over real bookies: each row comes back once, whichever process dies and however many write."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def rows_of(spark: SparkSession, log: str, **options: str) -> DataFrame:
 def values_of(spark: SparkSession, log: str, **options: str) -> list[str]:
     rows = rows_of(spark, log, **options).selectExpr("CAST(value AS STRING) AS value", "position").collect()
     counts = Counter(row.position for row in rows)
-    # Each lane has its positions from 0 and without gaps, so no position is in more lanes than the one before it.
+    # Each lane has positions from 0 without gaps, so no position is in more lanes than the position before it.
     each = [counts[position] for position in range(len(counts))]
     assert (each == sorted(each, reverse=True) and all(each)) or "startingOffsets" in options
     return [row.value for row in sorted(rows, key=lambda row: row.position)]
@@ -79,7 +79,7 @@ class Ingest:
         assert query.awaitTermination(600), "the query did not end"
 
     def forget_last_commit(self) -> None:
-        """What Spark finds when it was killed after our commit and before its own."""
+        """Delete Spark's last commit, as if Spark was killed after our commit and before its own."""
         last = max((self.checkpoint / "commits").glob("[0-9]*"), key=lambda file: int(file.name))
         last.unlink()
         (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
@@ -90,7 +90,7 @@ def ingest(spark: SparkSession, tmp_path: Path, log: str) -> Ingest:
     return Ingest(spark, tmp_path, log)
 
 
-def test_a_stream_comes_back_as_it_went_in(spark: SparkSession, cluster: LocalCluster, ingest: Ingest) -> None:
+def test_stream_rows_come_back_as_written(spark: SparkSession, cluster: LocalCluster, ingest: Ingest) -> None:
     batches = [["a", "", "ä" * 7, "x" * (1 << 20), ""], [str(n) * (n % 50) for n in range(500)], ["last"]]
     for lines in batches:
         ingest.add(*lines)
@@ -104,7 +104,7 @@ def test_a_stream_comes_back_as_it_went_in(spark: SparkSession, cluster: LocalCl
     assert data <= 2, "a Python worker keeps its data ledger over micro-batches"
 
 
-def test_a_replayed_batch_is_not_doubled(spark: SparkSession, ingest: Ingest) -> None:
+def test_replayed_batch_is_not_duplicated(spark: SparkSession, ingest: Ingest) -> None:
     ingest.add("0", "1", "2")
     ingest.add("3", "4")
     ingest.run()
@@ -114,10 +114,10 @@ def test_a_replayed_batch_is_not_doubled(spark: SparkSession, ingest: Ingest) ->
     assert sorted(values_of(spark, ingest.log)) == ["0", "1", "2", "3", "4", "5"]
 
 
-def test_a_second_query_and_appends_write_beside_the_first_and_a_third_takes_its_lane_over_if_it_is_told_to(
+def test_second_query_and_appends_write_beside_the_first_and_a_follower_takes_over(
     spark: SparkSession, cluster: LocalCluster, ingest: Ingest, tmp_path: Path
 ) -> None:
-    """Two of four parallel appends failed, and a stream was ended by an ad-hoc append."""
+    """Two of four parallel appends failed, and an ad-hoc append ended a stream."""
 
     def append(number: int) -> None:
         frame = spark.createDataFrame([(f"append {number}",)] * 5, "value string").repartition(2)
@@ -153,9 +153,7 @@ def test_a_second_query_and_appends_write_beside_the_first_and_a_third_takes_its
     assert sorted(values_of(spark, ingest.log)) == sorted([*(row for lane in lanes for row in lane), "third"])
 
 
-def test_a_batch_write_appends_and_leaves_its_ledgers_closed(
-    spark: SparkSession, cluster: LocalCluster, log: str
-) -> None:
+def test_batch_write_appends_rows_and_closes_its_ledgers(spark: SparkSession, cluster: LocalCluster, log: str) -> None:
     frame = spark.range(2000).selectExpr("CAST(id AS STRING) AS value").repartition(3)
     for _ in range(2):
         frame.write.format("bookspark").option("log", log).mode("append").save()
@@ -169,8 +167,8 @@ def test_a_batch_write_appends_and_leaves_its_ledgers_closed(
         assert {bookkeeper.get_ledger_metadata(ledger).state for ledger in ledgers} == {LedgerState.CLOSED}
 
 
-def test_other_python_threads_write_and_a_frame_of_the_log_is_loaded_anew(spark: SparkSession, ingest: Ingest) -> None:
-    """A thread of Python has no active session, in which Spark looks for the format: it was not found."""
+def test_other_python_threads_can_write_and_log_frame_reloads_the_log(spark: SparkSession, ingest: Ingest) -> None:
+    """A Python thread has no active session, where Spark looks for the format: the format was unknown."""
 
     def append(count: int) -> None:
         rows = spark.range(count).selectExpr("CAST(id AS STRING) AS value")
@@ -191,7 +189,7 @@ def test_other_python_threads_write_and_a_frame_of_the_log_is_loaded_anew(spark:
     )
 
 
-def test_binary_values_and_a_password(spark: SparkSession, log: str) -> None:
+def test_binary_values_round_trip_in_a_log_with_a_password(spark: SparkSession, log: str) -> None:
     payloads = [bytes([n, 0, 255]) * n for n in range(100)]
     secret = {"log": log, "password": "secret", "digestType": "HMAC"}
     frame = spark.createDataFrame([(payload,) for payload in payloads], "value binary")
@@ -205,7 +203,7 @@ def test_binary_values_and_a_password(spark: SparkSession, log: str) -> None:
 
 
 @pytest.mark.acceptance
-def test_a_failed_write_leaves_nothing_in_the_log(spark: SparkSession, log: str) -> None:
+def test_failed_write_leaves_no_row_in_the_log(spark: SparkSession, log: str) -> None:
     good = spark.range(100).selectExpr("CAST(id AS STRING) AS value")
     good.write.format("bookspark").option("log", log).mode("append").save()
     bad = spark.range(0, 100, 1, 2).select(
@@ -218,7 +216,7 @@ def test_a_failed_write_leaves_nothing_in_the_log(spark: SparkSession, log: str)
     assert len(values_of(spark, log)) == 100
 
 
-def test_ledgers_are_read_by_id_and_a_log_in_parts(spark: SparkSession, cluster: LocalCluster, log: str) -> None:
+def test_log_is_read_in_parts_and_a_ledger_by_its_id(spark: SparkSession, cluster: LocalCluster, log: str) -> None:
     frame = spark.range(0, 1000, 1, 2).selectExpr("CAST(id AS STRING) AS value")
     frame.write.format("bookspark").option("log", log).mode("append").save()
     parts = rows_of(spark, log, minPartitions="7")
@@ -259,7 +257,7 @@ def test_rows_keep_their_columns_in_a_log_of_arrow_rows(
     write(frame.limit(1), log=log)
     back = rows_of(spark, log)
     assert back.columns == [*frame.columns, "position", "ledger_id", "entry_id"]
-    # The query's lane has 1,000 rows, that of batch writes one.
+    # The query's lane has 1,000 rows, the lane of batch writes one.
     rows = back.collect()
     assert sorted(row.position for row in rows) == [0, *range(1000)] == values_in_parts(spark, log)
     assert sorted(row[:-3] for row in rows) == sorted(
@@ -280,7 +278,7 @@ def test_rows_keep_their_columns_in_a_log_of_arrow_rows(
 
 
 def values_in_parts(spark: SparkSession, log: str) -> list[int]:
-    """The positions that a stream of small micro-batches reads, which cut entries of many rows."""
+    """Positions that a stream of small micro-batches reads, which cut entries of many rows."""
     stream = spark.readStream.format("bookspark").options(log=log, maxOffsetsPerTrigger="700").load()
     writer = stream.select("position").writeStream.format("memory").queryName("positions")
     query = writer.trigger(availableNow=True).start()
@@ -308,13 +306,13 @@ def test_small_values_are_compressed_with_a_dictionary_of_their_log(
     assert size < 0.8 * sum(map(len, wanted))
 
 
-def test_rows_tell_when_they_were_committed_and_are_chosen_by_it(spark: SparkSession, log: str, tmp_path: Path) -> None:
+def test_rows_have_their_commit_times_and_are_selected_by_time(spark: SparkSession, log: str, tmp_path: Path) -> None:
     for number in range(3):
         write(spark.sql(f"VALUES ('{number} a'), ('{number} b') AS rows(value)"), log=log)
     rows = rows_of(spark, log, includeTimestamp="true").selectExpr("position", "unix_millis(timestamp) AS ms").collect()
     times = [row.ms for row in sorted(rows, key=lambda row: row.position)]
     assert times == sorted(times) and len(set(times)) == 3 and times[::2] == times[1::2]
-    # A schema may name the column alone.
+    # A schema may name only this column.
     only = spark.read.schema("timestamp timestamp").format("bookspark").options(log=log, includeTimestamp="true").load()
     assert only.columns == ["timestamp"] and only.count() == 6
     middle = log_frame(spark, log, startingTimestamp=times[2], endingTimestamp=times[4])
@@ -336,7 +334,7 @@ def test_rows_tell_when_they_were_committed_and_are_chosen_by_it(spark: SparkSes
     assert found == {(f"{number} {letter}", times[2 * number]) for number in (1, 2) for letter in "ab"}
 
 
-def test_what_a_service_and_a_query_write_is_read_by_both(
+def test_rows_of_a_service_and_of_queries_are_read_by_both(
     spark: SparkSession, cluster: LocalCluster, ingest: Ingest, log: str
 ) -> None:
     ingest.add("of the query")
@@ -355,14 +353,14 @@ def test_what_a_service_and_a_query_write_is_read_by_both(
     assert sorted(values) == ["of a batch write", "of the query", "of the query again", "of the service"]
 
 
-def test_writing_no_rows_takes_no_log_over(spark: SparkSession, cluster: LocalCluster, log: str) -> None:
+def test_write_of_no_rows_claims_no_log(spark: SparkSession, cluster: LocalCluster, log: str) -> None:
     write(spark.range(0).selectExpr("CAST(id AS STRING) AS value"), log=log)
     assert rows_of(spark, log).count() == 0
     with cluster.bookkeeper() as bookkeeper:
         assert LogRegistry(bookkeeper.metadata).get(log).newest_epoch == 0
 
 
-def test_a_bookie_down_disturbs_neither_writing_nor_reading(
+def test_killed_bookie_disturbs_neither_writes_nor_reads(
     spark: SparkSession, cluster: LocalCluster, ingest: Ingest
 ) -> None:
     ingest.add("before")
@@ -379,7 +377,7 @@ def test_a_bookie_down_disturbs_neither_writing_nor_reading(
         victim.start()
 
 
-# -- what is refused, and how
+# -- refusals
 
 
 def write(frame: DataFrame, **options: str) -> None:
@@ -424,7 +422,7 @@ WRITES = {
 
 @pytest.fixture(scope="module")
 def zookeeper_of_source(cluster: LocalCluster) -> Iterator[str]:
-    """For the data source in this process, as Spark makes it in a worker beside its driver."""
+    """The cluster for a data source in this process, as Spark makes it in a worker beside its driver."""
     yield cluster.zookeeper
     client(cluster.zookeeper).close()
     kept_client.cache_clear()
@@ -440,20 +438,20 @@ def planned(source: BookSparkDataSource) -> object:
 
 
 @pytest.mark.parametrize("case", READS)
-def test_a_read_that_can_not_be_is_one_clear_error(zookeeper_of_source: str, case: str) -> None:
+def test_impossible_read_raises_a_clear_error(zookeeper_of_source: str, case: str) -> None:
     options, message = READS[case]
     with pytest.raises(BookKeeperError, match=message):
         planned(source_of(zookeeper_of_source, options))
 
 
 @pytest.mark.parametrize("case", WRITES)
-def test_a_write_that_can_not_be_is_one_clear_error(zookeeper_of_source: str, case: str) -> None:
+def test_impossible_write_raises_a_clear_error(zookeeper_of_source: str, case: str) -> None:
     schema, options, message = WRITES[case]
     with pytest.raises(BookKeeperError, match=message):
         source_of(zookeeper_of_source, options).writer(schema, overwrite=False)
 
 
-def test_overwriting_is_refused(zookeeper_of_source: str) -> None:
+def test_overwrite_is_refused(zookeeper_of_source: str) -> None:
     with pytest.raises(BookKeeperError, match="can only be appended to"):
         source_of(zookeeper_of_source, {"log": "x"}).writer(VALUE, overwrite=True)
 
@@ -472,14 +470,14 @@ REFUSED: dict[str, tuple[Callable[[SparkSession], object], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_mistake_is_one_clear_error_on_the_driver(spark: SparkSession, case: str) -> None:
+def test_mistake_raises_a_clear_error_on_the_driver(spark: SparkSession, case: str) -> None:
     action, message = REFUSED[case]
     with pytest.raises(PySparkException) as raised:
         action(spark)
     assert re.search(message, str(raised.value)), str(raised.value)
 
 
-def test_a_stream_that_can_not_work_fails_at_its_start(spark: SparkSession, ingest: Ingest) -> None:
+def test_stream_with_wrong_columns_fails_at_its_start(spark: SparkSession, ingest: Ingest) -> None:
     ingest.add("a")
     lines = spark.readStream.text(str(ingest.input)).withColumn("price", F.lit(1))
     writer = lines.writeStream.format("bookspark").option("log", ingest.log)
@@ -488,7 +486,7 @@ def test_a_stream_that_can_not_work_fails_at_its_start(spark: SparkSession, inge
         query.awaitTermination(600)
 
 
-def test_a_volatile_guaranteed_log_loses_nothing_that_is_committed_when_all_bookies_lose_power(
+def test_committed_rows_of_a_volatile_guaranteed_log_survive_power_loss_of_all_bookies(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path, log: str
 ) -> None:
     ingest = Ingest(spark, tmp_path, log, ledgerType="vd_journal", replication="guaranteed")

@@ -1,4 +1,4 @@
-"""Small pieces of several ledgers, read together: the same rows as piece by piece, in few reads and few batches."""
+"""Small pieces of several ledgers read together: the same rows as piece by piece, in few reads and few batches."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NUMBERS = StructType().add("n", LongType())
 
 
 class _Task:
-    """Reads pieces as a task does: together, or else the first one by itself."""
+    """Reads pieces as a task does: together, or else the first piece by itself."""
 
     def __init__(
         self, bookkeeper: _BookKeeper, decoder: RowDecoder | None = None, names: Sequence[str] = _COLUMNS.names
@@ -60,7 +60,7 @@ class _Task:
         return [(row["position"], row["value"]) for batch in self.batches for row in batch.to_pylist()]
 
 
-def test_pieces_of_tasks_that_wrote_in_turns_are_few_batches() -> None:
+def test_pieces_written_in_turns_are_read_in_few_batches() -> None:
     """3,000 pieces of 5 rows cost a reader 100 microseconds each."""
     bookkeeper = _BookKeeper()
     ids = [bookkeeper.ledger_of(1000) for _ in range(2)]
@@ -76,20 +76,20 @@ def test_pieces_of_tasks_that_wrote_in_turns_are_few_batches() -> None:
         ].to_pylist()
 
 
-def test_pieces_that_leave_rows_out_are_few_batches_too() -> None:
-    """Of 1,500 small commits a read with ``where`` chose every second one, and asked a bookie for each."""
+def test_pieces_with_gaps_are_read_in_few_batches() -> None:
+    """A read with ``where`` chose every second of 1,500 small commits, and sent a bookie a request for each."""
     bookkeeper = _BookKeeper()
     ids = [bookkeeper.ledger_of(2000) for _ in range(2)]
     pieces = [Piece(ids[n % 2], n // 2 * 10, n * 10, 5) for n in range(400)]
     task = _Task(bookkeeper)
     assert task.read(pieces) == [row for piece in pieces for row in _expected(piece)]
     assert (len(task.batches), task.alone) == (2, 0)
-    # The first one tells how long the entries are.
+    # The first read shows how long the entries are.
     assert bookkeeper.opened == dict.fromkeys(ids, 1) and bookkeeper.reads == dict.fromkeys(ids, 2)
 
 
 def _arrow_ledger(bookkeeper: _BookKeeper, counts: Sequence[int]) -> int:
-    """A ledger whose entries have so many rows: numbers, from 0 on."""
+    """A ledger whose entries hold ``counts`` rows: numbers, from 0 on."""
     ledger = bookkeeper.ledger_of(0)
     rows = iter(range(sum(counts)))
     for count in counts:
@@ -100,9 +100,9 @@ def _arrow_ledger(bookkeeper: _BookKeeper, counts: Sequence[int]) -> int:
     return ledger
 
 
-def test_entries_of_different_numbers_of_rows_are_read_together() -> None:
-    """Each micro-batch has another number of rows, so each was decoded by itself. Pieces begin and end in the middle of entries,
-    also two of them in one."""
+def test_entries_of_different_row_counts_are_read_together() -> None:
+    """Each micro-batch has another number of rows, so each was decoded by itself. Pieces begin and end in the middle of
+    entries, and two may lie in the same entry."""
     for seed in seeds(20):
         chance, bookkeeper = random.Random(seed), _BookKeeper()
         counts = [chance.randint(1, 5) for _ in range(60)]
@@ -123,7 +123,7 @@ def test_entries_of_different_numbers_of_rows_are_read_together() -> None:
         assert (len(task.batches), task.alone) == (1, 0), seed
 
 
-def test_entries_that_do_not_hold_what_a_piece_says_are_read_one_by_one() -> None:
+def test_entries_that_contradict_their_piece_are_read_singly() -> None:
     bookkeeper = _BookKeeper()
     ledger = _arrow_ledger(bookkeeper, [2, 2, 1, 2])
     task = _Task(bookkeeper, ArrowDecoder(_NUMBERS), ["n", "position", "ledger_id", "entry_id"])
@@ -132,7 +132,7 @@ def test_entries_that_do_not_hold_what_a_piece_says_are_read_one_by_one() -> Non
     assert [row["n"] for batch in task.batches for row in batch.to_pylist()] == [0, 1, 2, 4, 5, 6]
 
 
-def test_pieces_that_disagree_about_an_entry_are_not_read_together() -> None:
+def test_pieces_that_disagree_about_an_entry_give_their_rows() -> None:
     bookkeeper = _BookKeeper()
     ledger = _arrow_ledger(bookkeeper, [4, 4])
     task = _Task(bookkeeper, ArrowDecoder(_NUMBERS), ["n", "position", "ledger_id", "entry_id"])
@@ -140,8 +140,8 @@ def test_pieces_that_disagree_about_an_entry_are_not_read_together() -> None:
     assert [row["n"] for batch in task.batches for row in batch.to_pylist()] == [0, 1, 2, 4, 5, 6, 7]
 
 
-def test_any_pieces_give_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where ranges go back or leave entries out, where positions have gaps, and where lanes change."""
+def test_random_small_pieces_give_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranges also go back or leave entries out, positions have gaps, and lanes change."""
     for seed in seeds(40):
         chance = random.Random(seed)
         monkeypatch.setattr(small_pieces, "FIRST_ROWS", chance.choice((1, 7, 256)))
@@ -160,7 +160,7 @@ def test_any_pieces_give_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:
         assert _Task(bookkeeper).read(pieces) == [row for piece in pieces for row in _expected(piece)], seed
 
 
-def test_a_lost_entry_fails_its_own_piece_after_all_before_it() -> None:
+def test_lost_entry_fails_its_own_piece_after_the_rows_before_it() -> None:
     for lost in range(20):
         bookkeeper = _BookKeeper()
         ids = [bookkeeper.ledger_of(20) for _ in range(2)]
@@ -172,13 +172,13 @@ def test_a_lost_entry_fails_its_own_piece_after_all_before_it() -> None:
         before = [row for piece in pieces for row in _expected(piece)]
         assert task.rows == before[: len(task.rows)]
         assert before[len(task.rows)][1] in (b"%d/%d" % (ids[1], lost), b"%d/%d" % (ids[1], lost - lost % 2))
-        # Those behind it are still read, once it is there again.
+        # Later pieces are still read once the entry is back.
         bookkeeper.lost.clear()
         assert len(_Task(bookkeeper).read(pieces)) == 40
 
 
-def test_a_group_is_of_one_lane() -> None:
-    """The column of the lane has one value in a batch."""
+def test_group_of_pieces_has_a_single_lane() -> None:
+    """The lane column has one value in a batch."""
     bookkeeper = _BookKeeper()
     ids = [bookkeeper.ledger_of(20) for _ in range(2)]
     left = deque(Piece(ids[lane], n, n, 1, lane=lane) for lane in range(2) for n in range(3))
@@ -200,12 +200,12 @@ def _read_in_turns(rows: list[bytes]) -> _Task:
     return task
 
 
-def test_long_rows_are_taken_few_at_a_time() -> None:
+def test_long_rows_are_read_in_small_groups() -> None:
     task = _read_in_turns([bytes(20_000)] * 400)
     assert max(batch.nbytes for batch in task.batches[1:]) < 1.1 * small_pieces.GROUP_BYTES
 
 
-def test_rows_that_get_long_are_not_held_by_the_thousand() -> None:
+def test_rows_that_get_longer_are_held_in_bounded_groups() -> None:
     """8,192 rows of 100 KB are 800 MB."""
     task = _read_in_turns([b"short"] * 2000 + [bytes(100_000)] * 300)
     assert task.alone > 0

@@ -1,4 +1,4 @@
-"""The system tables live, the files of snapshots, and wrong words. What audits find is told in ``tests/system/acceptance``."""
+"""Live system tables, the files of snapshots, and refused arguments (audits of snapshots: ``tests/system/acceptance``)."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def bookkeeper(spark: SparkSession, cluster: LocalCluster) -> Iterator[BookKeepe
         yield bookkeeper
 
 
-def test_old_versions_leave_the_logs_of_the_tables_and_kept_ones_can_be_read(
+def test_old_versions_are_cut_from_delta_logs_and_kept_versions_are_readable(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Nothing ever cut them: a snapshot every hour left 9,000 files a year in each, and each snapshot read all of them."""
+    """Nothing ever cut the logs: a snapshot every hour left 9,000 files a year in each, and each snapshot read all of them."""
     interval = "spark.databricks.delta.properties.defaults.checkpointInterval"
     log = tmp_path / snapshots.LAST / "_delta_log"
     spark.conf.set(interval, "2")
@@ -56,11 +56,11 @@ def test_old_versions_leave_the_logs_of_the_tables_and_kept_ones_can_be_read(
     assert [s.version for s in Deltas(str(tmp_path)).snapshots()] == [2, 3]
 
 
-def test_the_tables_of_a_snapshot_are_of_one_reading_of_the_records(
+def test_tables_of_a_snapshot_come_from_a_single_read_of_the_records(
     spark: SparkSession, bookkeeper: BookKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each table read them again: a ledger that changed in between was left to the next snapshot by all audits. (The other tables
-    of a snapshot are in those of ``tests/system/acceptance``.)"""
+    """Each table read the records again: all audits left a ledger that changed in between to the next snapshot.
+    (``tests/system/acceptance`` covers the other tables of a snapshot.)"""
     monkeypatch.setattr(snapshot, "written", lambda checksums: ["ledgers", "fragments", snapshots.LAST])
     ledger = bookkeeper.create_ledger(ack_quorum=3)
     ledger.append_batch([b"entry"] * 10)
@@ -79,20 +79,20 @@ def test_the_tables_of_a_snapshot_are_of_one_reading_of_the_records(
     assert (fragment.first_entry_id, fragment.last_entry_id) == (0, None)
 
 
-def test_a_path_without_snapshots_is_said_to_be_one(spark: SparkSession, tmp_path: Path) -> None:
+def test_path_without_snapshots_is_reported(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"there is no snapshot under .*; take one with `bookspark snapshot`"):
         audit.run(spark, str(tmp_path))
 
 
-def test_a_snapshot_prints_no_stack_trace_of_sparks(spark: SparkSession, tmp_path: Path) -> None:
-    """It logged one for the path with an asterisk under which it looked for earlier snapshots."""
+def test_snapshot_history_silences_the_logger_of_sparks_stack_trace(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark logged a stack trace for the path with an asterisk under which earlier snapshots were searched."""
     with pytest.raises(ConfigurationError):
         snapshots.history(spark, str(tmp_path))
     log4j = spark.sparkContext._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
     assert log4j.LogManager.getLogger(GLOB_LOGGER).getLevel().toString() == "ERROR"
 
 
-def test_an_unknown_query_is_named(spark: SparkSession, tmp_path: Path) -> None:
+def test_unknown_audit_query_is_named(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="unknown audit query 'orphan'; did you mean 'orphans'"):
         audit.run(spark, str(tmp_path), queries=["orphan"])
 
@@ -115,10 +115,10 @@ def test_system_tables_are_live(spark: SparkSession, cluster: LocalCluster, book
     assert {r.bookie_id: r.state for r in table("bookies")} == {b.bookie_id: "writable" for b in cluster.bookies}
 
 
-def test_a_copy_that_rotted_is_damaged_and_missing_in_the_tables_once_it_was_read(
+def test_rotten_copy_is_missing_from_system_tables_once_it_was_read(
     cluster: LocalCluster, bookkeeper: BookKeeper
 ) -> None:
-    """It counted as held for ever, as the index of its bookie listed it. (``tests/system/acceptance`` has the audits of it.)"""
+    """It counted as held for ever, because its bookie's index listed it. (``tests/system/acceptance`` has audits of it.)"""
     with bookkeeper.create_ledger(ack_quorum=3) as ledger:
         for _ in range(3):
             ledger.append_batch([b"entry"] * 10)

@@ -1,4 +1,4 @@
-"""Columns and filters of batch reads, over real bookies: what is asked for comes, and nothing that another query asked for."""
+"""Columns and filters of batch reads, over real bookies: a read has its own columns and rows, and none of another query."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def log(spark: SparkSession, cluster: LocalCluster, request: pytest.FixtureReque
 
 @pytest.fixture
 def filters_pushed(spark: SparkSession) -> Iterator[None]:
-    """Spark hands filters to those Python data sources that want them."""
+    """Spark hands filters to Python data sources that accept them."""
     spark.conf.set(FILTERS, "true")
     yield
     spark.conf.unset(FILTERS)
@@ -38,22 +38,22 @@ def rows_of(spark: SparkSession, log: str, schema: str = "") -> DataFrame:
     return (reader.schema(schema) if schema else reader).load()
 
 
-def test_a_schema_of_fewer_columns_makes_only_those(spark: SparkSession, log: str) -> None:
+def test_schema_of_fewer_columns_reads_only_those_columns(spark: SparkSession, log: str) -> None:
     some = rows_of(spark, log, "entry_id bigint, position bigint")
     assert some.columns == ["entry_id", "position"]
     assert sorted(some.collect()) == sorted(rows_of(spark, log).select("entry_id", "position").collect())
     assert sorted(row.position for row in some.collect()) == list(range(ROWS))
 
 
-def test_a_schema_of_other_columns_is_refused(spark: SparkSession, log: str) -> None:
+def test_schema_of_other_columns_is_refused(spark: SparkSession, log: str) -> None:
     with pytest.raises(PySparkException, match="no column 'position' of type int"):
         rows_of(spark, log, "position int").collect()
 
 
-def test_a_dataframe_that_is_used_with_several_filters_has_the_rows_of_each(
+def test_dataframe_used_with_several_filters_has_the_rows_of_each(
     spark: SparkSession, log: str, filters_pushed: None
 ) -> None:
-    """With filters pushed down Spark 4.2 would give each use the rows of the filter that was planned last."""
+    """With filters pushed down, Spark 4.2 would give each use the rows of the filter that was planned last."""
     frame = rows_of(spark, log)
     few = frame.where("position < 5")
     assert few.count() == 5

@@ -15,19 +15,19 @@ SINK = {"zookeeper": "h:1", "log": "orders"}
 SOURCE = {"zookeeper": "h:1"}
 
 
-def test_names_arrive_in_lower_case_and_are_known_as_written() -> None:
+def test_option_names_are_recognised_in_any_case() -> None:
     options = SinkOptions.parse({**SINK, "ensemblesize": "5", "DigestType": "hmac", "ledgerrollbytes": "1000"})
     assert options.chosen == {"ensemble_size": 5, "digest_type": DigestType.HMAC}
     assert options.roll.bytes_max == 1000
 
 
-def test_the_option_wins_over_the_sessions_cluster() -> None:
+def test_zookeeper_option_overrides_the_sessions_cluster() -> None:
     assert SinkOptions.parse(SINK, "session:1").log.zookeeper == "h:1"
     assert SinkOptions.parse({"log": "orders"}, "session:1").log.zookeeper == "session:1"
 
 
-def test_a_table_in_sparks_catalog_is_refused_with_what_there_is_instead() -> None:
-    """CREATE TABLE … USING bookspark OPTIONS (log 'orders') hands these over; it was said that 'owner' is unknown."""
+def test_table_in_sparks_catalog_is_refused_with_the_alternative() -> None:
+    """CREATE TABLE … USING bookspark OPTIONS (log 'orders') passes these options; the error was that 'owner' is unknown."""
     given = {**SOURCE, "log": "orders", "option.log": "orders", "owner": "me", "provider": "bookspark"}
     with pytest.raises(ConfigurationError, match="make a view, by CREATE TEMPORARY VIEW name USING bookspark"):
         SourceOptions.parse(given)
@@ -48,16 +48,16 @@ def test_a_table_in_sparks_catalog_is_refused_with_what_there_is_instead() -> No
         ({**SINK, "log": "a/b"}, "log 'a/b' can't be used; choose a log name"),
     ],
 )
-def test_a_sink_refuses(given: dict[str, str], message: str) -> None:
+def test_sink_refuses_wrong_options(given: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         SinkOptions.parse(given)
 
 
-def test_sparks_own_options_pass() -> None:
+def test_sink_accepts_sparks_own_options() -> None:
     SinkOptions.parse({**SINK, "checkpointLocation": "/tmp/x"})
 
 
-def test_a_list_of_ledgers_has_single_ids_and_spans() -> None:
+def test_ledgers_option_accepts_single_ids_and_spans() -> None:
     assert SourceOptions.parse({**SOURCE, "ledgers": "1, 3,7-9"}).ledgers == (1, 3, 7, 8, 9)
     assert SourceOptions.parse({**SOURCE, "ledger": "42"}).ledgers == (42,)
 
@@ -65,7 +65,7 @@ def test_a_list_of_ledgers_has_single_ids_and_spans() -> None:
 @pytest.mark.parametrize(
     ("text", "seconds"), [("15m", 900), ("90", 0.09), ("3 S", 3), ("2h", 7200), ("1min", 60), ("1d", 86400)]
 )
-def test_the_longest_delay_of_a_trigger_is_written_as_spark_writes_times(text: str, seconds: float) -> None:
+def test_max_trigger_delay_accepts_sparks_time_formats(text: str, seconds: float) -> None:
     given = {**SOURCE, "log": "a", "minOffsetsPerTrigger": "5"}
     assert SourceOptions.parse(given).trigger_delay_seconds == 900
     assert SourceOptions.parse({**given, "maxTriggerDelay": text}).trigger_delay_seconds == pytest.approx(seconds)
@@ -92,7 +92,7 @@ def test_the_longest_delay_of_a_trigger_is_written_as_spark_writes_times(text: s
         ({"log": "a", "minPartition": "4"}, "did you mean 'minPartitions'"),
     ],
 )
-def test_a_source_refuses(given: dict[str, str], message: str) -> None:
+def test_source_refuses_wrong_options(given: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         SourceOptions.parse({**SOURCE, **given})
 
@@ -105,14 +105,14 @@ def test_a_source_refuses(given: dict[str, str], message: str) -> None:
         ({"log": "a", "minOffsetsPerTrigger": "1"}, "option minOffsetsPerTrigger is for streams"),
     ],
 )
-def test_a_batch_read_refuses(given: dict[str, str], message: str) -> None:
+def test_batch_read_refuses_options_for_streams(given: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         SourceOptions.parse({**SOURCE, **given}).for_batch()
 
 
 @pytest.mark.parametrize("name", ["follows", "acceptReplay", "checkpointLocation", "queryName"])
-def test_a_batch_write_refuses_what_only_streams_have(name: str) -> None:
-    """They were taken and had no effect: acceptReplay looked as if it made a batch write's second run do nothing."""
+def test_batch_write_refuses_options_for_streams(name: str) -> None:
+    """They were accepted and had no effect: acceptReplay looked as if it made a batch write's second run do nothing."""
     given = {**SINK, name: "0"}
     with pytest.raises(ConfigurationError, match=f"option {name} is for streams"):
         SinkOptions.parse(given).for_batch()
@@ -130,6 +130,6 @@ def test_a_batch_write_refuses_what_only_streams_have(name: str) -> None:
         ({"log": "a", "subscription": "x"}, "only used with startingOffsets 'latest'"),
     ],
 )
-def test_a_stream_refuses(given: dict[str, str], message: str) -> None:
+def test_stream_refuses_wrong_options(given: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         SourceOptions.parse({**SOURCE, **given}).for_stream()

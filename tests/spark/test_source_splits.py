@@ -1,4 +1,4 @@
-"""Splitting ranges into partitions: nothing twice, nothing left out, about equal."""
+"""Splitting ranges into partitions of about equal size: no row is repeated and none is missing."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def test_partitions_in_order_are_the_ranges_in_order(ranges: list[EntryRange], m
 
 
 @given(RANGES, st.integers(0, 5000), st.integers(0, 5000))
-def test_a_cut_by_positions_is_a_slice(ranges: list[EntryRange], start: int, end: int) -> None:
+def test_cut_by_positions_is_a_slice(ranges: list[EntryRange], start: int, end: int) -> None:
     pieces = [piece for piece, _ in positioned(ranges, 0, start, end)]
     assert rows_of(pieces) == [row for row in rows(ranges) if start <= row[0] < end]
 
 
-def test_one_large_range_becomes_partitions_of_the_target_size() -> None:
+def test_large_range_becomes_partitions_of_the_target_size() -> None:
     count = 100_000
     parts = split(positioned([EntryRange(1, 0, count - 1, count, 1 << 30)]), 1)
     weight = (1 << 30) + splits.ENTRY_COST_BYTES * count
@@ -52,8 +52,8 @@ def test_one_large_range_becomes_partitions_of_the_target_size() -> None:
     assert max(sizes) - min(sizes[:-1]) <= 1
 
 
-def test_what_one_task_wrote_is_divided_unasked_and_evenly() -> None:
-    """A micro-batch of less than 32 MiB was one partition, and one of 40 MiB was one of 32 and one of 8."""
+def test_rows_of_a_single_task_are_divided_evenly_by_default() -> None:
+    """A micro-batch of less than 32 MiB was one partition, and 40 MiB became partitions of 32 and 8 MiB."""
     for mebibytes, expected in ((1, 1), (8, 1), (12, 2), (40, 5), (300, 32), (2048, 64)):
         count = 1 << 14
         size = (mebibytes << 20) - splits.ENTRY_COST_BYTES * count
@@ -65,24 +65,24 @@ def test_what_one_task_wrote_is_divided_unasked_and_evenly() -> None:
 
 @given(st.integers(1, 300), st.integers(2, 100), st.integers(1 << 10, 1 << 24), st.integers(0, 99))
 def test_entries_of_many_rows_stay_whole(entries: int, rows_each: int, size_each: int, cut: int) -> None:
-    """An entry that two partitions have a part of is read twice."""
+    """An entry shared by two partitions is read twice."""
     rows = entries * rows_each
     whole = EntryRange(1, 0, entries - 1, rows, entries * size_each)
     parts = split(positioned([whole], start=min(cut, rows_each - 1)), 1)
     assert sum(piece.entries for part in parts for piece in part) == entries
 
 
-def test_few_entries_are_cut_if_more_partitions_are_asked_for() -> None:
+def test_few_entries_are_cut_if_more_partitions_are_requested() -> None:
     parts = split(positioned([EntryRange(1, 0, 1, 200, 1 << 20)]), 8)
     assert [sum(piece.rows for piece in part) for part in parts] == [25] * 8
 
 
-def test_a_few_long_rows_do_not_end_up_in_one_partition() -> None:
+def test_few_long_rows_are_spread_over_partitions() -> None:
     ranges = [EntryRange(1, 0, 9, 10, 10 * (splits.PARTITION_BYTES_MAX - 1))]
     assert len(split(positioned(ranges), 1)) == 10
 
 
-def test_a_limit_takes_rows_or_bytes_up_to_it_and_one_row_at_least() -> None:
+def test_limit_takes_rows_or_bytes_up_to_it_and_at_least_a_row() -> None:
     ranges = [EntryRange(1, 0, 9, 10, 100), EntryRange(2, 5, 24, 20, 2000)]
 
     def within(rows: int | None = None, size: int | None = None) -> int | None:
@@ -95,15 +95,15 @@ def test_a_limit_takes_rows_or_bytes_up_to_it_and_one_row_at_least() -> None:
     assert rows_within([], 1, None) is None
 
 
+# Rows of each entry of a ledger, and entries of each of its commits.
 ENTRIES_OF = st.tuples(st.integers(1, 3), st.lists(st.integers(1, 4), min_size=1, max_size=20))
-"""How many rows each entry of a ledger holds, and how many entries each of its commits has."""
 
 
 @given(st.lists(ENTRIES_OF, max_size=4), st.integers(1, 9))
-def test_commits_that_continue_one_another_in_a_ledger_are_one_opening_of_it(
+def test_adjacent_commits_of_a_ledger_become_a_single_piece(
     ledgers: list[tuple[int, list[int]]], min_partitions: int
 ) -> None:
-    """A log of 10,000 micro-batches was 10,000 pieces, and each opened its ledger anew."""
+    """A log of 10,000 micro-batches was 10,000 pieces, and each opened its ledger again."""
     ranges = []
     for ledger_id, (rows_each, commits) in enumerate(ledgers):
         first = 0

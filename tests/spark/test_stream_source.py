@@ -29,7 +29,7 @@ def log() -> str:
 
 
 def write(spark: SparkSession, log: str, first: int, last: int) -> None:
-    """Rows with the numbers ``first..last`` as text, in one commit."""
+    """Write rows with the numbers ``first..last`` as text, in one commit."""
     rows = spark.range(first, last + 1, 1, 1).selectExpr("CAST(id AS STRING) AS value")
     rows.write.format("bookspark").option("log", log).mode("append").save()
 
@@ -51,14 +51,14 @@ class Follower:
         return writer.trigger(**(trigger or {"availableNow": True})).start()  # type: ignore[arg-type]
 
     def run(self) -> StreamingQuery:
-        """Everything that is there now."""
+        """Read all rows that are there now."""
         query = self.start()
         assert query.awaitTermination(600), "the query did not end"
         return query
 
     def await_numbers(self, query: StreamingQuery, numbers: list[int]) -> None:
-        """Wait until a query that goes on has read these. A trigger that finds nothing ends ``processAllAvailable``, and one may
-        find nothing yet while ZooKeeper does not tell the reader of the next commit ledger."""
+        """Wait until a running query has read these numbers. A trigger without rows ends ``processAllAvailable``, and there may
+        be none until ZooKeeper reports the next commit ledger to the reader."""
 
         def read() -> bool:
             query.processAllAvailable()
@@ -72,7 +72,7 @@ class Follower:
         return sorted(row.n for row in rows.collect())
 
 
-def test_a_stream_reads_each_row_once_over_restarts_in_limited_micro_batches(
+def test_stream_reads_each_row_once_over_restarts_in_limited_micro_batches(
     spark: SparkSession, tmp_path: Path, log: str
 ) -> None:
     write(spark, log, 0, 29)
@@ -87,7 +87,7 @@ def test_a_stream_reads_each_row_once_over_restarts_in_limited_micro_batches(
     assert follower.numbers() == list(range(80))
 
 
-def test_a_running_stream_sees_what_is_committed_while_it_runs(spark: SparkSession, tmp_path: Path, log: str) -> None:
+def test_running_stream_sees_rows_committed_while_it_runs(spark: SparkSession, tmp_path: Path, log: str) -> None:
     write(spark, log, 0, 9)
     follower = Follower(spark, tmp_path, log=log)
     query = follower.start(processingTime="1 second")
@@ -101,7 +101,7 @@ def test_a_running_stream_sees_what_is_committed_while_it_runs(spark: SparkSessi
 
 
 @pytest.mark.acceptance
-def test_latest_loses_nothing_when_the_query_dies_before_its_first_micro_batch_is_done(
+def test_stream_from_latest_loses_no_row_if_it_dies_in_its_first_micro_batch(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path, log: str
 ) -> None:
     write(spark, log, 0, 9)
@@ -122,7 +122,7 @@ def test_latest_loses_nothing_when_the_query_dies_before_its_first_micro_batch_i
 
 
 @pytest.mark.acceptance
-def test_ledgers_are_streams_too(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
+def test_ledgers_are_read_as_streams(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
     with cluster.bookkeeper() as bookkeeper:
         ledgers = [bookkeeper.create_ledger(3, 3, 2) for _ in range(2)]
         ids = ",".join(str(ledger.ledger_id) for ledger in ledgers)
@@ -141,6 +141,6 @@ def test_ledgers_are_streams_too(spark: SparkSession, cluster: LocalCluster, tmp
         assert follower.numbers("payload") == list(range(22))
 
 
-def test_bad_options_fail_at_the_start(spark: SparkSession, tmp_path: Path) -> None:
+def test_wrong_options_fail_a_stream_at_its_start(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(PySparkException, match="did you mean 'startingOffsets'"):
         Follower(spark, tmp_path, log="nothing", startingOffset="1").run()

@@ -1,4 +1,4 @@
-"""A session of an application that spark-submit started: it has Delta, or says how it gets it."""
+"""A session of an application started by spark-submit: it has Delta, or says how to get it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ spark.range(3).write.format("delta").save(sys.argv[1])
 """
 
 
-def test_missing_jars_of_delta_are_one_line_that_says_what_to_give(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_delta_jars_raise_a_line_that_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     monkeypatch.setattr(module.SparkContext, "_ensure_initialized", lambda: None)
     monkeypatch.setattr(module, "SparkConf", lambda: SimpleNamespace(get=lambda name, default=None: default))
@@ -37,7 +37,7 @@ def test_missing_jars_of_delta_are_one_line_that_says_what_to_give(monkeypatch: 
 
 
 @pytest.mark.spark
-def test_spark_submit_as_the_readme_prints_it_has_delta(tmp_path: Path) -> None:
+def test_spark_submit_as_in_the_readme_has_delta(tmp_path: Path) -> None:
     (tmp_path / "application.py").write_text(APPLICATION)
     spark_submit = Path(sys.executable).with_name("spark-submit")
     conf = [

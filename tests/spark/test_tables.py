@@ -1,4 +1,4 @@
-"""System tables without Spark: what their rows say of what can't be known, and how much of them is in memory at once."""
+"""System tables without Spark: unknown values in their rows, and how many rows are in memory at once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LEDGER = {"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2, "custom_metada
 
 
 @pytest.mark.parametrize("error", [UnauthorizedAccessError("wrong password"), BookieError("no bookie answers")])
-def test_a_lac_that_nobody_tells_is_null_and_not_none_confirmed(error: Exception) -> None:
+def test_unknown_lac_is_null_in_the_ledgers_table(error: Exception) -> None:
     bookkeeper = MemoryBookKeeper()
     for password in (b"", b"secret"):
         bookkeeper.create_ledger(**LEDGER, password=password).append(b"entry")
@@ -61,7 +61,7 @@ def written(bookkeeper: MemoryBookKeeper, *names: str) -> BookKeeper:
     return client
 
 
-def test_a_log_that_is_deleted_while_the_tables_are_read_fails_no_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_deleted_while_tables_are_read_is_left_out_without_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     bookkeeper = MemoryBookKeeper()
     client = written(bookkeeper, "first", "second", "third")
     listed = LOG_COMMITS.plan(client)
@@ -82,8 +82,8 @@ def test_a_log_that_is_deleted_while_the_tables_are_read_fails_no_snapshot(monke
     assert [row["log"] for part in rows for row in part] == ["third"]
 
 
-def test_a_log_whose_commits_are_gone_keeps_no_other_from_the_tables() -> None:
-    """Each snapshot of the cluster failed, so no audit could say which ledger was missing."""
+def test_log_with_missing_commits_does_not_hide_other_logs_from_tables() -> None:
+    """Each snapshot of the cluster failed, so no audit could name the missing ledger."""
     bookkeeper = MemoryBookKeeper()
     client = written(bookkeeper, "orders", "others")
     chain = [link.ledger_id for link in LogRegistry(bookkeeper.metadata).get("orders").commit_ledgers]
@@ -96,7 +96,7 @@ def test_a_log_whose_commits_are_gone_keeps_no_other_from_the_tables() -> None:
     assert [row["log"] for part in rows for row in part] == ["others"]
 
 
-def test_the_rows_of_a_table_are_not_all_in_memory_at_once() -> None:
+def test_table_rows_are_made_a_batch_at_a_time() -> None:
     made = 0
 
     def rows(bookkeeper: BookKeeper, argument: None, password: bytes) -> Rows:
@@ -113,7 +113,7 @@ def test_the_rows_of_a_table_are_not_all_in_memory_at_once() -> None:
 
 
 def test_bookies_are_asked_about_several_open_ledgers_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One after the other took a round trip for each."""
+    """Asking about one ledger after the other took a round trip for each."""
     bookkeeper, together = MemoryBookKeeper(), threading.Barrier(8)
     for _ in range(8):
         bookkeeper.create_ledger(**LEDGER, password=b"").append(b"entry")
@@ -129,8 +129,8 @@ def test_bookies_are_asked_about_several_open_ledgers_at_once(monkeypatch: pytes
     assert rows.column("last_add_confirmed").to_pylist() == [0] * 8
 
 
-def test_the_record_of_an_open_ledger_is_as_new_as_what_bookies_said_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its ensemble may have changed since the record was read first: entries that the LAC confirms lie on the new one."""
+def test_record_of_an_open_ledger_is_as_new_as_its_lac(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its ensemble may have changed since the record was first read: entries that the LAC confirms lie on the new ensemble."""
     bookkeeper = MemoryBookKeeper()
     for _ in range(3):
         bookkeeper.create_ledger(**LEDGER, password=b"").append(b"entry")
@@ -157,7 +157,7 @@ def test_the_record_of_an_open_ledger_is_as_new_as_what_bookies_said_of_it(monke
     assert (closed["ledger_id"], closed["state"], closed["last_add_confirmed"]) == (2, "CLOSED", 4)
 
 
-def test_runs_of_ids_end_at_holes_and_at_each_span(new_chroot: Callable[[], str]) -> None:
+def test_runs_of_ledger_ids_end_at_holes_and_at_each_span(new_chroot: Callable[[], str]) -> None:
     with closing(begun(new_chroot())) as store:
         for ledger_id in (0, 1, 3, *range(9_998, 10_002), 20_000):
             store.create_ledger(LedgerMetadata(ledger_id, 3, 3, 2, (Fragment(0, ("a", "b", "c")),)))
@@ -169,7 +169,7 @@ def test_runs_of_ids_end_at_holes_and_at_each_span(new_chroot: Callable[[], str]
         assert list(LEDGER_IDS.read(client, Ids(30_000, 39_999), b"")) == []
 
 
-def test_records_of_many_ledgers_are_read_many_at_a_time(
+def test_records_of_many_ledgers_are_read_in_bulk(
     new_chroot: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each table waited for the answer about one ledger before it asked about the next."""
@@ -202,7 +202,7 @@ def test_records_of_many_ledgers_are_read_many_at_a_time(
 @pytest.mark.parametrize(
     "table", [LEDGERS, FRAGMENTS, ACCEPTED_LOSSES, LEDGER_RECORDS, LEDGER_IDS], ids=lambda table: table.name
 )
-def test_the_drivers_side_never_holds_the_ids_of_ledgers(
+def test_plan_on_the_driver_holds_no_list_of_ledger_ids(
     table: SystemTable, new_chroot: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A plan of 10⁷ ledgers was a list of them all, and each task was sent its own 2,000."""
@@ -218,8 +218,8 @@ def test_the_drivers_side_never_holds_the_ids_of_ledgers(
             assert rows == [3, 7, 20_000, 20_001]
 
 
-def test_ten_million_ledgers_are_read_by_fewer_than_fifty_tasks() -> None:
-    """They were 5,000 tasks, and a snapshot had a file of each in each table."""
+def test_ten_million_ledgers_are_read_by_at_most_fifty_tasks() -> None:
+    """There were 5,000 tasks, and a snapshot had a file of each task in each table."""
     spans = [LedgerSpan(number * IDS_PER_SPAN, IDS_PER_SPAN) for number in range(1000)]
     client = cast(BookKeeper, SimpleNamespace(metadata=SimpleNamespace(ledger_spans=lambda: spans)))
     plan = LEDGERS.plan(client)

@@ -1,4 +1,4 @@
-"""Options ``minOffsetsPerTrigger`` and ``maxTriggerDelay``: when a micro-batch waits for more rows, over a log in memory."""
+"""Options ``minOffsetsPerTrigger`` and ``maxTriggerDelay``: when a micro-batch waits for more rows, over an in-memory log."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Clock:
 
 
 class Stream:
-    """A query over ``log``; ``now`` is its clock."""
+    """A query over ``log`` with a clock of its own."""
 
     def __init__(self, log: Log, **options: str) -> None:
         given = {"log": "orders", "zookeeper": "z", "pollTimeoutMs": "0", "minOffsetsPerTrigger": str(LEAST)}
@@ -40,7 +40,7 @@ class Stream:
         self.at = self.reader.initialOffset()
 
     def trigger(self, limit: ReadLimit | None = None) -> int:
-        """The rows of the next micro-batch."""
+        """The number of rows of the next micro-batch."""
         end = self.reader.latestOffset(self.at, limit or self.reader.getDefaultReadLimit())
         rows = self.rows(self.at, end)
         self.at = end
@@ -57,7 +57,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
     return Log()
 
 
-def test_a_micro_batch_waits_for_enough_rows_and_the_first_one_does_not(log: Log) -> None:
+def test_micro_batch_except_the_first_waits_for_enough_rows(log: Log) -> None:
     log.commit()
     stream = Stream(log)
     assert stream.reader.getDefaultReadLimit() == ReadMinRows(LEAST)
@@ -68,7 +68,7 @@ def test_a_micro_batch_waits_for_enough_rows_and_the_first_one_does_not(log: Log
     assert stream.trigger() == 3 * ROWS
 
 
-def test_it_waits_no_longer_than_the_delay_after_the_one_before(log: Log) -> None:
+def test_micro_batch_waits_no_longer_than_the_delay_since_its_predecessor(log: Log) -> None:
     stream = Stream(log)
     log.commit()
     assert stream.trigger() == ROWS
@@ -87,7 +87,7 @@ def test_it_waits_no_longer_than_the_delay_after_the_one_before(log: Log) -> Non
     assert stream.trigger() == ROWS, "the delay is over since the last one"
 
 
-def test_a_trigger_that_ends_the_query_takes_all_rows(log: Log) -> None:
+def test_final_trigger_of_a_query_takes_all_rows(log: Log) -> None:
     log.commit()
     stream = Stream(log)
     stream.trigger()
@@ -99,7 +99,7 @@ def test_a_trigger_that_ends_the_query_takes_all_rows(log: Log) -> None:
     assert stream.trigger() == ROWS
 
 
-def test_least_and_most_go_together(log: Log) -> None:
+def test_minimum_and_maximum_rows_of_a_trigger_combine(log: Log) -> None:
     log.commit(6)
     stream = Stream(log, maxOffsetsPerTrigger="40")
     assert stream.reader.getDefaultReadLimit() == ReadMaxRows(40)
@@ -109,8 +109,8 @@ def test_least_and_most_go_together(log: Log) -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(10))
-def test_no_row_waits_longer_and_none_comes_twice_over_restarts(log: Log, seed: int) -> None:
-    """Commits, triggers, time that passes and restarts, in orders drawn by seed."""
+def test_no_row_waits_beyond_the_delay_or_repeats_over_restarts(log: Log, seed: int) -> None:
+    """Commits, triggers, passing time and restarts come in orders drawn by seed."""
     draw = Random(seed)
     stream, written, last = Stream(log), 0, float("-inf")
     taken = 0
@@ -136,7 +136,7 @@ def test_no_row_waits_longer_and_none_comes_twice_over_restarts(log: Log, seed: 
 
 @pytest.mark.acceptance
 @pytest.mark.spark
-def test_spark_hands_the_limit_back_and_ends_a_query_that_waits(
+def test_spark_applies_the_minimum_and_available_now_takes_waiting_rows(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path
 ) -> None:
     register(spark, cluster.zookeeper)

@@ -1,4 +1,4 @@
-"""Batch writes that say whose and which they are (``txnAppId``, ``txnVersion``): each version of an application comes once."""
+"""Batch writes with an application and a version (``txnAppId``, ``txnVersion``): each version of an application comes once."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def values(engine: StandInSpark) -> list[str]:
     ]
 
 
-def test_a_version_that_the_log_has_or_an_earlier_one_is_left_out(engine: StandInSpark) -> None:
+def test_version_already_in_the_log_or_earlier_is_not_written(engine: StandInSpark) -> None:
     write("etl", 3, "a")
     ledgers = len(engine.bookkeeper.list_ledgers())
     write("etl", 3, "a again")
@@ -61,14 +61,14 @@ def test_a_version_that_the_log_has_or_an_earlier_one_is_left_out(engine: StandI
     assert values(engine) == ["a", "b", "c"]
 
 
-def test_the_same_version_in_two_writes_at_once_comes_once(engine: StandInSpark) -> None:
+def test_same_version_in_two_concurrent_writes_comes_once(engine: StandInSpark) -> None:
     first, second = begun("etl", 1, ["of the first"]), begun("etl", 1, ["of the second"])
     second()
     first()
     assert values(engine) == ["of the second"]
 
 
-def test_writes_without_a_version_are_not_compared(engine: StandInSpark) -> None:
+def test_writes_without_a_version_are_always_written(engine: StandInSpark) -> None:
     write("etl", 1, "a")
     options = SinkOptions.parse({"zookeeper": "memory", "log": "orders"})
     for _ in range(2):
@@ -79,8 +79,9 @@ def test_writes_without_a_version_are_not_compared(engine: StandInSpark) -> None
 
 
 @pytest.mark.parametrize("seed", seeds(8))
-def test_each_version_comes_once_whatever_answers_are_lost(engine: StandInSpark, seed: int) -> None:
-    """An application goes on to the next version once a write came back, and repeats it until then, as Spark repeats a batch."""
+def test_each_version_comes_once_despite_lost_answers(engine: StandInSpark, seed: int) -> None:
+    """An application goes on to the next version once a write returned, and repeats its version until then, as Spark repeats a
+    batch."""
     random = Random(seed)
     memory = engine.bookkeeper
 
@@ -119,19 +120,19 @@ def test_each_version_comes_once_whatever_answers_are_lost(engine: StandInSpark,
         ({"txnAppId": "etl", "txnVersion": "one"}, "txnVersion"),
     ],
 )
-def test_what_is_no_application_or_version_is_refused(given: dict[str, str], message: str) -> None:
+def test_invalid_application_or_version_is_refused(given: dict[str, str], message: str) -> None:
     with pytest.raises((ConfigurationError, InvalidArgumentError), match=message):
         SinkOptions.parse({"zookeeper": "memory", "log": "orders", **given})
 
 
-def test_a_stream_refuses_them() -> None:
+def test_stream_refuses_application_and_version() -> None:
     given = {"zookeeper": "memory", "log": "orders", "txnAppId": "etl", "txnVersion": "1"}
     with pytest.raises(ConfigurationError, match="are for batch writes"):
         BookSparkDataSource(given).streamWriter(StructType([StructField("value", BinaryType())]), overwrite=False)
 
 
 @pytest.mark.spark
-def test_foreach_batch_that_fails_behind_its_write_comes_once(
+def test_rows_of_a_foreach_batch_that_fails_after_its_write_come_once(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path
 ) -> None:
     register(spark, cluster.zookeeper)

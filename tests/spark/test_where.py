@@ -1,4 +1,4 @@
-"""The predicates of option ``where``: what is taken, what is refused, and what bounds of rows allow to leave out."""
+"""Predicates of option ``where``: supported syntax, refused syntax, and the rows that bounds allow to skip."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def truth(text: str, **columns: pyarrow.Array) -> list[bool | None]:
     return found
 
 
-def test_null_is_unknown_and_unknown_rows_go() -> None:
+def test_null_comparisons_are_unknown_and_unknown_rows_are_dropped() -> None:
     i = pyarrow.array([1, None, 3], pyarrow.int32())
     assert truth("i = 1", i=i) == [True, None, False]
     assert truth("NOT i = 1", i=i) == [False, None, True]
@@ -110,7 +110,7 @@ def test_and_binds_closer_than_or_and_not_closer_than_and() -> None:
         ("NOT " * 200 + "b", "nesting of more than 100"),
     ],
 )
-def test_what_is_not_supported_is_named(text: str, what: str) -> None:
+def test_unsupported_syntax_is_named_in_the_error(text: str, what: str) -> None:
     columns = StructType(list(COLUMNS.fields)).add("li", ArrayType(LongType()))
     with pytest.raises(ConfigurationError) as error:
         predicate(text, columns)
@@ -118,7 +118,7 @@ def test_what_is_not_supported_is_named(text: str, what: str) -> None:
     assert SUPPORTED in str(error.value)
 
 
-def test_names_are_found_without_regard_to_capitals() -> None:
+def test_column_names_are_matched_in_any_case() -> None:
     columns = StructType().add("Ab", "long").add("a b", "long").add("x", "long").add("X", "long")
     assert predicate("aB = 1 AND `A B` = 1", columns).columns == {"Ab", "a b"}
     with pytest.raises(ConfigurationError, match="no column is called 'c'; the columns are Ab, a b, x, X"):
@@ -127,15 +127,15 @@ def test_names_are_found_without_regard_to_capitals() -> None:
         predicate("x = 1", columns)
 
 
-def test_nulls_of_columns_of_any_type_can_be_asked_for() -> None:
+def test_null_test_applies_to_columns_of_any_type() -> None:
     columns = StructType().add("li", ArrayType(LongType()))
     li = pyarrow.array([[1], None])
     assert _truth(pyarrow.record_batch({"li": li}), predicate("li IS NOT NULL", columns)).to_pylist() == [True, False]
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_bounds_never_leave_out_a_row_that_the_predicate_is_true_for(seed: int) -> None:
-    """Also where a plan asks for rows that the predicate is false for, which NOT does."""
+def test_bounds_never_skip_a_row_for_which_the_predicate_is_true(seed: int) -> None:
+    """A plan may also need rows for which the predicate is false, under NOT."""
     random, left_out = Random(seed), 0
     for _ in range(12):
         count = random.choice([1, 1, 2, 5])
@@ -167,7 +167,7 @@ def test_bounds_never_leave_out_a_row_that_the_predicate_is_true_for(seed: int) 
 
 
 @given(st.binary(max_size=80), st.binary(max_size=80))
-def test_bounds_of_strings_and_bytes_are_bounds(one: bytes, other: bytes) -> None:
+def test_bounds_of_strings_and_bytes_enclose_the_value(one: bytes, other: bytes) -> None:
     for value in (one, other, "\U0010ffff".encode() * 20 + one, b"\xff" * 40 + other, "\ud7ff".encode() * 32 + one):
         assert low_text(value).encode() <= value
         high = high_text(value)
@@ -177,13 +177,13 @@ def test_bounds_of_strings_and_bytes_are_bounds(one: bytes, other: bytes) -> Non
 
 
 def some_blocks(count: int) -> Statistics:
-    """Of three columns. One of them is null in every second block, and one in all."""
+    """Blocks of three columns: the second is null in every second block, the third in all."""
     strings = [Bounds(nulls=10) if n % 2 else Bounds(f"a{n:05}", f"b{n:05}", 1) for n in range(count)]
     blocks = [Block(10, (Bounds(n, n + 5, 0), strings[n], Bounds(nulls=10))) for n in range(count)]
     return Statistics(("a", "b", "c"), tuple(blocks))
 
 
-def test_a_commit_tells_no_more_than_its_share_however_many_rows_it_has() -> None:
+def test_statistics_of_a_commit_are_bounded_however_many_rows_it_has() -> None:
     collected = Collected(("a", "b", "c"))
     for block in some_blocks(5000).blocks:
         collected.add(block)
@@ -202,7 +202,7 @@ def test_a_commit_tells_no_more_than_its_share_however_many_rows_it_has() -> Non
     assert len(parsed(collected.text(1 << 40), 50_000).blocks) > 500  # type: ignore[union-attr]
 
 
-def test_columns_that_do_not_fit_go_from_the_last_one() -> None:
+def test_columns_that_exceed_the_statistics_size_are_dropped_from_the_end() -> None:
     wide = Collected([f"column_{n}" for n in range(200)])
     wide.add(Block(1, (Bounds("x" * 32, "x" * 32, 0),) * 200))
     told = parsed(wide.text(0), 1)
@@ -211,7 +211,7 @@ def test_columns_that_do_not_fit_go_from_the_last_one() -> None:
     assert 0 < len(told.columns) < 20
 
 
-def test_what_is_of_other_rows_or_of_another_form_tells_nothing() -> None:
+def test_malformed_or_mismatched_statistics_are_ignored() -> None:
     text = Collected(("a",)).text(0)
     assert text == ""
     good = '[["a"],[2,[0,1,0]],[3,[1,2,0]]]'

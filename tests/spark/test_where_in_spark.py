@@ -1,4 +1,4 @@
-"""Option ``where`` through Spark, over real bookies: a batch read and a stream have the rows of Spark's own filter."""
+"""Option ``where`` through Spark, over real bookies: batch reads and streams have the rows of Spark's own filter."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def rows_of(spark: SparkSession, where: str) -> DataFrame:
     return spark.read.format("bookspark").option("log", "needles").option("where", where).load()
 
 
-def test_a_batch_read_and_a_stream_have_the_rows_of_sparks_own_filter(
+def test_batch_read_and_stream_have_the_rows_of_sparks_own_filter(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path
 ) -> None:
     register(spark, cluster.zookeeper)

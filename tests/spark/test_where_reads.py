@@ -1,4 +1,4 @@
-"""Option ``where`` over ledgers in memory: the rows that it is true for, few entries read, offsets as without it."""
+"""Option ``where`` over in-memory ledgers: the matching rows, few entries read, and offsets as without it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ IN_MEMORY = {"zookeeper": "memory"}
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> StandInSpark:
-    """A cluster in memory, in which entries are small."""
+    """An in-memory cluster with small entries."""
     engine = StandInSpark(monkeypatch)
     for module in (several_logs, source, feeds):
         monkeypatch.setattr(module, "client", lambda zookeeper: engine.bookkeeper)
@@ -48,7 +48,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> StandInSpark:
 def write(
     engine: StandInSpark, log: str, rows: Iterable[dict[str, Any]], columns: StructType = COLUMNS, **options: str
 ) -> None:
-    """One batch write, of two tasks."""
+    """A batch write of two tasks."""
     chosen = {"row_format": RowFormat.ARROW} if columns.names != ["value"] else {}
     LogRegistry(engine.bookkeeper.metadata).ensure(log, chosen, b"", columns.json() if chosen else "")
     writer = LogBatchWriter(SinkOptions.parse({"log": log, **IN_MEMORY, **options}))
@@ -77,7 +77,7 @@ def options_of(**options: str) -> SourceOptions:
 
 
 def read(names: list[str] | None = None, **options: str) -> tuple[list[dict[str, Any]], int]:
-    """The rows of a batch read, and how many rows were taken from ledgers."""
+    """Rows of a batch read, and the number of rows taken from ledgers."""
     given = options_of(**options).for_batch()
     schema = schema_of_logs(given) if given.several else schema_of(given)
     reader = (LogsReader if given.several else EntryReader)(given, schema, names or schema.names)
@@ -105,7 +105,7 @@ def read(names: list[str] | None = None, **options: str) -> tuple[list[dict[str,
         ("id > 5 OR NULL", lambda one: one["id"] > 5, ROWS),
     ],
 )
-def test_a_read_has_the_rows_and_reads_few(
+def test_filtered_read_has_the_matching_rows_and_reads_few_others(
     log: str, where: str, wanted: Callable[[dict[str, Any]], bool], read_max: int
 ) -> None:
     everything, _ = read(log=log)
@@ -117,7 +117,7 @@ def test_a_read_has_the_rows_and_reads_few(
     assert some == [{"position": one["position"]} for one in found], "columns of the predicate alone do not come"
 
 
-def test_a_plan_that_is_made_again_is_the_same_and_offsets_count_all_rows(log: str) -> None:
+def test_replayed_plan_is_the_same_and_offsets_count_all_rows(log: str) -> None:
     given = options_of(log=log, where="id IN (7, 1500, 3999)").for_stream()
     schema = schema_of(given)
     reader = EntryStreamReader(given, schema, schema.names)
@@ -154,16 +154,14 @@ def test_rows_without_statistics_are_read(engine: StandInSpark) -> None:
     assert read(log="silent", where="position >= 1000 AND name = 'x'") == ([], 0)
 
 
-def test_statistics_that_are_of_other_rows_are_no_statistics(
-    engine: StandInSpark, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A version that cuts commits in two, and knows nothing of statistics, would leave such."""
+def test_statistics_of_other_rows_are_ignored(engine: StandInSpark, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A version that cuts commits in two and knows no statistics would leave such statistics."""
     monkeypatch.setattr("bookspark.spark.connector.sink.joined", lambda parts, size: '[["id"],[3,[0,1,0]]]')
     write(engine, "strange", map(row, range(10)))
     assert [one["id"] for one in read(log="strange", where="id = 7")[0]] == [7]
 
 
-def test_single_values_are_filtered_by_value_and_place(engine: StandInSpark) -> None:
+def test_single_values_are_filtered_by_value_position_time_and_lane(engine: StandInSpark) -> None:
     values = StructType().add("value", "string")
     for _ in range(2):
         write(engine, "values", [{"value": str(number)} for number in range(100)], values)
@@ -179,7 +177,7 @@ def test_single_values_are_filtered_by_value_and_place(engine: StandInSpark) -> 
     assert read(log="values", includeLane="true", where="lane = 1") == ([], 0)
 
 
-def test_several_logs_are_filtered_together_and_columns_that_one_lacks_are_null(engine: StandInSpark) -> None:
+def test_several_logs_are_filtered_together_with_missing_columns_as_null(engine: StandInSpark) -> None:
     one_column = StructType().add("id", "long")
     write(engine, "several-a", map(row, range(1000)))
     write(engine, "several-b", [{"id": number} for number in range(1000)], one_column)
@@ -198,7 +196,7 @@ def test_several_logs_are_filtered_together_and_columns_that_one_lacks_are_null(
     assert only == [{"id": 4}]
 
 
-def test_a_stream_of_several_logs_leaves_out_what_is_not_wanted(engine: StandInSpark) -> None:
+def test_stream_of_several_logs_skips_logs_that_cannot_match(engine: StandInSpark) -> None:
     for name in ("several-a", "several-b"):
         write(engine, name, map(row, range(1000)))
     given = options_of(
@@ -215,7 +213,7 @@ def test_a_stream_of_several_logs_leaves_out_what_is_not_wanted(engine: StandInS
     assert found == [("several-b", 999)]
 
 
-def test_where_does_not_hide_that_rows_were_truncated(engine: StandInSpark) -> None:
+def test_where_does_not_hide_truncated_rows(engine: StandInSpark) -> None:
     for start in (0, 100):
         write(engine, "cut", map(row, range(start, start + 100)))
     truncate_log(engine.bookkeeper, "cut", 100, b"")
@@ -225,13 +223,13 @@ def test_where_does_not_hide_that_rows_were_truncated(engine: StandInSpark) -> N
     assert [one["id"] for one in found] == [150]
 
 
-def test_a_ledger_of_which_nothing_is_wanted_is_not_opened(engine: StandInSpark, log: str) -> None:
+def test_ledger_without_matching_rows_is_not_opened(engine: StandInSpark, log: str) -> None:
     first = next(iter(LogReader(engine.bookkeeper, log, b"").commits())).commit
     for ledger_id in {item.ledger_id for item in first.ranges}:
         engine.bookkeeper.delete_ledger(ledger_id)
     found, _ = read(log=log, where=f"id >= {ROWS - 1}")
     assert [one["id"] for one in found] == [ROWS - 1]
-    handles_of_process.cache_clear()  # a process that kept its handle might read it still
+    handles_of_process.cache_clear()  # a process that kept its handle might still read it
     with pytest.raises(DataLossError, match="was deleted"):
         read(log=log, where="id = 7")
 
@@ -253,13 +251,13 @@ def test_a_ledger_of_which_nothing_is_wanted_is_not_opened(engine: StandInSpark,
         ({"log": "needles", "where": "timestamp IS NULL"}, "no column is called 'timestamp'"),
     ],
 )
-def test_what_can_not_be_is_refused_before_anything_is_read(log: str, options: dict[str, str], what: str) -> None:
+def test_invalid_filters_are_refused_before_any_read(log: str, options: dict[str, str], what: str) -> None:
     with pytest.raises(ConfigurationError) as error:
         read(**{"where": "id = 1", **options})
     assert what in str(error.value)
 
 
-def test_statistics_are_of_columns_that_the_log_has() -> None:
+def test_statistics_option_accepts_only_columns_of_the_log() -> None:
     arrow = LogOptions(row_format=RowFormat.ARROW, columns=COLUMNS.json())
     check_statistics(("id", "name"), "needles", arrow)
     check_statistics((), "needles", LogOptions())

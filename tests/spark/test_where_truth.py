@@ -1,6 +1,4 @@
-"""Random predicates over awkward rows: each row's truth value is the one that Spark finds.
-
-``scripts/soak predicates`` has more."""
+"""Random predicates over awkward rows: each row's truth value is Spark's (``scripts/soak predicates`` has more)."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ SETTINGS = {"spark.sql.session.timeZone": "America/New_York", "spark.sql.codegen
 
 @pytest.fixture(params=["true", "false"])
 def strange_session(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[SparkSession]:
-    """A session in another time zone, with ANSI mode and without. Compiling so many predicates would take minutes."""
+    """A session in another time zone, with and without ANSI mode. Compiling so many predicates would take minutes."""
     settings = {**SETTINGS, "spark.sql.ansi.enabled": request.param}
     before = {name: spark.conf.get(name, None) for name in settings}
     for name, value in settings.items():
@@ -50,7 +48,7 @@ def predicates(random: Random, count: int) -> list[tuple[str, Predicate]]:
     return found
 
 
-def test_rows_are_those_of_sparks_own_filter(strange_session: SparkSession) -> None:
+def test_truth_of_random_predicates_matches_spark(strange_session: SparkSession) -> None:
     random = Random(20)
     rows = random_rows(random, 80)
     frame = strange_session.createDataFrame(pyarrow.Table.from_batches([rows]), COLUMNS).coalesce(1)

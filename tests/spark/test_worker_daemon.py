@@ -1,4 +1,4 @@
-"""Spark's daemon of Python workers: who hangs up is no error."""
+"""Spark's daemon of Python workers: a closed connection is no error."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from bookspark.spark import worker_daemon
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_a_worker_ends_as_spark_has_it_end(monkeypatch, code):
+def test_worker_returns_sparks_exit_code(monkeypatch, code):
     monkeypatch.setattr(worker_daemon, "spark_worker", lambda sock, authenticated: code)
     with socket.socket() as sock:
         assert worker_daemon.quiet(sock, True) == code
 
 
-def test_a_worker_whose_rows_nobody_wants_any_more_ends_without_an_error(monkeypatch):
+def test_worker_with_a_closed_connection_ends_without_an_error(monkeypatch):
     """After each ``show()`` of a log the traceback of a broken pipe was on the console."""
 
     def hung_up(sock, authenticated):
@@ -27,7 +27,7 @@ def test_a_worker_whose_rows_nobody_wants_any_more_ends_without_an_error(monkeyp
         assert worker_daemon.quiet(sock, True) != 0
 
 
-def test_another_error_is_told(monkeypatch):
+def test_other_worker_errors_are_raised(monkeypatch):
     def fails(sock, authenticated):
         raise RuntimeError("a defect")
 
@@ -37,5 +37,5 @@ def test_another_error_is_told(monkeypatch):
 
 
 @pytest.mark.spark
-def test_a_session_that_this_process_starts_has_it(spark):
+def test_session_of_this_process_uses_the_daemon(spark):
     assert spark.sparkContext.getConf().get("spark.python.daemon.module") == worker_daemon.__name__
