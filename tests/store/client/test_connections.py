@@ -178,6 +178,26 @@ def test_unregistered_bookie_is_not_reachable(bench):
     assert str(bench.ask("b1").response) == "not reachable: not registered"
 
 
+def test_request_is_not_failed_by_an_attempt_that_looked_before_the_bookie_was_back(bench, monkeypatch):
+    looked, tell, bookies = threading.Event(), threading.Event(), bench.store.bookies
+
+    def slowly():
+        found = bookies()
+        looked.set()
+        tell.wait(SECONDS)
+        return found
+
+    bench.open()
+    monkeypatch.setattr(bench.store, "bookies", slowly)
+    before = bench.send("b1")
+    assert looked.wait(SECONDS)
+    bench.bookie("b1")
+    after = bench.send("b1")
+    tell.set()
+    assert str(before.get(timeout=SECONDS).response) == "not reachable: not registered"
+    assert bytes(after.get(timeout=SECONDS).body) == b"b1"
+
+
 def test_silent_metadata_store_puts_no_bookie_into_quarantine(bench, monkeypatch):
     """All bookies were "not reachable: no answer" and in quarantine while ZooKeeper did not answer."""
     told, bookies = threading.Event(), bench.store.bookies

@@ -154,7 +154,8 @@ def _set(event: asyncio.Event, *_: object) -> None:
 
 class _Attempt:
     def __init__(self) -> None:
-        self.waiting: list[Callable[[BookieConnection | Unknown], None]] = []
+        self.waiting: list[tuple[Callable[[BookieConnection | Unknown], None], int]] = []
+        """Those who want the connection, each with the bytes it will send."""
         self.bytes_waiting = 0
         self.asks_store = False
         """True during the request to the metadata store for the address."""
@@ -338,7 +339,7 @@ class Connections:
         if attempt.bytes_waiting + byte_count > self._config.bookie_bytes_queued_max:
             connected(Unknown(UnknownReason.UNREACHABLE, f"{attempt.bytes_waiting} bytes wait for a connection"))
         else:
-            attempt.waiting.append(connected)
+            attempt.waiting.append((connected, byte_count))
             attempt.bytes_waiting += byte_count
 
     def _spawn(self, coroutine: Coroutine[object, object, None]) -> asyncio.Task[None]:
@@ -348,11 +349,18 @@ class Connections:
         return task
 
     async def _connect_once(self, bookie_id: str, attempt: _Attempt) -> None:
+        """Tell the outcome of one attempt to all who wait for it.
+
+        A request that came during the attempt is not failed by it: the attempt may have looked before the bookie was back. It
+        gets an attempt of its own, unless this one took the whole connect timeout.
+        """
         outcome: BookieConnection | Unknown
         seconds = self._config.connect_timeout_seconds
+        since_the_start, in_time = len(attempt.waiting), True
         try:
             outcome = await asyncio.wait_for(self._dial(bookie_id, attempt), seconds)
         except TimeoutError:
+            in_time = False
             late = "the metadata store did not tell its address" if attempt.asks_store else "no answer"
             outcome = Unknown(UnknownReason.UNREACHABLE, f"{late} in {seconds:g} s")
         except (OSError, BookKeeperError) as error:
@@ -373,8 +381,12 @@ class Connections:
         else:
             self._ready[bookie_id] = outcome
             self._quarantine.is_back(bookie_id)
-        for connected in self._connecting.pop(bookie_id).waiting:
+        waiting = self._connecting.pop(bookie_id).waiting
+        answered = since_the_start if isinstance(outcome, Unknown) and in_time else len(waiting)
+        for connected, _ in waiting[:answered]:
             _tell(connected, outcome)
+        for connected, byte_count in waiting[answered:]:
+            self._connect(bookie_id, connected, byte_count)
         if isinstance(outcome, Unknown):
             self._missed.add(bookie_id)
             self._keep_trying(bookie_id)
