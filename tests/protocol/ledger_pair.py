@@ -26,9 +26,8 @@ from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata, LedgerType
 from bookspark.protocol.ledger.responses import Positive, Unknown, UnknownReason
 from bookspark.protocol.ledger.sync_cursor import SyncCursor
 from bookspark.protocol.reading.recovery import LedgerRecovery
-from bookspark.protocol.writing.durability import SYNC_BYTES
 from bookspark.protocol.writing.ensemble_change import ChangeMode
-from bookspark.protocol.writing.writer import Append, BookieBack, LedgerWriter
+from bookspark.protocol.writing.writer import SYNC_BYTES, Append, BookieBack, LedgerWriter
 from tests.protocol.ledgers import metadata
 
 KEY = b""

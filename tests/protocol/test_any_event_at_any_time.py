@@ -51,8 +51,7 @@ from bookspark.protocol.repair.ledger_replication import LedgerReplication, Wait
 from bookspark.protocol.repair.replication_plan import Copy
 from bookspark.protocol.writing import writer_events as ev
 from bookspark.protocol.writing.ensemble_change import ChangeMode
-from bookspark.protocol.writing.writer import LedgerWriter
-from bookspark.protocol.writing.writer_state import State
+from bookspark.protocol.writing.writer import LedgerWriter, State
 from tests.protocol.ledger_pair import Bookie, answer_to
 from tests.protocol.ledgers import metadata
 

@@ -14,10 +14,18 @@ import pytest
 from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.responses import Unknown, UnknownReason
 from bookspark.protocol.reading.recovery import LedgerRecovery
-from bookspark.protocol.writing.durability import Persistent, Volatile
 from bookspark.protocol.writing.ensemble_change import ChangeMode
 from bookspark.protocol.writing.replication import GuaranteedWriteQuorum
-from bookspark.protocol.writing.writer import BookieBack, BookiesChanged, Close, LedgerWriter, State, Sync
+from bookspark.protocol.writing.writer import (
+    BookieBack,
+    BookiesChanged,
+    Close,
+    LedgerWriter,
+    Persistent,
+    State,
+    Sync,
+    Volatile,
+)
 from tests.protocol.ledger_pair import UNREACHABLE, LedgerPair, answer_to
 
 SEEDS = 25 * int(os.environ.get("SCHEDULES", "1"))

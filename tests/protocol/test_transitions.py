@@ -17,8 +17,7 @@ from bookspark.protocol.ledger.sync_cursor import Assignment
 from bookspark.protocol.ledger.transitions import LATE, REFUSED, TAKEN, IllegalEventError, cell_of, row
 from bookspark.protocol.writing import writer_events as ev
 from bookspark.protocol.writing.ensemble_change import ChangeMode
-from bookspark.protocol.writing.writer import ANSWERS, TRANSITIONS, LedgerWriter
-from bookspark.protocol.writing.writer_state import Asked, State
+from bookspark.protocol.writing.writer import ANSWERS, TRANSITIONS, Asked, LedgerWriter, State
 from tests.protocol.ledgers import LOST, OK, metadata
 from tests.protocol.transitions_kit import TransitionsKit, event_types
 

@@ -7,9 +7,8 @@ import pytest
 from bookspark.protocol.ledger.actions import SendSync, SyncReport
 from bookspark.protocol.ledger.ledger_metadata import LedgerType
 from bookspark.protocol.ledger.sync_cursor import Assignment
-from bookspark.protocol.writing.durability import Volatile
+from bookspark.protocol.writing.writer import PendingAdd, Volatile
 from bookspark.protocol.writing.writer_events import Close, PassedOver, Sync
-from bookspark.protocol.writing.writer_state import PendingAdd
 from tests.protocol.ledger_pair import LedgerPair
 from tests.protocol.ledgers import metadata
 

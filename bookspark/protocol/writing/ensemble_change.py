@@ -3,7 +3,7 @@
 Law: one change is under way at a time, and one metadata write replaces all bookies that have failed by then. The write is a
 compare-and-set against an OPEN record. If another client changed only older fragments (re-replication), the change is written
 again on top; otherwise the writer is fenced. The old ensemble stays until the write has succeeded. Then ``Cursors.replace``
-(``writer_cursors``) takes back the acks of the replaced bookies::
+(``writer.Cursors``) takes back the acks of the replaced bookies::
 
     (none) ──failed──► CHOOSING ──BookiesChosen──► WRITING ──MetadataWritten──► (none), acks of the replaced taken back
                         ▲    │ NoBookies               │ conflict: ReadMetadata, merge, WRITING again, or fenced

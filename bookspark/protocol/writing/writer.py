@@ -12,8 +12,8 @@ States (``TRANSITIONS`` lists the events of each, ``ANSWERS`` the answers of the
       └── no bookies to go on with (best effort) ──► WRITING ──► FAILED, the ledger closed at the LAC,
                              or FAILED and left open, if that would cut off what a VD ledger acknowledged
 
-Parts: ``Adds`` sends entries; ``writer_cursors`` holds the progress; the policies ``replication`` (best effort, guaranteed) and
-``durability`` (PD: persistent, VD: volatile) differ from ledger to ledger; ``ensemble_change`` replaces bookies; ``explicit_lac``
+Parts: ``Adds`` sends entries; ``Cursors`` holds the progress; the policies ``replication`` (best effort, guaranteed) and
+``Persistent`` or ``Volatile`` (PD, VD) differ from ledger to ledger; ``ensemble_change`` replaces bookies; ``ExplicitLac``
 sends the LAC.
 
 A silent bookie delays nothing as long as an ack quorum of each write set answers. When it is back (``BookieBack``), it gets the
@@ -25,21 +25,41 @@ docs/decisions/traps.md, trap 3 for ensemble changes, trap 4 for the three outco
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass, field
+from enum import Enum, auto
 from functools import lru_cache
+from typing import NamedTuple
 
-from bookspark.errors import BookKeeperError, LedgerClosedError, NoSuchLedgerError
+from bookspark.errors import (
+    AddTimeoutError,
+    BookKeeperError,
+    LedgerClosedError,
+    LedgerFencedError,
+    NoSuchLedgerError,
+    NotEnoughBookiesError,
+    UnauthorizedAccessError,
+)
 from bookspark.protocol.ledger import actions as act
-from bookspark.protocol.ledger.actions import Action, AddAnswered, SendAdd, SyncAnswered, SyncReport
-from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata, LedgerState
-from bookspark.protocol.ledger.responses import Positive, Response, Unknown, UnknownReason
+from bookspark.protocol.ledger.actions import (
+    Acknowledge,
+    Action,
+    AddAnswered,
+    Confirm,
+    Release,
+    SendAdd,
+    SendLac,
+    SendSync,
+    SyncAnswered,
+    SyncReport,
+)
+from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerState, LedgerType
+from bookspark.protocol.ledger.responses import FINAL_REASONS, Positive, Response, Unknown, UnknownReason
+from bookspark.protocol.ledger.sync_cursor import Assignment, assignment
 from bookspark.protocol.ledger.transitions import LATE, TAKEN, IllegalEventError, Table, cell_of, row
-from bookspark.protocol.writing.durability import SYNC_BYTES, Volatile, durability_of
-from bookspark.protocol.writing.ensemble_change import ChangeMode, EnsembleChanges, quorum_lost
-from bookspark.protocol.writing.explicit_lac import EXPLICIT_LAC_INTERVAL_SECONDS, ExplicitLac
+from bookspark.protocol.writing.ensemble_change import NOBODY, ChangeMode, EnsembleChanges, quorum_lost
 from bookspark.protocol.writing.replication import BestEffort, replication_of
-from bookspark.protocol.writing.writer_cursors import Cursors
-from bookspark.protocol.writing.writer_errors import late, left_open, refused_at, taken_over
 from bookspark.protocol.writing.writer_events import (
     Abandon,
     Append,
@@ -54,7 +74,521 @@ from bookspark.protocol.writing.writer_events import (
     TellLac,
     WriterEvent,
 )
-from bookspark.protocol.writing.writer_state import Asked, PendingAdd, State
+
+# -- Parts of a writer's state: its step on the way to the close, its open question, and its pending adds.
+#
+# Law: a writer has one open question to the metadata store or to placement. The ``acks`` of an append are members of its
+# ``bookies``; its ids and length never change, its bookies only with the ensemble.
+
+
+class State(Enum):
+    """Drawn in ``writer``."""
+
+    OPEN = auto()
+    CLOSING = auto()
+    """The user appends no more; adds are still pending."""
+    WRITING = auto()
+    """Nothing is pending; the record is being closed."""
+    CLOSED = auto()
+    FAILED = auto()
+
+    # Each step looks a state up. This hash is in C; that of ``Enum`` is a call of Python code.
+    __hash__ = object.__hash__
+
+
+class Asked(Enum):
+    """The open question to the metadata store or to placement."""
+
+    NOTHING = auto()
+    BOOKIES = auto()
+    """``ChooseBookies``, for an ensemble change."""
+    CHANGE_WRITE = auto()
+    """``WriteMetadata`` with the new ensemble."""
+    CHANGE_READ = auto()
+    """``ReadMetadata``: the write of the new ensemble lost, or has an unknown outcome."""
+    CLOSE_WRITE = auto()
+    """``WriteMetadata`` with the closed record."""
+    CLOSE_READ = auto()
+    """``ReadMetadata``: the write of the closed record lost."""
+
+
+@dataclass(slots=True)
+class PendingAdd:
+    """A run of entries with one write set, sent to ``bookies``; ``length``: the ledger's, in bytes, after its last entry."""
+
+    first: int
+    last: int
+    length: int
+    bookies: tuple[str, ...]
+    acks: set[str] = field(default_factory=set)
+
+
+# -- Durability of an add: at its ack on a PD ledger, at the sync that covers it on a VD ledger. One policy object for each.
+#
+# PD is persistent durability, VD volatile durability (BP-14). E is the ensemble size, WQ the write quorum, AQ the ack quorum.
+#
+# Law: the LAC (last add confirmed) covers only entries synced by an ack quorum of their write set. On a PD ledger an ack says
+# so. On a VD ledger an ack is enough to acknowledge the append, but nothing for the LAC, which follows the bookies'
+# LastAddSynced in each answer (``SyncReport``), entry by entry. The result equals ``quorum.last_add_confirmed_of`` for E = WQ,
+# and is never less for striped ledgers.
+#
+# Additions to BP-14, which leaves these as future work (docs/decisions/relaxed-durability.md):
+#
+# * **Striping**: a bookie's cursor covers its assigned ids. Each request carries the assignment
+#   (``sync_cursor.Assignment``).
+# * **Ensemble change**: the new fragment starts after the last confirmed entry (on a guaranteed ledger, after the last
+#   fully replicated one). The new bookie's cursor starts before it, and the bookie gets all unconfirmed entries. So an
+#   entry that a lost bookie had acknowledged but not synced counts again only once the new bookie has synced it. A report
+#   counts if its assignment is that of the bookie's present stay in the ensemble.
+# * **Restart**: when a bookie's incarnation changes, its acks of unsynced entries are taken back, and these entries are
+#   sent again.
+# * **Missed entries**: entries that a bookie missed while away, and others have synced, are not sent to it. In its cursor
+#   they would be a hole that never closes, so its assignment begins after the released entries.
+# * **sync()** up to an id T: once T is acknowledged, each bookie is asked to sync, so the sync begins after the adds. A
+#   bookie that acknowledges an entry later is asked again. The sync is done at LAC ≥ T. The writer itself syncs after each
+#   ``sync_bytes``, so kept content is bounded. A bookie has at most one sync under way.
+#
+# An ack of an ended incarnation does not count. Incarnations are random numbers: the last one reported is the latest. So the
+# driver must not hand in an answer of a connection after the ``BookieBack`` of the next one.
+
+
+SYNC_BYTES = 64 << 20
+"""Default of ``sync_bytes``: a VD ledger is synced after this many bytes at the latest."""
+
+
+class Persistent:
+    """The policy of PD ledgers: an acknowledged entry is synced."""
+
+    __slots__ = ()
+    volatile = False
+
+    def holders(self, add: PendingAdd, leaving: frozenset[str]) -> Set[str]:
+        """The bookies with a synced copy of ``add``, without those ``leaving``."""
+        return add.acks - leaving if leaving else add.acks
+
+    # No-ops on a PD ledger; see ``Volatile``.
+
+    def joined(self, metadata: LedgerMetadata, bookies: Iterable[str]) -> None:
+        pass
+
+    def back(self, bookie: str, incarnation: int, adds: Iterable[PendingAdd]) -> None:
+        pass
+
+    def passed_over(self, bookies: Iterable[str], done: int, adds: Collection[PendingAdd]) -> list[Action]:
+        return []
+
+    def appended(self, last: int, length: int) -> None:
+        pass
+
+    def want(self, last: int, length: int) -> None:
+        pass
+
+    def acknowledged(self, last: int) -> list[Action]:
+        return []
+
+
+class Member(NamedTuple):
+    assignment: Assignment
+    last_add_synced: int
+    incarnation: int = 0
+    """0 until it is known."""
+
+
+class Volatile:
+    """The policy of VD ledgers: an acknowledged entry is in the bookies' memory."""
+
+    __slots__ = ("_ended", "_goal", "_members", "_requested_length", "_sync_bytes", "_syncing", "_targets")
+    volatile = True
+
+    def __init__(self, metadata: LedgerMetadata, sync_bytes: int) -> None:
+        self._sync_bytes = sync_bytes
+        self._requested_length = 0
+        """Bytes up to the last id of a requested sync."""
+        self._targets: tuple[int, ...] = ()
+        """Last ids of requested syncs. Each waits until everything up to its id is acknowledged."""
+        self._goal = NO_ENTRY
+        """The last id of the sync under way."""
+        self._syncing: frozenset[str] = frozenset()
+        self._ended: frozenset[tuple[str, int]] = frozenset()
+        self._members: dict[str, Member] = {}
+        self.joined(metadata, metadata.last_fragment.ensemble)
+
+    def holders(self, add: PendingAdd, leaving: frozenset[str]) -> Set[str]:
+        """The bookies whose LastAddSynced covers ``add``, without those ``leaving``."""
+        members, last = self._members, add.last
+        return {b for b in add.bookies if members[b].last_add_synced >= last and b not in leaving}
+
+    def grouped(self, bookies: Iterable[str]) -> list[tuple[Assignment, tuple[str, ...]]]:
+        """``bookies`` by assignment, because one request carries one assignment."""
+        groups: dict[Assignment, list[str]] = {}
+        for bookie in bookies:
+            groups.setdefault(self._members[bookie].assignment, []).append(bookie)
+        return [(mine, tuple(group)) for mine, group in groups.items()]
+
+    # -- members
+
+    def joined(self, metadata: LedgerMetadata, bookies: Iterable[str]) -> None:
+        """Members outside of the last ensemble of ``metadata`` are forgotten."""
+        fragment, wanted = metadata.last_fragment, frozenset(bookies)
+        members = {}
+        for position, bookie in enumerate(fragment.ensemble):
+            if bookie in wanted:
+                first = fragment.first_entry_id
+                mine = assignment(first, metadata.ensemble_size, metadata.write_quorum, position)
+                members[bookie] = Member(mine, first - 1)
+            else:
+                members[bookie] = self._members[bookie]
+        self._members = members
+        self._syncing = self._syncing & (members.keys() - wanted)
+
+    def heard(
+        self, bookie: str, report: SyncReport, add: PendingAdd | None, adds: Iterable[PendingAdd]
+    ) -> tuple[list[Action], bool]:
+        """A member gave a positive answer; ``add``: the acknowledged add, if still pending. Returns the syncs that follow, and
+        whether the bookie was restarted since its last answer."""
+        member = self._members[bookie]
+        if report.assignment == member.assignment and report.last_add_synced > member.last_add_synced:
+            self._members[bookie] = member._replace(last_add_synced=report.last_add_synced)
+        if (bookie, report.incarnation) in self._ended:
+            return [], False
+        restarted = self.back(bookie, report.incarnation, adds)
+        if add is None or bookie not in add.bookies:
+            return [], restarted
+        add.acks.add(bookie)
+        # It may have come after the bookie's last sync began.
+        return self.sync((bookie,)) if add.last <= self._goal else [], restarted
+
+    def is_ahead(self, bookie: str, report: SyncReport, last_add_pushed: int) -> bool:
+        """Does a report of the present assignment claim more than was sent? A cursor steps over ids of other bookies."""
+        member = self._members.get(bookie)
+        if member is None or report.assignment != member.assignment:
+            return False
+        return report.last_add_synced >= member.assignment.next_held(last_add_pushed + 1)
+
+    def back(self, bookie: str, incarnation: int, adds: Iterable[PendingAdd]) -> bool:
+        """A member answers as ``incarnation`` (0: unknown). True if it had another before: its unsynced entries may be gone, and
+        its acks of them are taken back."""
+        member = self._members[bookie]
+        if incarnation in (0, member.incarnation):
+            return False
+        self._members[bookie] = member._replace(incarnation=incarnation)
+        if not member.incarnation:
+            return False
+        self._ended = (self._ended | {(bookie, member.incarnation)}) - {(bookie, incarnation)}
+        self._syncing -= {bookie}
+        for add in adds:
+            if member.last_add_synced < add.last:
+                add.acks.discard(bookie)
+        return True
+
+    def passed_over(self, bookies: Iterable[str], done: int, adds: Collection[PendingAdd]) -> list[Action]:
+        """``bookies`` may lack ids up to ``done``, which are released: move their cursors behind these."""
+        actions: list[Action] = []
+        for bookie in bookies:
+            self.pass_over(bookie, done)
+            actions += self.sync_rest(bookie, adds)
+        return actions
+
+    def pass_over(self, bookie: str, done: int) -> None:
+        member = self._members[bookie]
+        mine, synced = member.assignment, member.last_add_synced
+        if mine.first_entry_id <= done:
+            mine = mine._replace(first_entry_id=done + 1)
+            self._members[bookie] = member._replace(assignment=mine, last_add_synced=max(synced, done))
+
+    # -- syncs
+
+    def appended(self, last: int, length: int) -> None:
+        """``length``: the ledger's after the append. Asks for a sync after each ``sync_bytes``."""
+        if length - self._requested_length >= self._sync_bytes:
+            self.want(last, length)
+
+    def want(self, last: int, length: int) -> None:
+        self._requested_length = length
+        if last > max(self._goal, *self._targets, NO_ENTRY):
+            self._targets = (*self._targets, last)
+
+    def acknowledged(self, last: int) -> list[Action]:
+        """Returns the syncs that waited until everything up to ``last`` was acknowledged."""
+        if not self._targets or last < self._targets[0]:
+            return []
+        while self._targets and last >= self._targets[0]:
+            self._goal, self._targets = self._targets[0], self._targets[1:]
+        return self.sync(self._members)
+
+    def sync(self, bookies: Iterable[str]) -> list[Action]:
+        """Ask those of ``bookies`` to sync that are behind the goal and not syncing."""
+        members = self._members
+        asked = [b for b in bookies if b not in self._syncing and members[b].last_add_synced < self._goal]
+        self._syncing |= frozenset(asked)
+        return [SendSync(group, mine) for mine, group in self.grouped(asked)]
+
+    def sync_answered(self, bookie: str) -> None:
+        self._syncing -= {bookie}
+
+    def sync_rest(self, bookie: str, adds: Iterable[PendingAdd]) -> list[Action]:
+        """Ask ``bookie`` to sync again, if it acknowledged an entry up to the goal that no sync has covered yet. While it lacks
+        an earlier entry, its cursor waits, and so does this."""
+        synced = self._members[bookie].last_add_synced
+        first = next((add for add in adds if add.last > synced and bookie in add.bookies), None)
+        if first is None or first.last > self._goal or bookie not in first.acks:
+            return []
+        return self.sync((bookie,))
+
+
+def durability_of(metadata: LedgerMetadata, sync_bytes: int) -> Persistent | Volatile:
+    """The policy chosen at the ledger's creation."""
+    return Volatile(metadata, sync_bytes) if metadata.ledger_type is LedgerType.VD_JOURNAL else Persistent()
+
+
+# -- A writer's progress: its cursors, and its pending adds.
+#
+# Law: released ≤ LAC (last add confirmed) ≤ acknowledged ≤ pushed, and no cursor ever goes back. ``pending`` has the adds after
+# *released*: their content may be needed again. On a best-effort PD (persistent durability) ledger the first three are equal. The
+# policies ``durability`` and ``replication`` decide when an add passes each.
+#
+# Source: bookkeeper-overview, "Writing"; BP-14 for acknowledged entries that are not confirmed; "Guaranteeing write quorum" for
+# LAFR (last add fully replicated).
+
+
+class Cursors:
+    """Ids are entry ids, ``NO_ENTRY`` before the first; lengths are the ledger's, in bytes of payload. ``durability`` is a
+    parameter and no field, because the state of a machine is a tree."""
+
+    __slots__ = (
+        "_ack_quorum",
+        "_copies",
+        "_keeps_confirmed",
+        "last_add_acknowledged",
+        "last_add_confirmed",
+        "last_add_fully_replicated",
+        "last_add_pushed",
+        "length",
+        "pending",
+        "pushed_length",
+        "released",
+    )
+
+    def __init__(self, metadata: LedgerMetadata, replication: BestEffort) -> None:
+        self._ack_quorum = metadata.ack_quorum
+        self._copies = replication.copies(metadata)
+        self._keeps_confirmed = replication.keeps_confirmed
+        self.released = NO_ENTRY
+        """The writer needs no entry up to this id any more."""
+        self.last_add_confirmed = NO_ENTRY
+        self.last_add_acknowledged = NO_ENTRY
+        """The highest id acknowledged to the user; on a PD ledger, the LAC."""
+        self.last_add_fully_replicated = NO_ENTRY
+        """The LAFR; only guaranteed ledgers have one."""
+        self.last_add_pushed = NO_ENTRY
+        self.length = 0
+        """Up to ``last_add_confirmed``."""
+        self.pushed_length = 0
+        self.pending: dict[int, PendingAdd] = {}
+        """Adds not released, by their first id, ascending."""
+
+    def push(self, count: int, byte_length: int, bookies: tuple[str, ...]) -> PendingAdd:
+        first = self.last_add_pushed + 1
+        self.last_add_pushed += count
+        self.pushed_length += byte_length
+        add = self.pending[first] = PendingAdd(first, self.last_add_pushed, self.pushed_length, bookies)
+        return add
+
+    def advance(self, durability: Persistent | Volatile, leaving: frozenset[str]) -> list[Action]:
+        """Move all cursors as far as the answers allow, without copies on bookies ``leaving``."""
+        pending, ack_quorum = self.pending, self._ack_quorum
+        confirmed, released, acknowledged = self.last_add_confirmed, self.released, self.last_add_acknowledged
+        while (add := pending.get(confirmed + 1)) and len(durability.holders(add, leaving)) >= ack_quorum:
+            confirmed, self.length = add.last, add.length
+        while (add := pending.get(released + 1)) and add.last <= confirmed:
+            if self._keeps_confirmed and len(durability.holders(add, leaving)) < self._copies:
+                break
+            released = add.last
+            del pending[add.first]
+        acknowledged = max(acknowledged, confirmed)
+        actions: list[Action] = []
+        if durability.volatile:
+            while (add := pending.get(acknowledged + 1)) and len(add.acks - leaving) >= ack_quorum:
+                acknowledged = add.last
+            if acknowledged > max(confirmed, self.last_add_acknowledged):
+                actions.append(Acknowledge(acknowledged))
+            actions += durability.acknowledged(acknowledged)
+        if confirmed > self.last_add_confirmed:
+            actions.append(Confirm(confirmed))
+        if self._keeps_confirmed and released > self.released:
+            self.last_add_fully_replicated = released
+            actions.append(Release(released))
+        self.last_add_acknowledged, self.last_add_confirmed, self.released = acknowledged, confirmed, released
+        return actions
+
+    def confirmed_holders(self, durability: Persistent | Volatile, leaving: frozenset[str]) -> Iterator[Set[str]]:
+        """The holders, without those ``leaving``, of each confirmed entry not yet released."""
+        add = self.pending.get(self.released + 1)
+        while add and add.last <= self.last_add_confirmed:
+            yield durability.holders(add, leaving)
+            add = self.pending.get(add.last + 1)
+
+    def missed(self, bookies: Collection[str]) -> Iterator[tuple[PendingAdd, tuple[str, ...]]]:
+        """Each add not acknowledged by some of ``bookies``, with these bookies."""
+        for add in self.pending.values():
+            missing = tuple(b for b in add.bookies if b in bookies and b not in add.acks)
+            if missing:
+                yield add, missing
+
+    def replace(self, bookies: Mapping[str, str]) -> None:
+        """Put values in the places of keys; acks of the keys are taken back."""
+        for add in self.pending.values():
+            add.bookies = tuple(bookies.get(bookie, bookie) for bookie in add.bookies)
+            add.acks -= bookies.keys()
+
+
+# -- Errors of a writer that ends without a close.
+#
+# Law: each message names the ledger, its progress, and the user's next step.
+
+
+def refused_at(
+    bookie: str, reason: UnknownReason | None, ledger_id: int, last_add_confirmed: int
+) -> BookKeeperError | None:
+    """The error that ends the writer when a bookie refuses it for ``reason``, or None."""
+    if reason is UnknownReason.FENCED:
+        return LedgerFencedError(
+            f"ledger {ledger_id} was fenced at {bookie} by another client; whether entries after "
+            f"{last_add_confirmed} are part of it is unknown until it is closed"
+        )
+    if reason is UnknownReason.UNAUTHORIZED:
+        return UnauthorizedAccessError(f"{bookie} refused the password of ledger {ledger_id}")
+    return None
+
+
+def taken_over(found: LedgerMetadata, last_add_confirmed: int) -> LedgerFencedError:
+    """Another client changed the record."""
+    if found.closed:
+        state = f"closed at entry {found.last_entry_id}"
+    else:
+        state = f"{found.state.value} with ensemble {', '.join(found.last_fragment.ensemble)}"
+    return LedgerFencedError(
+        f"ledger {found.ledger_id} is {state} by another client, this writer's last acknowledged entry is "
+        f"{last_add_confirmed}; open it to see what it holds"
+    )
+
+
+def left_open(ledger_id: int, last_add_acknowledged: int, error: BookKeeperError) -> NotEnoughBookiesError:
+    """No bookies to go on with. A close at the LAC would cut off acknowledged entries that are not synced; a recovery reads them
+    from bookies that come back."""
+    return NotEnoughBookiesError(
+        f"{error}. Ledger {ledger_id} was left open: entries up to {last_add_acknowledged} were acknowledged and are not all "
+        "synced; open it to recover them when its bookies are back"
+    )
+
+
+def late(
+    metadata: LedgerMetadata,
+    cursors: Cursors,
+    copies: int,
+    durability: Persistent | Volatile,
+    failed: Set[str],
+) -> AddTimeoutError:
+    """The error after the deadline: for unacknowledged appends, for the ``copies`` of each entry that a close waits for, or for
+    the close itself."""
+    ledger_id, pending = metadata.ledger_id, list(cursors.pending.values())
+    if not pending:
+        return AddTimeoutError(f"ledger {ledger_id}: the close was not answered in time; open it to recover it")
+    last = pending[-1].last
+    add = next((add for add in pending if add.last > cursors.last_add_acknowledged), None)
+    if add is not None:
+        waiting = ", ".join(bookie for bookie in add.bookies if bookie not in add.acks)
+        return AddTimeoutError(
+            f"ledger {ledger_id}: entries {add.first}..{last} were not acknowledged in time by "
+            f"{metadata.ack_quorum} bookies (waiting for {waiting}); open the ledger to recover it"
+        )
+    held = durability.holders(pending[0], frozenset())
+    waiting = ", ".join(bookie for bookie in pending[0].bookies if bookie not in held)
+    why = f", {', '.join(sorted(failed))} failed" if failed else ""
+    return AddTimeoutError(
+        f"ledger {ledger_id}: all appends were acknowledged, but entries {pending[0].first}..{last} are not yet synced on "
+        f"{copies} bookies (waiting for {waiting}{why}), so it was not closed; open it to recover it"
+    )
+
+
+def missing_for_long(ledger_id: int, missing: int, seconds: float) -> AddTimeoutError:
+    """Entries have waited for a lower id for ``seconds``."""
+    return AddTimeoutError(
+        f"ledger {ledger_id}: entry {missing} was not appended in {seconds:g} s, and later ones wait for it; entries up to "
+        f"{missing - 1} may be part of the ledger: open it to recover it"
+    )
+
+
+# -- Explicit LAC: a writer sends the bookies its LAC (last add confirmed) without an entry, so that readers see the last entry of
+# a pausing writer.
+#
+# Law: each entry carries the LAC of the moment when it was sent. An idle writer sends a newer LAC by itself, once, to all
+# bookies of the ensemble. A bookie may have missed it: it did not acknowledge it, was away, or joined later. Such a bookie gets
+# it again, but seldom, because it may be gone for long. The LAFR (last add fully replicated) of a guaranteed ledger goes along.
+#
+# Source: BookKeeper's ``ExplicitLacUpdateFlow``; "Guaranteeing write quorum" for the LAFR.
+
+
+EXPLICIT_LAC_INTERVAL_SECONDS = 0.1
+_AGAIN_INTERVALS = 10
+"""Intervals until an unacknowledged explicit LAC is sent again."""
+
+
+class ExplicitLac:
+    """One writer's record of the cursors known to the bookies. ``now``: seconds of a monotonic clock."""
+
+    __slots__ = ("_again_at", "_interval_seconds", "_told", "_untold")
+
+    def __init__(self, interval_seconds: float) -> None:
+        self._interval_seconds = interval_seconds
+        """Time without progress after which a writer sends its LAC."""
+        self._told = (NO_ENTRY, NO_ENTRY)
+        """The LAC and the LAFR sent last."""
+        self._untold = NOBODY
+        """Bookies that may have missed ``_told``."""
+        self._again_at = -math.inf
+        """Earliest time of a repetition to ``_untold``."""
+
+    def entry_told(self, last_add_confirmed: int, last_add_fully_replicated: int) -> None:
+        """A new entry carries this LAC and this LAFR to the bookies."""
+        self._told = last_add_confirmed, last_add_fully_replicated
+
+    def missed(self, bookies: Iterable[str]) -> None:
+        """These bookies may have missed the LAC and the LAFR."""
+        self._untold = self._untold.union(bookies)
+
+    def replace(self, swap: Mapping[str, str]) -> None:
+        """The keys left the ensemble; the values joined and have no LAC yet."""
+        self._untold = self._untold.difference(swap).union(swap.values())
+
+    def owes(self, cursors: Cursors) -> bool:
+        """May a bookie not know the cursors, so that an idle writer has to send them?"""
+        return self._is_news(cursors) or (cursors.last_add_confirmed != NO_ENTRY and bool(self._untold))
+
+    def _is_news(self, cursors: Cursors) -> bool:
+        return self._told != (cursors.last_add_confirmed, cursors.last_add_fully_replicated)
+
+    def idle(self, cursors: Cursors, ensemble: tuple[str, ...], now: float, quiet_seconds: float) -> list[SendLac]:
+        """The LACs to send to bookies of ``ensemble`` after ``quiet_seconds`` without progress."""
+        if quiet_seconds <= self._interval_seconds or not self.owes(cursors):
+            return []
+        if self._is_news(cursors):
+            return self.tell(cursors, ensemble)
+        if now < self._again_at:
+            return []
+        return self.tell(cursors, tuple(bookie for bookie in ensemble if bookie in self._untold))
+
+    def tell(self, cursors: Cursors, bookies: tuple[str, ...]) -> list[SendLac]:
+        self._told = cursors.last_add_confirmed, cursors.last_add_fully_replicated
+        self._untold = self._untold.difference(bookies) or NOBODY
+        return [SendLac(bookies, *self._told)]
+
+    def answered(self, bookie: str, response: Response, now: float) -> None:
+        """No repetition follows a final refusal: an unreachable bookie is ``missed`` once it is back."""
+        if isinstance(response, Unknown) and response.reason not in FINAL_REASONS:
+            self.missed((bookie,))
+            self._again_at = now + _AGAIN_INTERVALS * self._interval_seconds
+
 
 # -- Adds: sends, repetitions and syncs of entries. This part of a writer knows no metadata store.
 

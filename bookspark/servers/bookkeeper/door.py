@@ -49,8 +49,7 @@ from bookspark.store.bookie.bookie_config import BookieConfig
 from bookspark.store.bookie.holdings.reads import PART_BYTES, READ_BYTES_MAX, Fetched, ReadPlan, Stop
 from bookspark.store.bookie.ledgers.statuses import status_of
 from bookspark.store.bookie.serving.admission import STRANGER_SECONDS, Admission, Stranger
-from bookspark.store.bookie.serving.connection import Connection
-from bookspark.store.bookie.serving.peer import Peer
+from bookspark.store.bookie.serving.connection import Connection, Peer
 from bookspark.store.bookie.serving.porch import Porch, listening_sockets
 from bookspark.store.bookie.serving.served_bookie import ServedBookie
 from bookspark.store.bookie.serving.server import BookieServer
@@ -83,7 +82,7 @@ _ATTEMPTS = 5
 class EntryReads:
     """Reads entries for one connection, with the bookie's own checks.
 
-    Law: as in ``bookie.serving.entry_reads``. A failed read is never answered with a Negative."""
+    Law: as in ``bookie.serving.connection``. A failed read is never answered with a Negative."""
 
     def __init__(self, storage: Storage, peer: Peer, kept_batches: KeptBatches) -> None:
         self._storage = storage

@@ -232,8 +232,6 @@ def _held_from(storage: Storage, above: int) -> list[int]:
 
 _RETRY_SECONDS = 1.0
 
-log_of_registrar = logging.getLogger(__name__)
-
 
 class Registrar:
     """Keeps one bookie registered: writable while its disks have room, else read-only. Call ``register`` once, and ``unregister``
@@ -273,7 +271,7 @@ class Registrar:
         try:
             self._store.unregister_bookie(self._registration.bookie_id)
         except MetadataStoreError as error:
-            log_of_registrar.warning("the registration could not be removed; it ends with the session: %s", error)
+            log.warning("the registration could not be removed; it ends with the session: %s", error)
 
     def _publish(self) -> None:
         read_only = self._disks.read_only

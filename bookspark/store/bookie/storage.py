@@ -24,8 +24,7 @@ from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
 from bookspark.protocol.ledger.responses import Positive, Response
 from bookspark.protocol.ledger.sync_cursor import Assignment
 from bookspark.store.bookie.bookie_config import BookieConfig
-from bookspark.store.bookie.commit.commit_items import EntryWrite, NoteSync, RelaxedWrite, SyncWritten
-from bookspark.store.bookie.commit.commit_thread import Post, Soon
+from bookspark.store.bookie.commit.commit_thread import EntryWrite, NoteSync, Post, RelaxedWrite, Soon, SyncWritten
 from bookspark.store.bookie.commit.completions import AllOf, Done, ignore
 from bookspark.store.bookie.disk.control_log import encode_records
 from bookspark.store.bookie.disk.file_system import FileSystem, RealFileSystem

@@ -22,8 +22,7 @@ from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata
 from bookspark.protocol.ledger.responses import Negative, Positive
 from bookspark.protocol.reading.range_read import RangeRead
 from bookspark.protocol.reading.recovery import LedgerRecovery
-from bookspark.protocol.writing.writer import LedgerWriter
-from bookspark.protocol.writing.writer_cursors import Cursors
+from bookspark.protocol.writing.writer import Cursors, LedgerWriter
 from bookspark.protocol.writing.writer_events import Append
 from bookspark.store.decisions.machines import HEARD
 from bookspark.store.decisions.recorder import end_recording, this

@@ -16,11 +16,8 @@ from bookspark.lab.simulation.search.exhaustive import Exhaustive
 from bookspark.lab.simulation.simulation_options import CrashLoses, SimulationOptions
 from bookspark.lab.simulation.view import WorldView
 from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication
-from bookspark.protocol.writing.durability import Volatile
 from bookspark.protocol.writing.replication import BestEffort
-from bookspark.protocol.writing.writer import LedgerWriter
-from bookspark.protocol.writing.writer_cursors import Cursors
-from bookspark.protocol.writing.writer_state import State
+from bookspark.protocol.writing.writer import Cursors, LedgerWriter, State, Volatile
 
 Plant = Callable[[pytest.MonkeyPatch], object]
 

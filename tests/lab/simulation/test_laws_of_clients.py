@@ -17,9 +17,8 @@ from bookspark.protocol.reading import lac_read
 from bookspark.protocol.reading.recovery import LedgerRecovery
 from bookspark.protocol.writing import writer
 from bookspark.protocol.writing.ensemble_change import ChangeMode, EnsembleChanges
-from bookspark.protocol.writing.explicit_lac import ExplicitLac
 from bookspark.protocol.writing.replication import BestEffort
-from bookspark.protocol.writing.writer import Adds, LedgerWriter
+from bookspark.protocol.writing.writer import Adds, ExplicitLac, LedgerWriter
 from bookspark.protocol.writing.writer_events import Idle, Sync, TellLac
 
 Step = Callable[..., Any]

@@ -15,7 +15,7 @@ from bookspark.lab.simulation.search.random_schedules import RandomSchedules, sh
 from bookspark.lab.simulation.simulation_options import CrashLoses, SimulationOptions
 from bookspark.lab.simulation.story import tell
 from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication
-from bookspark.protocol.writing.durability import Volatile
+from bookspark.protocol.writing.writer import Volatile
 
 SCHEDULES = 400 * int(os.environ.get("SCHEDULES", "1"))
 NO_LIMBO = {"limbo": False, "ensemble": 2, "crash_loses": CrashLoses.EVERYTHING}

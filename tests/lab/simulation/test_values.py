@@ -17,8 +17,7 @@ from bookspark.lab.simulation.simulation_options import SimulationOptions
 from bookspark.lab.simulation.values import clone, freeze, tokens_kept
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerType, Replication
 from bookspark.protocol.writing.ensemble_change import ChangeMode
-from bookspark.protocol.writing.writer import LedgerWriter
-from bookspark.protocol.writing.writer_state import PendingAdd
+from bookspark.protocol.writing.writer import LedgerWriter, PendingAdd
 
 
 def changeable(value: Any) -> Iterator[Any]:

@@ -23,7 +23,7 @@ from unittest.mock import patch
 
 from bookspark.errors import NoSuchLedgerError
 from bookspark.protocol.ledger.sync_cursor import Assignment
-from bookspark.store.bookie.commit.commit_items import NoteSync
+from bookspark.store.bookie.commit.commit_thread import NoteSync
 from bookspark.store.bookie.steps import run_steps
 from bookspark.store.wire.entry_batch import EntryBatch
 from bookspark.store.wire.header import Status, decode

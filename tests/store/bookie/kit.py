@@ -17,8 +17,7 @@ import msgspec
 import uvloop
 
 from bookspark.store.bookie.bookie_config import BookieConfig
-from bookspark.store.bookie.commit.commit_items import SealLog
-from bookspark.store.bookie.commit.commit_thread import Soon
+from bookspark.store.bookie.commit.commit_thread import SealLog, Soon
 from bookspark.store.bookie.disk.file_system import FileSystem, RealFileSystem
 from bookspark.store.bookie.serving.server import BookieServer
 from bookspark.store.bookie.space.reclaiming import unlimited

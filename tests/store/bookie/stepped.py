@@ -9,10 +9,17 @@ from typing import Any
 from unittest.mock import patch
 
 from bookspark.store.bookie.bookie_config import BookieConfig
-from bookspark.store.bookie.commit.commit_items import SealLog
-from bookspark.store.bookie.commit.commit_thread import CommitThread, Completed, Post, Soon
+from bookspark.store.bookie.commit.commit_thread import (
+    BackgroundSync,
+    CommitThread,
+    Completed,
+    Post,
+    SealLog,
+    Soon,
+    Sync,
+    Synced,
+)
 from bookspark.store.bookie.commit.completions import ignore
-from bookspark.store.bookie.commit.group_writer import BackgroundSync, Sync, Synced
 from bookspark.store.bookie.disk.file_system import FileSystem
 from bookspark.store.bookie.space.reclaiming import unlimited
 from bookspark.store.bookie.steps import run_steps

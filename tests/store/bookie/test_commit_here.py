@@ -7,7 +7,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from bookspark.store.bookie.commit import commit_thread, group_writer
+from bookspark.store.bookie.commit import commit_thread
 from bookspark.store.bookie.disk.file_system import RealFileSystem
 from bookspark.store.wire.header import Flag, Status
 from bookspark.testing.faulty_files import FaultyFileSystem
@@ -29,7 +29,7 @@ class Looped(Pumped):
             return goes_on
 
         monkeypatch.setattr(commit_thread.CommitThread, "commit_queued", commit_queued)
-        monkeypatch.setattr(group_writer, "monotonic", lambda: self.clock)
+        monkeypatch.setattr(commit_thread, "monotonic", lambda: self.clock)
         self._ends = []
         self.syncs = []
         self.clock = 0.0

@@ -13,7 +13,7 @@ from bookspark.protocol.bookie.bookie_ledger import ENTRY_LOST
 from bookspark.protocol.bookie.cookie import Cookie
 from bookspark.protocol.ledger.responses import Negative
 from bookspark.servers.daemon.directories import read_cookie, write_cookie
-from bookspark.store.bookie.commit.commit_items import SyncWritten
+from bookspark.store.bookie.commit.commit_thread import SyncWritten
 from bookspark.store.bookie.disk.control_log import control_note
 from bookspark.store.bookie.disk.file_system import RealFileSystem
 from bookspark.store.bookie.disk.index import log_of, position_of
@@ -44,7 +44,7 @@ def stepped():
 @pytest.fixture
 def no_seconds(monkeypatch):
     """The passing of a second does not make notes durable."""
-    monkeypatch.setattr("bookspark.store.bookie.commit.group_writer._NOTE_SECONDS", 1e9)
+    monkeypatch.setattr("bookspark.store.bookie.commit.commit_thread._NOTE_SECONDS", 1e9)
 
 
 def noted(disk, number=1):
@@ -230,7 +230,7 @@ def test_note_is_durable_once_its_control_log_is_rewritten(no_seconds):
 def test_failed_sync_of_a_note_retires_its_directory(busy, monkeypatch):
     """After a failed sync the content of the disk is unknown."""
     now = [0.0]
-    monkeypatch.setattr("bookspark.store.bookie.commit.group_writer.monotonic", lambda: now[0])
+    monkeypatch.setattr("bookspark.store.bookie.commit.commit_thread.monotonic", lambda: now[0])
     disk = MemoryFileSystem("/disk")
     files = FaultyFileSystem(disk)
     run = Stepped(JOURNAL, files)

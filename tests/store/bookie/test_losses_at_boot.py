@@ -342,7 +342,7 @@ def test_flipped_bit_in_a_last_group_of_zeros_is_no_torn_write():
 
 def test_notes_are_durable_about_once_a_second(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr("bookspark.store.bookie.commit.group_writer.monotonic", lambda: now[0])
+    monkeypatch.setattr("bookspark.store.bookie.commit.commit_thread.monotonic", lambda: now[0])
     disk = MemoryFileSystem("/disk")
     run = Stepped(ONE, disk)
     lag = []

@@ -11,7 +11,7 @@ import pytest
 from bookspark.protocol.bookie.bookie_ledger import ENTRY_LOST, NO_SUCH_ENTRY
 from bookspark.protocol.ledger.responses import Negative
 from bookspark.store.bookie.checks import check_control_log
-from bookspark.store.bookie.commit.commit_items import NoteSync
+from bookspark.store.bookie.commit.commit_thread import NoteSync
 from bookspark.store.bookie.commit.completions import ignore
 from bookspark.store.bookie.disk.control_log import ControlLog
 from bookspark.store.bookie.disk.entry_log import EntryLog

@@ -21,7 +21,7 @@ from bookspark.protocol.repair.underreplication_task import Reason
 from bookspark.store.bookie.disk import file_system
 from bookspark.store.bookie.disk.file_system import RealFileSystem
 from bookspark.store.bookie.serving import refusals
-from bookspark.store.bookie.serving.entry_reads import SHORT_BYTES_MAX
+from bookspark.store.bookie.serving.connection import SHORT_BYTES_MAX
 from bookspark.store.metadata.memory.memory_store import MemoryStore
 from bookspark.store.wire.entry_batch import EntryBatch
 from bookspark.store.wire.frames import FrameReceiver, control_frame

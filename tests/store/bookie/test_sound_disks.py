@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bookspark.store.bookie.commit.group_writer import GroupWriter
+from bookspark.store.bookie.commit.commit_thread import GroupWriter
 from bookspark.store.wire.header import Flag, Status
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.testing.memory_files import MemoryFileSystem

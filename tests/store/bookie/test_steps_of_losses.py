@@ -15,7 +15,7 @@ from bookspark.protocol.bookie.bookie_ledger import ENTRY_AWAY, ENTRY_LOST, NO_S
 from bookspark.protocol.ledger.responses import UnknownReason
 from bookspark.protocol.ledger.sync_cursor import Assignment
 from bookspark.protocol.reading.recovery import _SAY_THAT_THEY_LOST_IT
-from bookspark.store.bookie.commit.commit_items import Passing
+from bookspark.store.bookie.commit.commit_thread import Passing
 from bookspark.store.bookie.disk.index import ChangingRows, LedgerRows, location
 from bookspark.store.bookie.holdings import checkpointing
 from bookspark.store.bookie.holdings import holdings as holdings_module

@@ -392,7 +392,7 @@ def test_a_clean_stop_leaves_no_marker_and_loses_nothing(tmp_path):
 
 
 def test_idle_synced_directory_loses_its_unclean_marker(tmp_path, monkeypatch):
-    monkeypatch.setattr("bookspark.store.bookie.commit.group_writer._IDLE_SECONDS", 0.05)
+    monkeypatch.setattr("bookspark.store.bookie.commit.commit_thread._IDLE_SECONDS", 0.05)
     cleared = threading.Event()
     clear = UncleanMarker.clear
     monkeypatch.setattr(UncleanMarker, "clear", lambda marker: (clear(marker), cleared.set()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookspark.store.bookie.serving.entry_reads import JOINED_BYTES_MAX, SHORT_BYTES_MAX, joined, runs
+from bookspark.store.bookie.serving.connection import JOINED_BYTES_MAX, SHORT_BYTES_MAX, joined, runs
 from bookspark.store.wire.entry_batch import Entry, EntryBatch, encode_entries
 from bookspark.store.wire.frames import parse_frame
 from bookspark.store.wire.header import Header, Kind

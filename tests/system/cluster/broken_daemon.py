@@ -9,7 +9,7 @@ import os
 import sys
 
 from bookspark.servers.daemon.__main__ import main
-from bookspark.store.bookie.commit.group_writer import Group, GroupWriter
+from bookspark.store.bookie.commit.commit_thread import Group, GroupWriter
 
 BREAK = b"this breaks it"
 PLACE = "BOOKSPARK_TEST_BREAKS"

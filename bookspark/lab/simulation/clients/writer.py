@@ -38,10 +38,9 @@ from bookspark.protocol.ledger.actions import (
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerType, Replication
 from bookspark.protocol.ledger.responses import Positive, Unknown, UnknownReason
 from bookspark.protocol.ledger.sync_cursor import Assignment
-from bookspark.protocol.writing.durability import SYNC_BYTES
 from bookspark.protocol.writing.ensemble_change import ChangeMode
 from bookspark.protocol.writing.replication import GuaranteedWriteQuorum
-from bookspark.protocol.writing.writer import LedgerWriter
+from bookspark.protocol.writing.writer import SYNC_BYTES, LedgerWriter, State
 from bookspark.protocol.writing.writer_events import (
     Abandon,
     Append,
@@ -53,7 +52,6 @@ from bookspark.protocol.writing.writer_events import (
     Sync,
     TellLac,
 )
-from bookspark.protocol.writing.writer_state import State
 
 # -- Impossible events: without a cause in the world, handed to a machine anyway.
 #

@@ -38,8 +38,8 @@ from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, LedgerMetadata, 
 from bookspark.protocol.reading.lac_wait import LacWait
 from bookspark.protocol.repair.ledger_replication import WriterWaitedFor
 from bookspark.protocol.writing.ensemble_change import ChangeMode, quorum_lost
+from bookspark.protocol.writing.writer import State as WriterState
 from bookspark.protocol.writing.writer_events import BookiesChanged, Close, Sync
-from bookspark.protocol.writing.writer_state import State as WriterState
 
 INVARIANT = "everything_begun_ends"
 _KINDS = frozenset(("request", "answer", "store", "boot", "sync", "told", "ask"))

@@ -14,15 +14,16 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from bookspark.store.bookie.commit.commit_items import (
+from bookspark.store.bookie.commit.commit_thread import (
+    CommitThread,
     ControlRewrite,
     ControlWrite,
     EntryWrite,
     Item,
     RelaxedWrite,
     SealLog,
+    Soon,
 )
-from bookspark.store.bookie.commit.commit_thread import CommitThread, Soon
 from bookspark.store.bookie.disk.file_system import NoSpaceError
 from bookspark.store.bookie.disk.index import location
 from bookspark.store.bookie.holdings.disk_marks import Takes

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from bookspark.store.bookie.bookie_config import BookieConfig
-from bookspark.store.bookie.commit.commit_items import SealLog
+from bookspark.store.bookie.commit.commit_thread import SealLog
 from bookspark.store.bookie.commit.completions import Done, ignore
 from bookspark.store.bookie.disk.file_system import NO_DESCRIPTOR, FileSystem
 from bookspark.store.bookie.holdings.disk_marks import Takes, Thresholds, takes, used_part

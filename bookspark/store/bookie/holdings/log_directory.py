@@ -15,8 +15,7 @@ from typing import Protocol
 
 from bookspark.protocol.bookie.reach import Reach
 from bookspark.store.bookie.bookie_config import DIRECTORIES_MAX, BookieConfig
-from bookspark.store.bookie.commit.commit_thread import CommitThread
-from bookspark.store.bookie.commit.group_writer import GroupWriter
+from bookspark.store.bookie.commit.commit_thread import CommitThread, GroupWriter
 from bookspark.store.bookie.disk.checkpoint import Checkpoint, Part, read_checkpoint, remove_parts
 from bookspark.store.bookie.disk.control_log import ControlLog, ControlScan
 from bookspark.store.bookie.disk.control_state import LogsNoted

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger, ControlRecord
-from bookspark.store.bookie.commit.commit_items import ControlRewrite, ControlWrite, Passing
+from bookspark.store.bookie.commit.commit_thread import ControlRewrite, ControlWrite, Passing
 from bookspark.store.bookie.commit.completions import AnyOf, Done, ignore
 from bookspark.store.bookie.disk.control_log import encode_records
 from bookspark.store.bookie.disk.control_state import ControlState, Record, WriteNumbered

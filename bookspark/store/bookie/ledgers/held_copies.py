@@ -13,8 +13,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from bookspark.protocol.bookie.bookie_ledger import same_content
-from bookspark.store.bookie.commit.commit_items import Barrier, Item, Passing
-from bookspark.store.bookie.commit.commit_thread import Post
+from bookspark.store.bookie.commit.commit_thread import Barrier, Item, Passing, Post
 from bookspark.store.bookie.commit.completions import AllOf, Done
 from bookspark.store.bookie.disk.index import Row, log_of
 from bookspark.store.bookie.holdings.holdings import Holdings

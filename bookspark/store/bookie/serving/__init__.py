@@ -3,14 +3,11 @@
 ==================  =================================================================================
 ``server``          ``BookieServer``: listens, makes connections, runs the maintenance, stops
 ``porch``           accepts connections, and keeps them until their first message is complete
-``connection``      a client's connection: frames in, answers out; dispatch, LAC reads, lists
+``connection``      a client's connection: frames in, answers out; dispatch; reads of entries and LACs; lists
 ``admission``       number of connections, choice of the connection to end, pauses of reading
-``entry_reads``     READ: sends stored batches, and joins short batches
 ``read_room``       memory of entries on their way to readers: one bound for all connections
 ``poll_timers``     time-outs of long polls
-``answers``         the headers of answers
 ``served_bookie``   shared by all connections: storage, ids, secrets, counters
-``peer``            the interface of a connection to its requests
 ``refusals``        the log message about refused requests
 ``maintenance``     checkpoints, checks of the disks, garbage collection, rewriting, scrub
 ==================  =================================================================================

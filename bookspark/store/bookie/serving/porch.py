@@ -18,8 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from bookspark.store.bookie.serving.admission import STRANGER_SECONDS, Admission, Stranger, origin_of
-from bookspark.store.bookie.serving.answers import refusal_frame
-from bookspark.store.bookie.serving.connection import Connection
+from bookspark.store.bookie.serving.connection import Connection, refusal_frame
 from bookspark.store.bookie.serving.refusals import Refusals
 from bookspark.store.wire.frames import FRAME_START_BYTES, HELLO_BYTES_MAX, frame_size
 from bookspark.store.wire.header import WireError

@@ -33,7 +33,7 @@ from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger
-from bookspark.store.bookie.commit.commit_items import RemovalNote
+from bookspark.store.bookie.commit.commit_thread import RemovalNote
 from bookspark.store.bookie.disk.entry_log import EntryLog
 from bookspark.store.bookie.disk.file_system import FileSystem
 from bookspark.store.bookie.disk.index import Index, Row, location, log_of, position_of

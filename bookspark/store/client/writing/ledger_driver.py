@@ -41,8 +41,7 @@ from bookspark.protocol.ledger.responses import FINAL_REASONS, Positive, Respons
 from bookspark.protocol.ledger.sync_cursor import Assignment
 from bookspark.protocol.ledger.transitions import IllegalEventError
 from bookspark.protocol.writing.ensemble_change import NOBODY, ChangeMode, quorum_lost
-from bookspark.protocol.writing.writer import LedgerWriter
-from bookspark.protocol.writing.writer_errors import missing_for_long
+from bookspark.protocol.writing.writer import LedgerWriter, State, missing_for_long
 from bookspark.protocol.writing.writer_events import (
     Abandon,
     Append,
@@ -57,7 +56,6 @@ from bookspark.protocol.writing.writer_events import (
     TellLac,
     WriterEvent,
 )
-from bookspark.protocol.writing.writer_state import State
 from bookspark.store.client.network.bookie_connection import ACKNOWLEDGED
 from bookspark.store.client.network.connections import Answer, OnBookiesAnswer, Question, Request
 from bookspark.store.client.network.ledger_requests import sync_report

@@ -33,7 +33,7 @@ from bookspark.errors import AddTimeoutError, BookKeeperError, EntryTooLargeErro
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata, Replication
 from bookspark.protocol.ledger.responses import Positive
 from bookspark.protocol.writing.given_ids import Given, GivenIds, InOrder, NoMore
-from bookspark.protocol.writing.writer_state import State
+from bookspark.protocol.writing.writer import State
 from bookspark.store.client.network.connections import Answer
 from bookspark.store.client.reading.read_handle import HOLD_SECONDS_MAX, UNFOLLOWED_SECONDS, ReadHandle
 from bookspark.store.client.runtime.calls import AwaitableFuture, done_with, in_thread
