@@ -85,7 +85,8 @@ class Looks:
             if one.running is None and late >= 0 and len(self._running) < _WAITING_MAX:
                 one.running = self._pool.submit(self._look, one, look)
                 self._running.add(one.running)
-            for old in [old for old, kept in self._kept.items() if kept.running is None][: len(self._kept) - _KEPT]:
+            spare = max(0, len(self._kept) - _KEPT)
+            for old in [old for old, kept in self._kept.items() if kept.running is None][:spare]:
                 if old != key:
                     del self._kept[old]
             running, seen = one.running, one.seen

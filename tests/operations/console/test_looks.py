@@ -96,6 +96,15 @@ def test_failed_look_reports_known_errors_and_hides_others(shared):
     assert "the console's log says why" in found.problem and "secret" not in found.problem
 
 
+def test_nothing_is_forgotten_before_the_bound_is_reached(shared, monkeypatch):
+    monkeypatch.setattr(looks, "_KEPT", 8)
+    for number in range(8):
+        assert shared.of(number, partial(int, number), 30).found == number
+        await_that(lambda: not shared._running)
+    for number in range(8):
+        assert shared.of(number, partial(int, 100), 30, lasting=True).found == number
+
+
 def test_running_looks_and_kept_content_are_bounded(shared, monkeypatch):
     monkeypatch.setattr(looks, "_KEPT", 3)
     for number in range(10):
