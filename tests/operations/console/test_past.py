@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import time
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from urllib.parse import quote
 
@@ -11,11 +13,25 @@ import pytest
 from bookspark.local import LocalCluster
 from bookspark.logs import create_log
 from bookspark.operations.console import WebConsole
+from bookspark.operations.console.past import moments
 from bookspark.store.client import BookKeeper
+from bookspark.support.snapshot_commits import Snapshot
 from tests.awaiting import await_that
 from tests.operations.console import snapshots
 from tests.operations.console.conftest import PATIENT, ask, page, words
 from tests.operations.console.parsing import EVIL
+
+
+def test_times_of_the_slider_do_not_depend_on_the_consoles_time_zone(monkeypatch):
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        one = Snapshot("s", 3, datetime(2026, 11, 29, tzinfo=UTC))
+        form = moments.form([one], moments.chosen([one], {}), "/time", {})
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert 'data-times="3:1795910400"' in form
 
 
 @pytest.fixture(scope="module")

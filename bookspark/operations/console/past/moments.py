@@ -53,7 +53,7 @@ def _place(snapshots: Sequence[Snapshot], asked: str) -> int | None:
 def form(snapshots: Sequence[Snapshot], now: Chosen, path: str, hidden: Mapping[str, str]) -> str:
     """The sliders. ``hidden``: other fields of the query. No live part, so updates do not move a slider in use."""
     kept = "".join(f'<input type="hidden" name="{text(name)}" value="{text(value)}">' for name, value in hidden.items())
-    times = " ".join(f"{one.version}:{one.time:%s}" for one in snapshots)
+    times = " ".join(f"{one.version}:{one.time.timestamp():.0f}" for one in snapshots)
     since = now.since or now.at
     return (
         f'<form id="moments" class="moments" action="{text(path)}" aria-label="Time" data-times="{times}">'
