@@ -7,6 +7,7 @@ changes or full queues.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -339,11 +340,16 @@ def _versions(facts: Facts) -> Iterator[Answer]:
             "the bookies run different versions",
             told,
             "install the newer version on all hosts and restart those that are behind, one after the other",
-            f"bookspark cluster apply --upgrade-to {max(versions)}"
+            f"bookspark cluster apply --upgrade-to {max(versions, key=_numbers)}"
             if facts.change is None
             else "bookspark cluster status",
             Severity.TROUBLE if facts.change is None else Severity.UNDER_WAY,
         )
+
+
+def _numbers(version: str) -> list[int]:
+    """Version 0.10.0 comes after 0.9.0."""
+    return [int(digits) for digits in re.findall(r"\d+", version)]
 
 
 def _clocks(facts: Facts) -> Iterator[Answer]:

@@ -169,6 +169,12 @@ def test_each_cause_is_reported_once(found: Facts, expected: list[str]) -> None:
     assert kinds(found) == expected
 
 
+def test_remedy_for_different_versions_names_the_newest() -> None:
+    found = facts(statuses={"a": status("a", version="1.9.0"), "b": status("b", version="1.10.0")})
+    (skew,) = [answer for answer in health_of(found).troubles if answer.kind == "version-skew"]
+    assert skew.command == "bookspark cluster apply --upgrade-to 1.10.0"
+
+
 def test_bookie_that_refuses_connections_is_not_counted_as_up() -> None:
     found = facts({"a": {"settled": False}}, statuses={}, bookie_problems={"a": "[Errno 111] Connection refused"})
     found = replace(found, statuses={name: one for name, one in found.statuses.items() if name != "a"})
