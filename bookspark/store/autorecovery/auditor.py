@@ -184,9 +184,11 @@ class OpenLedgers:
         seen, given = self._given
         self._unseen.extendleft(range(max(seen, given - _NEW_MAX) + 1, given + 1))
         self._given = given, newest
-        some = [self._unseen.popleft() for _ in range(min(len(self._unseen), _READ_MAX))]
-        some += islice(self._again, _READ_MAX)
+        first = list(islice(self._unseen, _READ_MAX))
+        some = [*first, *islice(self._again, _READ_MAX)]
         states = {one.ledger_id: one.state for one, _ in self._store.read_ledgers(sorted(set(some)), {})}
+        for _ in first:
+            self._unseen.popleft()
         for ledger_id in some:
             state = states.get(ledger_id, LedgerState.CLOSED)
             self._again.pop(ledger_id, None)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+import pytest
+
+from bookspark.errors import MetadataStoreError
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bookspark.store.autorecovery import auditor
 from bookspark.store.autorecovery.auditor import OpenLedgers
@@ -67,6 +70,21 @@ def test_recovery_counts_as_stuck_once_two_passes_saw_it():
     assert [stage.look(), stage.look()] == [(0, 0), (1, 0)], "a ledger of the look before has its record"
     stage.turn(other, IN_RECOVERY)
     assert [stage.look(), stage.look()] == [(1, 0), (1, 1)]
+
+
+def test_pass_without_an_answer_of_the_metadata_store_is_made_up_for():
+    stage = Stage()
+    stage.make(OPEN)
+    answering = stage.store.read_ledgers
+
+    def failing(ledger_ids, unreadable):
+        raise MetadataStoreError("no answer from ZooKeeper")
+
+    stage.store.read_ledgers = failing
+    with pytest.raises(MetadataStoreError):
+        stage.look()
+    stage.store.read_ledgers = answering
+    assert stage.look() == (1, 0)
 
 
 def test_passes_keep_a_pause_that_grows_with_their_duration():
