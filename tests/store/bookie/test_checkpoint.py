@@ -341,6 +341,18 @@ def test_damaged_checkpoint_part_is_never_merged_into_a_new_part(tmp_path: Path,
         run.storage.close()
 
 
+def test_checkpoint_that_cannot_be_opened_costs_a_scan_and_no_directory(tmp_path: Path) -> None:
+    with without_threads():
+        run = Stepped(config(tmp_path), RealFileSystem())
+        run.add(5, 0)
+        run.commit()
+        run.checkpoint()
+        run.storage.close()
+        run = Stepped(config(tmp_path), FaultyFileSystem(RealFileSystem(), "open */checkpoint 1 io-error"))
+        assert list(run.storage.holdings.index.ledger_ids()) == [5]
+        run.storage.close()
+
+
 def test_next_checkpoint_includes_the_changes_of_a_failed_checkpoint(tmp_path: Path) -> None:
     with without_threads():
         files = FaultyFileSystem(RealFileSystem(), "write */checkpoint.new 2..3 no-space")

@@ -433,12 +433,17 @@ def remove_parts(file_system: FileSystem, directory: str, named: Iterable[Part])
 
 
 def read_checkpoint(file_system: FileSystem, directory: str) -> Checkpoint | None:
-    """The directory's checkpoint, or None without a trustworthy checkpoint. Each part's checksum is verified here. Raises
-    OSError."""
+    """The directory's checkpoint, or None without a trustworthy checkpoint: the entry logs have all that it has. Each part's
+    checksum is verified here. Raises OSError if the process has too many open files."""
     path = f"{directory}/{NAME}"
     if not file_system.exists(path):
         return None
-    file = file_system.open(path)
+    try:
+        file = file_system.open(path)
+    except OSError as error:
+        if error.errno in NO_DESCRIPTOR:
+            raise
+        return None
     try:
         content = memoryview(read_all(file))
     except OSError:
