@@ -544,7 +544,7 @@ class Dispatch:
         self._peer.send(answer_adds(adds, status))
 
     def _refuse(self, asked: Asked, why: str) -> None:
-        log.warning("request %r from %s refused: %s", asked, self._peer.peer, why)
+        self._bookie.refusals.tell(self._peer.peer, f"{asked!r}: {why}")
         # After BAD_REQUEST a client changes the ensemble and repeats the add elsewhere, without end.
         self._answer(asked, Status.UNAUTHORIZED if asked.operation is Operation.ADD_ENTRY else Status.BAD_REQUEST)
 

@@ -20,7 +20,7 @@ from bookspark.protocol.ledger.ledger_metadata import DigestType
 from bookspark.servers.bookkeeper.entries import body_of, entry_of
 from bookspark.servers.bookkeeper.messages import Operation
 from bookspark.store.bookie.holdings.reads import Fetched, Stop
-from bookspark.store.bookie.serving import porch
+from bookspark.store.bookie.serving import porch, refusals
 from bookspark.store.bookie.storage import Storage
 from bookspark.store.wire.digests import digester, master_key
 from bookspark.store.wire.header import Status, WireError
@@ -363,6 +363,15 @@ def test_add_with_an_unsupported_ledger_id_is_refused_as_unauthorized(tmp_path):
         caller = call()
         caller.send(add(1, (1 << 31) - 1, 0))
         assert caller.answer().status == EUA
+
+
+def test_refused_requests_of_a_client_do_not_fill_the_log(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(refusals, "TOLD_SECONDS", 3600.0)
+    with open_door(config(tmp_path)) as (_, call, _):
+        caller = call()
+        caller.send(*(add(k, (1 << 31) - 1, k) for k in range(100)))
+        assert caller.statuses(100) == dict.fromkeys(range(100), EUA)
+    assert len([record for record in caplog.records if "refused" in record.getMessage()]) == 1
 
 
 def test_adds_wait_for_the_ledgers_digest_type_in_order(tmp_path):
