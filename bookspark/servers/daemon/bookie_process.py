@@ -307,9 +307,9 @@ class RequestLoop:
         return self._loop.call_soon_threadsafe
 
     def start(self) -> str:
-        """Listen and serve; returns ``host:port``. Raises BookieError if the bookie can't listen there."""
+        """Listen and serve; returns ``host:port``. Raises BookieError if the bookie can't listen there, or after 30 s."""
         self._thread.start()
-        host, port = asyncio.run_coroutine_threadsafe(self._server.start(), self._loop).result(_START_SECONDS)
+        host, port = self.run(self._server.start())
         return f"{host}:{port}"
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
