@@ -75,9 +75,8 @@ def broken_by(ledger: Ledger, torn: Collection[str]) -> Iterator[Broken]:
     for law in OF_THE_END:
         if law == "last_add_confirmed_is_confirmed" and not ledger.whole(torn):
             continue
-        what = CHECKERS[law](view)
-        if what is not None:
-            yield Broken(law, ledger.ledger_id, what, last_ns)
+        if (violation := CHECKERS[law](view)) is not None:
+            yield Broken(law, ledger.ledger_id, violation, last_ns)
     yield from _history(ledger, torn)
 
 

@@ -14,7 +14,7 @@ moves is a replay.
 ``clients``             the writer, recoverers, readers and repairs
 ``ledgers``             a second ledger on the same bookies
 ``search``              every order within bounds, and random schedules
-``checkers``            the invariants, one module each
+``checkers``            the invariants, one function each
 ``verdicts``            the checkers' verdicts on states
 ``view``                a state as checkers see it
 ``story``               moves told in sentences
