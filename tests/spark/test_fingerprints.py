@@ -11,8 +11,16 @@ import pyarrow
 import pytest
 
 from bookspark.protocol.logs.commits import FILES
-from bookspark.spark.connector.checkpoint_files import files_read, plain_place
-from bookspark.spark.connector.sink import SUMS, Plan, SourceRenamedError, check_sources, plan_of, sum_of
+from bookspark.spark.connector.sink import (
+    SUMS,
+    Plan,
+    SourceRenamedError,
+    check_sources,
+    files_read,
+    plain_place,
+    plan_of,
+    sum_of,
+)
 
 ROWS = 200
 NOW = datetime.datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=datetime.UTC)

@@ -18,7 +18,7 @@ from bookspark.logs.rows.splits import Piece
 from bookspark.protocol.logs.commits import Commit, EntryRange
 from bookspark.protocol.logs.log_offload import OffloadError
 from bookspark.protocol.logs.log_record import LogRecord
-from bookspark.spark.offload import proof
+from bookspark.spark.offload import offloading
 from bookspark.spark.offload import table as tables
 from bookspark.spark.offload.offloading import _Run, place_of
 from bookspark.store.client import BookKeeper
@@ -247,8 +247,8 @@ def closed(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Closed:
             ]
         )
 
-    monkeypatch.setattr(proof, "rows_in_ledger", rows)
-    monkeypatch.setattr(proof, "client", lambda zookeeper: bookkeeper)
+    monkeypatch.setattr(offloading, "rows_in_ledger", rows)
+    monkeypatch.setattr(offloading, "client", lambda zookeeper: bookkeeper)
     monkeypatch.setattr(bookkeeper, "zookeeper", "z", raising=False)
     run = _Run(cast(Any, InThisProcess()), cast(BookKeeper, bookkeeper), "orders", str(tmp_path / "table"), b"")
     run.__dict__["_schema"] = SCHEMA

@@ -19,7 +19,7 @@ from bookspark.errors import ReadError
 from bookspark.logs.rows.splits import Piece
 from bookspark.protocol.logs.log_offload import OffloadError
 from bookspark.spark.offload import table
-from bookspark.spark.offload.proof import first_difference
+from bookspark.spark.offload.offloading import first_difference
 
 SCHEMA = StructType(
     [

@@ -3,10 +3,9 @@
 =============  =================================================================================================================
 ``replaying``  a process's record, fed to the machines again; every answer is compared
 ``joining``    the histories of all processes, joined by ledger
-``laws``       laws of the joined histories: those of the simulator's checkers and of chaos
 ``telling``    a ledger's history as steps in words and messages
 ``staging``    the same history, repeated in the simulator
-``run``        ``Replay``: all of it, for a folder
+``run``        ``Replay``: all of it, for a folder; judges the histories by the laws of the simulator's checkers and of chaos
 =============  =================================================================================================================
 
 ``bookspark replay FOLDER`` is its command; ``bookspark.store.decisions`` makes the records. ::

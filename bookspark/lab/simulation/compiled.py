@@ -30,7 +30,7 @@ MODULES = (
     "bookspark.lab.simulation.search.exhaustive",
     "bookspark.lab.simulation.search.random_schedules",
     "bookspark.lab.simulation.search.reductions",
-    "bookspark.lab.simulation.search.successors",
+    "bookspark.lab.simulation.search.exhaustive",
     "bookspark.lab.simulation.slots",
     "bookspark.lab.simulation.values",
     "bookspark.lab.simulation.verdicts",

@@ -6,7 +6,6 @@
 ``entries``            conversion of entries: BookKeeper's bodies, our rows
 ``digest_types``       the digest types of ledgers, from the metadata
 ``kept_batches``       recently read batches
-``shared_by_clients``  shared by the connections
 ``door``               ``BookKeeperDoor``: the port; its connections, dispatch, adds, reads and lists
 =====================  =============================================================================
 

@@ -31,7 +31,14 @@ from bookspark.protocol.ledger.bookkeeper_keys import kept_key
 from bookspark.protocol.ledger.ledger_metadata import BOOKKEEPERS_LEDGER_ID_MAX, NO_ENTRY, DigestType
 from bookspark.protocol.ledger.sync_cursor import Assignment
 from bookspark.servers.bookkeeper.digest_types import DigestTypes, ReadDigestType
-from bookspark.servers.bookkeeper.entries import BODY_BYTES_MIN, LAC_BODY_BYTES, body_of, entry_of
+from bookspark.servers.bookkeeper.entries import (
+    BODY_BYTES_MIN,
+    LAC_BODY_BYTES,
+    body_of,
+    confirmed_by,
+    entry_of,
+    lac_body_of,
+)
 from bookspark.servers.bookkeeper.kept_batches import KeptBatches
 from bookspark.servers.bookkeeper.messages import SCHEMA, BookieInfo, Operation
 from bookspark.servers.bookkeeper.requests import (
@@ -44,7 +51,6 @@ from bookspark.servers.bookkeeper.requests import (
     answer_auth,
     first_message_size,
 )
-from bookspark.servers.bookkeeper.shared_by_clients import SharedByClients
 from bookspark.store.bookie.bookie_config import BookieConfig
 from bookspark.store.bookie.holdings.reads import PART_BYTES, READ_BYTES_MAX, Fetched, ReadPlan, Stop
 from bookspark.store.bookie.ledgers.statuses import status_of
@@ -60,6 +66,48 @@ from bookspark.store.wire.frames import HELLO_BYTES_MAX
 from bookspark.store.wire.header import NO_KEY, Flag, Header, Kind, Status, WireError
 
 log = logging.getLogger(__name__)
+
+
+# -- State shared by the connections of BookKeeper's clients.
+
+
+_LACS_KEPT_MAX = 4096
+
+
+class SharedByClients(NamedTuple):
+    bookie: ServedBookie
+    digest_types: DigestTypes
+    lac_bodies: OrderedDict[int, bytes]
+    """Signed explicit LACs of some ledgers."""
+    kept_batches: KeptBatches
+    disk_bytes: Callable[[], int]
+    """Size of the bookie's disks, in bytes."""
+
+    def when_lac_body(self, ledger_id: int, told: Callable[[bytes | None], None]) -> None:
+        """Call ``told``, now or later, with the newest explicit LAC of a ledger, signed. None: there is none, or only its number
+        is kept, and its signature needs the password."""
+        kept = self.lac_bodies.get(ledger_id)
+        ledger = self.bookie.storage.holdings.ledger(ledger_id)
+        confirmed = NO_ENTRY if ledger is None else ledger.explicit_last_add_confirmed
+        if confirmed == NO_ENTRY or (kept is not None and confirmed_by(kept) >= confirmed):
+            told(kept)
+            return
+
+        def known(digest_type: DigestType | None, status: Status) -> None:
+            made = None if digest_type is None else lac_body_of(ledger_id, confirmed, digest_type)
+            if made is not None:
+                self.keep_lac_body(ledger_id, made)
+            told(made or kept)
+
+        self.digest_types.when_known(ledger_id, True, 0, known)
+
+    def keep_lac_body(self, ledger_id: int, body: bytes) -> None:
+        """Keep a signed explicit LAC, unless a later LAC is kept."""
+        before = self.lac_bodies.pop(ledger_id, b"")
+        # Both start with the ledger and the LAC in big-endian, so the larger is the later.
+        self.lac_bodies[ledger_id] = max(before, body)
+        if len(self.lac_bodies) > _LACS_KEPT_MAX:
+            self.lac_bodies.popitem(last=False)
 
 
 # -- Reads of entries

@@ -2,8 +2,7 @@
 
 ==================  ===============================================================
 ``table``           makes, checks and reads the Delta table without Spark
-``proof``           proves that the table's rows are those of the ledgers
-``offloading``      copies rows to the table, and deletes ledgers no longer needed
+``offloading``      copies rows to the table, proves it, and deletes ledgers no longer needed
 ``offloaded``       reads rows from their ledger, or from the table
 ``opened_ledgers``  the ledgers of one task, each opened once
 ``small_pieces``    reads small pieces of several ledgers together

@@ -11,9 +11,10 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, partial
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from bookspark.errors import StorageError
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger, Decision, EntriesLost, acked_after_sync
@@ -32,7 +33,6 @@ from bookspark.store.bookie.disk.index import Row, location, log_of
 from bookspark.store.bookie.holdings.boot import read_directories
 from bookspark.store.bookie.holdings.checkpointing import Checkpoints, Prepared
 from bookspark.store.bookie.holdings.commit_results import CommitResults
-from bookspark.store.bookie.holdings.disk_threads import DiskThreads
 from bookspark.store.bookie.holdings.disks import Disks
 from bookspark.store.bookie.holdings.holdings import Holdings, StoredLog
 from bookspark.store.bookie.holdings.kept_files import KeptFiles
@@ -54,6 +54,43 @@ from bookspark.store.wire.header import Flag, Header, Status
 from bookspark.store.wire.messages import Ranges
 
 log = logging.getLogger(__name__)
+
+
+# -- Disk threads: threads for reads outside the page cache, and for comparisons of repeated entries.
+#
+# Law: each directory has its own threads, so a hanging disk delays no other directory. Threads start at first use.
+
+
+_THREADS = 4
+
+Result = TypeVar("Result")
+
+
+class DiskThreads:
+    """The threads of one bookie. Owned by the loop. ``directory_of(log)``: the directory of a log, None if the log is gone."""
+
+    def __init__(self, directory_of: Callable[[int], LogDirectory | None]) -> None:
+        self._directory_of = directory_of
+        self._pools: dict[str, ThreadPoolExecutor] = {}
+        self._open = True
+
+    def run(self, where: int, function: Callable[[], Result]) -> Future[Result]:
+        """Call ``function``, which reads the frame at ``where`` first, in a thread of its directory. Raises RuntimeError if no
+        thread can be started, and after ``close``."""
+        if not self._open:
+            raise RuntimeError("the bookie stops")
+        directory = self._directory_of(log_of(where))
+        path = "" if directory is None else directory.path
+        pool = self._pools.get(path)
+        if pool is None:
+            pool = self._pools[path] = ThreadPoolExecutor(_THREADS, thread_name_prefix=f"bookie read {path}")
+        return pool.submit(function)
+
+    def close(self) -> None:
+        """Start nothing more, without waiting for running calls."""
+        self._open = False
+        for pool in self._pools.values():
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 # -- Adds of entries that are already held

@@ -8,8 +8,7 @@ from random import Random
 from typer.testing import CliRunner
 
 from bookspark.lab.simulation.search.coverage import Pair, all_pairs, met_pairs
-from bookspark.lab.simulation.search.drawn_options import draw_options
-from bookspark.lab.simulation.search.random_schedules import RandomSchedules
+from bookspark.lab.simulation.search.random_schedules import RandomSchedules, draw_options
 from bookspark.lab.simulation.simulation_options import SimulationOptions
 from bookspark.lab.simulation.state import CLIENTS
 from bookspark.lab.simulation.world import World

@@ -12,9 +12,7 @@ import pytest
 from bookspark import DigestType, errors
 from bookspark.local import LocalCluster
 from bookspark.operations.moving import copying
-from bookspark.operations.moving.copying import Copied, copy_ledger
-from bookspark.operations.moving.reads import EntryReader
-from bookspark.operations.moving.source import Source
+from bookspark.operations.moving.copying import Copied, EntryReader, Source, copy_ledger
 from tests.awaiting import SECONDS_MAX
 
 PASSWORD = b"secret"
@@ -24,8 +22,8 @@ import sys
 from bookspark import BookKeeper
 from bookspark.store.client.writing.ledger_handle import LedgerHandleAdv
 from bookspark.operations.moving.copying import copy_ledger
-from bookspark.operations.moving.reads import EntryReader
-from bookspark.operations.moving.source import Source
+from bookspark.operations.moving.copying import EntryReader
+from bookspark.operations.moving.copying import Source
 
 there, here, ledger_id, count = sys.argv[1:]
 append, close = LedgerHandleAdv.append_at_async, LedgerHandleAdv.close

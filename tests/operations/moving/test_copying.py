@@ -13,9 +13,7 @@ from kazoo.client import KazooClient
 
 from bookspark import BookKeeper, DigestType, errors
 from bookspark.local import LocalCluster
-from bookspark.operations.moving.copying import Copied, copy_ledger
-from bookspark.operations.moving.reads import EntryReader
-from bookspark.operations.moving.source import Source
+from bookspark.operations.moving.copying import Copied, EntryReader, Source, copy_ledger
 
 BOOKKEEPERS = [kind for kind in DigestType if kind.bookkeepers]
 PASSWORD = b"secret"

@@ -16,11 +16,10 @@ from typing import Any, NamedTuple
 from bookspark.errors import MetadataStoreError, NoSuchLedgerError
 from bookspark.protocol.ledger.ledger_metadata import DigestType
 from bookspark.servers.bookkeeper.digest_types import DigestTypes
-from bookspark.servers.bookkeeper.door import BookKeeperConnection
+from bookspark.servers.bookkeeper.door import BookKeeperConnection, SharedByClients
 from bookspark.servers.bookkeeper.kept_batches import KeptBatches
 from bookspark.servers.bookkeeper.messages import SCHEMA, Operation
 from bookspark.servers.bookkeeper.requests import Asked, decode, first_message_size
-from bookspark.servers.bookkeeper.shared_by_clients import SharedByClients
 from bookspark.store.bookie.serving.admission import Admission
 from bookspark.store.bookie.serving.server import BookieServer
 from bookspark.store.wire.entry_batch import FRAME_BYTES_MAX

@@ -20,11 +20,11 @@ from bookspark.store.bookie.disk.file_system import RealFileSystem
 from bookspark.store.bookie.disk.packed_dict import PackedDict
 from bookspark.store.bookie.disk.rewritten_log import adopt
 from bookspark.store.bookie.disk.synced_note import SyncedNote
-from bookspark.store.bookie.holdings.disk_threads import DiskThreads
 from bookspark.store.bookie.ledgers.first_requests import FirstRequests
 from bookspark.store.bookie.ledgers.unsure_adds import UnsureAdds, WaitingAdd
 from bookspark.store.bookie.space.rewriting import Job, LedgerFacts, NoRewriterError, SealedLog
 from bookspark.store.bookie.space.rewriting_process import RewritingProcess, _receive
+from bookspark.store.bookie.storage import DiskThreads
 from bookspark.store.wire.messages import Ranges
 from bookspark.support.threads import BackOff
 from bookspark.testing.memory_files import MemoryFileSystem

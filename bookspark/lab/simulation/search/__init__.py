@@ -1,12 +1,10 @@
 """Searches for an order of events that violates an invariant.
 
 ====================  ==========================================================================================================
-``exhaustive``        every order within the bounds of the options, breadth first
-``successors``        the states after a state, as lookups
+``exhaustive``        every order within the bounds of the options, breadth first; the states after a state
 ``reductions``        states that an exhaustive search may treat as equal
 ``random_schedules``  random schedules, longer than an exhaustive search can be
 ``calm``              whether all begun operations end without further faults
-``drawn_options``     the options of a random schedule
 ``coverage``          pairs of a state and an event met by schedules
 ``uncollected``       a search without the collector of cyclic garbage
 ====================  ==========================================================================================================

@@ -9,17 +9,288 @@ from __future__ import annotations
 import time
 from array import array
 from dataclasses import dataclass
+from operator import getitem
+from sys import maxsize
+from typing import Any, NamedTuple
 
 from bookspark.errors import ConfigurationError
+from bookspark.lab.simulation.moves import Group, Terms
 from bookspark.lab.simulation.search import calm
-from bookspark.lab.simulation.search.reductions import Reductions
-from bookspark.lab.simulation.search.successors import Packed, Successors
+from bookspark.lab.simulation.search.calm import goes_on, waits_for_ever
+from bookspark.lab.simulation.search.reductions import Known, Reductions
 from bookspark.lab.simulation.search.uncollected import uncollected
 from bookspark.lab.simulation.simulation_options import SimulationOptions
-from bookspark.lab.simulation.state import Move, State
+from bookspark.lab.simulation.slots import SAME
+from bookspark.lab.simulation.state import CLIENTS, Move, State
+from bookspark.lab.simulation.values import Table
+from bookspark.lab.simulation.verdicts import Alike
 from bookspark.lab.simulation.view import Violation
 from bookspark.lab.simulation.world import World
 from bookspark.protocol.ledger.ledger_metadata import LedgerType
+
+# -- The states after a state, as lookups: the work that many states share is done once.
+#
+# Law: the states after a state are those of ``World.moves``, ``World.apply`` and ``Reductions.visited``, in the order of the
+# moves. A packed state is the number of its *head* (the record, the budgets and the clients), followed by its slots. The
+# effect of a move is remembered by the least that it depends on:
+#
+# - a bookie's own move, and an arriving request: by the slot, and by the reductions' knowledge of the head;
+# - an answer: by the head, the place and the message, whatever else is in the slot;
+# - other moves of a slot: by the head and the slot; moves of clients and of the metadata: by the head.
+#
+# The effect on another slot is a list of new messages and of clients that stop waiting (``slots.SAME``). So a state costs a
+# lookup for each of its slots, and each state after it a lookup for each changed slot.
+#
+# With an operator who names departed bookies, a move depends on several slots; then nothing is remembered.
+
+
+Packed = tuple[int, ...]
+
+NOWHERE = -1
+"""No slot."""
+_OWN = ("request", "boot", "sync", "told", "collect")
+"""Moves that change only their slot, by its content and by whether everything is synced at once."""
+_Own = dict[int, list[Any]]
+
+
+class _After(dict[int, int]):
+    """By slot at a place: the slot after the change ``symbolic``, reduced."""
+
+    __slots__ = ("_known", "_parent", "_place", "_symbolic")
+
+    def __init__(self, parent: Successors, known: Known, place: int, symbolic: int) -> None:
+        self._parent, self._known, self._place, self._symbolic = parent, known, place, symbolic
+
+    def __missing__(self, slot: int) -> int:
+        after = self._parent.resolved(self._known, self._place, self._symbolic, slot)
+        self[slot] = after
+        return after
+
+
+class _Step(NamedTuple):
+    """A move: the head after it, and the change of each slot. A move that changes only its own slot is stored as the new slot,
+    without a step."""
+
+    head: int
+    slots: tuple[dict[int, int], ...]
+
+
+class _Head:
+    """Known facts of a head. Its lists and dictionaries are by place."""
+
+    def __init__(self, state: State, known: Known, terms: Terms, may_heal: list[bool], own: list[_Own]) -> None:
+        self.state = state
+        self.known = known
+        self.terms = terms
+        self.may_heal = may_heal
+        self.own = own
+        """By the number of a slot's moves (``PossibleMoves.numbers``): new slots, and moves that depend on the head."""
+        self.alike: Alike | None = None
+        self.waits = False
+        """Whether an operation waits for ever if nothing is under way to and from bookies."""
+        self.of_clients: list[Any] | None = None
+        self.of_slots: list[dict[int, list[Any]]] = [{} for _ in own]
+        """Slots and steps, by the slot."""
+        self.heard: list[dict[tuple[int, int], Any]] = [{} for _ in own]
+        """Effect of an answer, by its number and the incarnation of the bookie."""
+
+
+class Successors:
+    """The states after those of a world, under its reductions. ``moves_first``: a bookie's moves come before its crash, and
+    answers after that."""
+
+    def __init__(self, world: World, reductions: Reductions, *, moves_first: bool) -> None:
+        self._world = world
+        self._possible = world.possible
+        self._reductions = reductions
+        self._moves_first = moves_first
+        self._remembers = not world.options.accept_loss
+        self._numbers: Table[State] = Table(tuple)
+        self._heads: list[_Head] = []
+        self._own: dict[tuple[object, ...], list[_Own]] = {}
+        self._after: dict[tuple[object, ...], _After] = {}
+        self._exchanged: dict[tuple[int, tuple[int, ...]], int] = {}
+        self._go_on: dict[int, bool] = {}
+        self._start = world.slots_from
+        self._bookies = len(world.bookies)
+        self._same = (SAME,) * self._bookies
+        self._empty = (world.slots.empty,) * self._bookies
+
+    # -- packed states
+
+    def pack(self, state: State) -> Packed:
+        return (self._head(state[: self._start]), *state[self._start :])
+
+    def unpack(self, packed: Packed) -> State:
+        return (*self._numbers.values[packed[0]], *packed[1:])
+
+    def _head(self, head: State) -> int:
+        number = self._numbers.number(head)
+        if number == len(self._heads):
+            known, possible = self._reductions.knows(head), self._possible
+            state = (*head, *self._empty)
+            terms, sync_at_once = possible.terms(state), self._world.sync_at_once(head)
+            key = (terms, known, sync_at_once)
+            own = self._own.get(key)
+            if own is None:
+                own = self._own[key] = [{} for _ in range(self._bookies)]
+            may_heal = [number < 0 for number in possible.numbers(state)[-self._bookies :]]
+            self._heads.append(_Head(head, known, terms, may_heal, own))
+        return number
+
+    def violation(self, packed: Packed) -> Violation | None:
+        """The first checker's violation in a state, or an operation that waits for ever in it."""
+        head, verdicts = self._heads[packed[0]], self._world.verdicts
+        if head.alike is None:
+            head.alike = verdicts.alike(head.state)
+            head.waits = self._waits(head.state)
+        found = verdicts.of_slots(head.alike, packed[1:])
+        return waits_for_ever(self._world, self.unpack(packed)) if found is None and head.waits else found
+
+    def _waits(self, head: State) -> bool:
+        """Whether an operation waits for ever if nothing is under way. Each client's answer is computed once."""
+        for client in head[CLIENTS:]:
+            found = self._go_on.get(client)
+            if found is None:
+                found = self._go_on[client] = goes_on(self._world, client)
+            if found:
+                return False
+        return waits_for_ever(self._world, (*head, *self._empty)) is not None
+
+    # -- Successors
+
+    def of(self, packed: Packed) -> list[Packed]:
+        """The reduced states after each move in a reduced state, possibly with repetitions."""
+        if not self._remembers:
+            return self._made(packed)
+        number, slots = packed[0], packed[1:]
+        head, exchanges, found = self._heads[number], self._reductions.exchanges, list[Packed]()
+        if head.of_clients is None:
+            head.of_clients = self._steps_of_clients(head)
+        steps: list[Any] = [table.get(slot) for table, slot in zip(head.of_slots, slots, strict=True)]
+        if None in steps:
+            self._make_steps(head, slots, steps)
+        for after, changes in head.of_clients:
+            new = tuple(map(getitem, changes, slots))
+            found.append(self._exchange(after, new) if exchanges else (after, *new))
+        for at, mine in enumerate(steps):
+            before, behind = slots[:at], slots[at + 1 :]
+            least, most = (before[-1] if at else -1), (behind[0] if behind else maxsize)
+            for step in mine:
+                if isinstance(step, int):
+                    # The bookies stay in order, and equal slots were equal before: no exchange is needed.
+                    if not exchanges or least < step < most:
+                        found.append((number, *before, step, *behind))
+                    else:
+                        found.append(self._exchange(number, (*before, step, *behind)))
+                else:
+                    after, changes = step
+                    new = tuple(map(getitem, changes, slots))
+                    found.append(self._exchange(after, new) if exchanges else (after, *new))
+        return found
+
+    def _made(self, packed: Packed) -> list[Packed]:
+        world, state = self._world, self.unpack(packed)
+        return [self.pack(self._reductions.visited(world.apply(state, move))) for move in world.moves(state)]
+
+    def _exchange(self, head: int, slots: tuple[int, ...]) -> Packed:
+        last = -1
+        for slot in slots:
+            if slot <= last:
+                break
+            last = slot
+        else:
+            return (head, *slots)
+        ordered = sorted(slots)
+        places = tuple(map(ordered.index, slots))
+        found = self._exchanged.get((head, places))
+        if found is None:
+            state = self._reductions.exchange((*self._heads[head].state, *slots))
+            found = self._exchanged[head, places] = self._head(state[: self._start])
+        return (found, *ordered)
+
+    # -- each move once
+
+    def _steps_of_clients(self, head: _Head) -> list[Any]:
+        state = (*head.state, *self._same)
+        moves = self._possible.moves_of_clients(head.state, head.terms)
+        return [self._step(head, self._world.apply(state, move), NOWHERE, SAME) for move in moves]
+
+    def _make_steps(self, head: _Head, slots: tuple[int, ...], steps: list[Any]) -> None:
+        """Make the missing steps."""
+        for at, slot in enumerate(slots):
+            if steps[at] is None:
+                steps[at] = head.of_slots[at][slot] = self._steps_of_slot(head, at, slot)
+
+    def _steps_of_slot(self, head: _Head, at: int, slot: int) -> list[Any]:
+        number = ~slot if head.may_heal[at] else slot
+        own = head.own[at].get(number)
+        if own is None:
+            moves = self._ordered(self._possible.group_of(self._start + at, number, head.terms))
+            own = head.own[at][number] = [self._own_step(head, at, slot, move) for move in moves]
+        return [self._step_of(head, at, slot, step) if isinstance(step, Move) else step for step in own]
+
+    def _ordered(self, group: Group) -> list[Move]:
+        """A crash comes after the bookie's other moves, and answers come last."""
+        if not self._moves_first:
+            return list(group)
+        return sorted(
+            group, key=lambda move: ("crash", "answer").index(move.kind) + 1 if move.kind in ("crash", "answer") else 0
+        )
+
+    def _own_step(self, head: _Head, at: int, slot: int, move: Move) -> int | Move:
+        """The slot after a move that depends on nothing else, or the move."""
+        if move.kind not in _OWN:
+            return move
+        after = self._world.apply(self._with(head, at, slot), move)
+        return self._reductions.pruned(after[self._start + at], at, head.known)
+
+    def _step_of(self, head: _Head, at: int, slot: int, move: Move) -> Any:
+        slots = self._world.slots
+        if move.kind != "answer" or slots.message_traits[move.argument].reachable:
+            step = self._step(head, self._world.apply(self._with(head, at, slot), move), at, slot)
+        else:
+            key = (move.argument, slots.bookie(slot).incarnation)
+            step = head.heard[at].get(key)
+            if step is None:
+                after = self._world.heard((*head.state, *self._same), move.place, *key)
+                step = head.heard[at][key] = self._step(head, after, at, SAME)
+        if not isinstance(step, _Step):
+            return step[slot]
+        # Slot numbers follow the order of first use, so this slot is resolved now and not at its lookup.
+        step.slots[at][slot]
+        return step
+
+    def _with(self, head: _Head, at: int, slot: int) -> State:
+        return (*head.state, *[slot if i == at else SAME for i in range(self._bookies)])
+
+    def _step(self, head: _Head, after: State, at: int, slot: int) -> Any:
+        """The step from ``head`` to ``after``, or the new slot at place ``at`` if nothing else changes. Slots in ``after``
+        are symbolic, except the result of ``slot``."""
+        number, symbols = self._head(after[: self._start]), after[self._start :]
+        known = self._heads[number].known
+        changes = [
+            self._changes(known, i, one) if one < 0 else {slot: self._reductions.pruned(one, i, known)}
+            for i, one in enumerate(symbols)
+        ]
+        others = [one for i, one in enumerate(symbols) if i != at]
+        if at != NOWHERE and self._heads[number] is head and others.count(SAME) == len(others):
+            return changes[at]
+        return _Step(number, tuple(changes))
+
+    def _changes(self, known: Known, at: int, symbolic: int) -> _After:
+        key = (known, at, symbolic)
+        found = self._after.get(key)
+        if found is None:
+            found = self._after[key] = _After(self, known, at, symbolic)
+        return found
+
+    def resolved(self, known: Known, at: int, symbolic: int, slot: int) -> int:
+        """The reduced slot after the change ``symbolic`` of ``slot``."""
+        return self._reductions.pruned(self._world.slots.resolved(symbolic, slot), at, known)
+
+
+# -- The search
 
 
 @dataclass(frozen=True, slots=True)
