@@ -16,7 +16,7 @@ from bookspark.store.client import BookKeeper
 from tests.spark.made_up_cluster import A, B, C, Cluster, select
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.spark]
-TABLES = ["ledgers", "logs", "log_commits", "fragments"]
+TABLES = ["ledger_ids", "ledgers", "logs", "log_commits", "fragments"]
 QUERIES = ["deleted_ledgers", "orphans"]
 
 
@@ -75,41 +75,6 @@ def test_audits_report_ledgers_deleted_by_hand_and_ledgers_of_a_deleted_log(
         left = audited()
         assert left["deleted"] == [] and {kind for _, _, kind in left["orphans"]} == {"ledger of a deleted log"}
         assert {ledger_id for _, ledger_id, _ in left["orphans"]} == set(delete_log(bookkeeper, "gone", b""))
-
-
-def test_ledgers_made_and_deleted_during_a_snapshot_are_no_finding(spark: SparkSession) -> None:
-    """A writer had taken id 5 when the ledgers were listed and made the ledger then: its rows were reported as deleted by hand,
-    and its entries as those of a deleted ledger. Ledgers of a log whose deletion ended meanwhile were reported as left
-    behind."""
-    snapshot = Cluster()
-    snapshot.last_ledger_id = 9
-    snapshot.rows["logs"].append(
-        {"log": "orders", "epoch": 1, "committed_epoch": 1, "readable": True, "first_position": 0}
-    )
-    for ledger_id in (4, 5):
-        snapshot.rows["log_commits"].append(
-            {
-                "log": "orders",
-                "ledger_id": ledger_id,
-                "first_entry_id": 0,
-                "last_entry_id": 9,
-                "position": 0,
-                "rows": 10,
-            }
-        )
-        snapshot.holds(A, ledger_id, (0, 9))
-    # 4: deleted by hand; 5: made after the first list; 6: of a log whose deletion has ended; 7: of a log whose deletion broke
-    # off
-    snapshot.ledger(5, 9, {0: [A, B, C]})
-    snapshot.rows["ledgers"].clear()
-    snapshot.ledger(6, -1, {}, log="gone", log_epoch=1, log_role="data")
-    snapshot.ledger(7, -1, {0: [A, B, C]}, log="left@1", log_epoch=1, log_role="data")
-    found = snapshot.audit(spark, *QUERIES)
-    assert select(found["deleted_ledgers"], "ledger_id", "rows") == [(4, 10)]
-    assert select(found["orphans"], "ledger_id", "kind") == [
-        (4, "entries of a deleted ledger"),
-        (7, "ledger of a deleted log"),
-    ]
 
 
 def test_ledgers_changed_between_the_id_list_and_the_records_are_no_finding(spark: SparkSession) -> None:

@@ -160,7 +160,9 @@ SOUND = [
 
 
 def test_each_checker_has_a_violation():
-    functions = {name for name, found in vars(checkers).items() if getattr(found, "__module__", "") == checkers.__name__}
+    functions = {
+        name for name, found in vars(checkers).items() if getattr(found, "__module__", "") == checkers.__name__
+    }
     assert {name for name in functions if not name.startswith("_")} == set(CHECKERS) == set(VIOLATIONS)
 
 

@@ -271,8 +271,13 @@ def test_hung_bookie_that_holds_its_locks_is_killed_and_replaced(
     assert bookie.status.bookie_id == hung.status.bookie_id and bookie.process != hung.process
 
 
-def test_error_for_a_slow_bookie_says_that_the_launcher_killed_it(config: Any) -> None:
+def test_error_for_a_slow_bookie_says_that_the_launcher_killed_it(
+    config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On a busy machine a bookie did not start within a minute, and the launcher wrongly reported that it had ended."""
+    (tmp_path / "never_answers.py").write_text("import time\n\ntime.sleep(3600)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(launch, "DAEMON", "never_answers")
     with pytest.raises(BookieError, match="did not answer in time, and was killed"):
         adopt_or_start(config(), "launcher", timeout=0.01)
 
