@@ -230,26 +230,24 @@ class Repeated:
 
 
 class Threads:
-    """``count`` threads that run posted functions, begun in the order of the calls.
+    """At most ``count`` threads that run posted functions, begun in the order of the calls.
 
-    All are started at once, because none can be started when the interpreter ends.
+    One is started at once, and one more when a call would wait for another. When the interpreter ends none can be started any
+    more; then the calls wait.
     """
 
     def __init__(self, count: int, name: str, begin: Callable[[], None] = lambda: None) -> None:
         """``begin`` is called in each thread first."""
         self._queue: queue.SimpleQueue[tuple[Callable[..., object], tuple[Any, ...]] | None] = queue.SimpleQueue()
-        self._begin = begin
+        self._count, self._name, self._begin = count, name, begin
         self._stopped = False
-        self._threads = [threading.Thread(target=self._run, name=f"{name}-{k}", daemon=True) for k in range(count)]
-        started = 0
-        try:
-            for thread in self._threads:
-                thread.start()
-                started += 1
-        except BaseException:
-            del self._threads[started:]
-            self.stop()
-            raise
+        self._threads: list[threading.Thread] = []
+        self._calls = 0
+        """Calls posted and not ended; not counted for a single thread."""
+        # A finalizer may post in the middle of a post of the same thread.
+        self._lock = threading.RLock()
+        if count:
+            self._add_thread().start()
 
     def post(self, function: Callable[..., object], *arguments: Any) -> None:
         """Run ``function`` soon, and log its exception. After ``stop`` it runs in the caller's thread; before, this never
@@ -257,6 +255,8 @@ class Threads:
         self._queue.put((function, arguments))
         if self._stopped:
             self._run_rest()
+        elif self._count > 1:
+            self._start_if_needed()
 
     def submit(self, function: Callable[..., Result], *arguments: Any) -> Future[Result]:
         """Run ``function`` soon; the future has its result or exception."""
@@ -269,9 +269,28 @@ class Threads:
         self._stopped = True
         self._queue.put(None)
         deadline = time.monotonic() + seconds
-        for thread in self._threads:
-            if thread is not threading.current_thread():
+        for thread in list(self._threads):
+            # A thread that starts only now ends by itself.
+            if thread is not threading.current_thread() and thread.ident is not None:
                 thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _add_thread(self) -> threading.Thread:
+        thread = threading.Thread(target=self._run, name=f"{self._name}-{len(self._threads)}", daemon=True)
+        self._threads.append(thread)
+        return thread
+
+    def _start_if_needed(self) -> None:
+        with self._lock:
+            self._calls += 1
+            if len(self._threads) >= min(self._calls, self._count):
+                return
+            thread = self._add_thread()
+        # Without the lock: the new thread may run a finalizer that posts.
+        try:
+            thread.start()
+        except RuntimeError as error:
+            log.warning("the calls of %s wait for its other threads: %s", self._name, error)
+            self._threads.remove(thread)
 
     def _run(self) -> None:
         self._begin()
@@ -279,6 +298,9 @@ class Threads:
             _attempt(*call)
             # Keep no reference to this call until the next one.
             del call
+            if self._count > 1:
+                with self._lock:
+                    self._calls -= 1
         # The end for the next thread.
         self._queue.put(None)
 

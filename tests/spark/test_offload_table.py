@@ -19,7 +19,7 @@ from bookspark.errors import ReadError
 from bookspark.logs.rows.splits import Piece
 from bookspark.protocol.logs.log_offload import OffloadError
 from bookspark.spark.offload import table
-from bookspark.spark.offload.offloading import first_difference
+from bookspark.spark.offload.offloading import _first_difference
 
 SCHEMA = StructType(
     [
@@ -197,7 +197,7 @@ def test_sync_covers_the_files_of_the_rows_and_the_delta_log(offloaded: Table, m
 
 def test_first_difference_of_two_tables_is_located_and_nan_equals_nan() -> None:
     nan = pyarrow.table({"x": [1.0, float("nan"), 3.0]})
-    assert first_difference(nan, pyarrow.table({"x": [1.0, float("nan"), 3.0]})) is None
-    assert first_difference(nan, pyarrow.table({"x": [1.0, float("nan"), 4.0]})) == 2
-    assert first_difference(nan, nan.slice(0, 2)) == 2
-    assert first_difference(nan, pyarrow.table({"x": [1.0, None, 3.0]})) == 1
+    assert _first_difference(nan, pyarrow.table({"x": [1.0, float("nan"), 3.0]})) is None
+    assert _first_difference(nan, pyarrow.table({"x": [1.0, float("nan"), 4.0]})) == 2
+    assert _first_difference(nan, nan.slice(0, 2)) == 2
+    assert _first_difference(nan, pyarrow.table({"x": [1.0, None, 3.0]})) == 1

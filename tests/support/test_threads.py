@@ -188,20 +188,32 @@ def test_thread_that_stops_its_threads_does_not_wait_for_itself() -> None:
     assert done.wait(SECONDS / 10)
 
 
-def test_no_thread_stays_if_not_all_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    start, started = threading.Thread.start, []
+def test_threads_are_started_for_calls_that_would_wait() -> None:
+    def running() -> set[str]:
+        return {thread.name for thread in threading.enumerate() if thread.name.startswith("some-")}
 
-    def two_at_most(thread: threading.Thread) -> None:
-        if len(started) == 2:
-            raise RuntimeError("can't start new thread")
-        started.append(thread)
-        start(thread)
+    threads, go_on = Threads(3, "some"), threading.Event()
+    assert threads.submit(lambda: 7).result(SECONDS) == 7
+    assert running() == {"some-0"}
+    calls = [threads.submit(go_on.wait, SECONDS) for _ in range(5)]
+    assert running() == {"some-0", "some-1", "some-2"}
+    go_on.set()
+    assert all(call.result(SECONDS) for call in calls)
+    threads.stop()
+    assert not running()
 
+
+def test_calls_wait_if_no_more_threads_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    threads, go_on = Threads(3, "test"), threading.Event()
     with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", two_at_most)
-        with pytest.raises(RuntimeError):
-            Threads(3, "test")
-    assert not any(thread.is_alive() for thread in started)
+        patch.setattr(threading.Thread, "start", refused)
+        calls = [threads.submit(go_on.wait, SECONDS) for _ in range(3)]
+    go_on.set()
+    assert all(call.result(SECONDS) for call in calls)
+    threads.stop()
 
 
 def test_thread_that_must_not_wait_is_refused_at_once() -> None:

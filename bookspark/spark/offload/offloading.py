@@ -80,7 +80,7 @@ class _Part(NamedTuple):
     pieces: Sequence[Piece]
 
 
-def prove(spark: SparkSession, log: LogAddress, place: str, schema: StructType, pieces: Iterable[SizedPiece]) -> None:
+def _prove(spark: SparkSession, log: LogAddress, place: str, schema: StructType, pieces: Iterable[SizedPiece]) -> None:
     """Return if the table at ``place`` has the rows of ``pieces`` as in their ledgers. ``schema``: all columns of the log.
 
     Raises OffloadError with the difference or the reason why a row is unreadable, and Spark's errors.
@@ -115,14 +115,14 @@ def _compare(part: _Part) -> str | None:
     except BookKeeperError as error:
         return str(error)
     wanted = pyarrow.Table.from_batches(in_ledgers).cast(arrow_schema(part.schema))
-    at = first_difference(wanted, found)
+    at = _first_difference(wanted, found)
     if at is None:
         return None
     position = found.column("position")[at].as_py() if at < found.num_rows else part.pieces[-1].position
     return f"row {position} of log {log.name!r} is another one in {part.place} than in its ledger"
 
 
-def first_difference(one: pyarrow.Table, other: pyarrow.Table) -> int | None:
+def _first_difference(one: pyarrow.Table, other: pyarrow.Table) -> int | None:
     """Number of the first row that differs in the tables, or None. NaN equals NaN."""
     if one.equals(other):
         return None
@@ -350,7 +350,7 @@ class _Run:
 
     def _prove(self, pieces: Iterable[SizedPiece]) -> None:
         log = LogAddress(self._bookkeeper.zookeeper, self._log, self._password)
-        prove(self._spark, log, self._table, self._schema, pieces)
+        _prove(self._spark, log, self._table, self._schema, pieces)
 
     @cached_property
     def _schema(self) -> StructType:

@@ -18,7 +18,7 @@ from bookspark.support.threads import mark_own_thread
 from tests.interrupting import interrupted
 from tests.store.client.unsent import unsent_context
 from tests.store.metadata.kit import ledger
-from tests.test_threads import interrupted_by
+from tests.support.test_threads import interrupted_by
 
 SECONDS = 60.0
 

@@ -20,7 +20,7 @@ from bookspark.protocol.logs.log_offload import OffloadError
 from bookspark.spark import log_frame
 from bookspark.spark.connector.data_source import register
 from bookspark.spark.offload import table
-from bookspark.spark.offload.offloading import first_difference
+from bookspark.spark.offload.offloading import _first_difference
 from bookspark.spark.process_client import client, kept_client
 from bookspark.store.client import BookKeeper
 from tests.spark.test_offload import Log, numbers
@@ -97,7 +97,7 @@ def test_offload_table_ignores_the_sites_default_table_features(log: Log) -> Non
         for name in conf:
             log.spark.conf.unset(name)
     assert not left(log)
-    assert first_difference(pyarrow.Table.from_batches(log.planned()), written) is None
+    assert _first_difference(pyarrow.Table.from_batches(log.planned()), written) is None
     protocol = DeltaTable(log.table).protocol()
     # Columns of type timestamp_ntz need a feature, which delta-rs reads.
     assert set(protocol.reader_features or ()) <= {"timestampNtz"}

@@ -27,8 +27,8 @@ from bookspark.errors import (
 from bookspark.store.metadata.zookeeper.connection import Connection
 from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from tests.awaiting import await_that
+from tests.support.test_threads import interrupted_by
 from tests.system.cluster.test_pressure import resident_bytes
-from tests.test_threads import interrupted_by
 
 SECONDS = 60.0
 
