@@ -37,5 +37,5 @@ def test_log_is_offloaded_to_a_single_table() -> None:
 
 
 def test_recreated_log_refuses_the_end_of_an_unknown_offload() -> None:
-    with pytest.raises(OffloadError, match="made anew"):
+    with pytest.raises(OffloadError, match="created again"):
         LogRecord("orders").offload_done(10, 0)

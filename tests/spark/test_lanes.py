@@ -339,7 +339,7 @@ def test_offset_in_a_lane_is_refused_in_another_lane(engine: StandInSpark, tmp_p
             if name == other:
                 reader.check(end)
             else:
-                with pytest.raises(ConfigurationError, match="a place in something else"):
+                with pytest.raises(ConfigurationError, match="an offset of another source"):
                     reader.check(end)
     everything = feed(engine)
     everything.check(ends["orders@1"])

@@ -378,7 +378,7 @@ def test_start_and_end_apply_to_each_log(engine: StandInSpark, tmp_path: Path) -
         ({"logPattern": "a("}, "choose a regular expression"),
         ({"logPattern": "[[a]"}, "choose a regular expression"),
         ({"logs": "a,b", "startingOffsets": "7"}, "a JSON object with a place for each log"),
-        ({"logs": "a,b", "startingOffsets": '{"c": 7}'}, "log 'c', where to begin or to end, and the log is not read"),
+        ({"logs": "a,b", "startingOffsets": '{"c": 7}'}, "names an offset or a time in log 'c', which is not read"),
         ({"logs": "a,b", "startingOffsets": "latest"}, "'latest' can't be used; choose 'earliest'"),
         ({"logs": "a,b", "subscription": "s"}, "subscription is for reading one log"),
         ({"log": "a", "mergeSchema": "true"}, "mergeSchema is for reading several logs"),

@@ -292,7 +292,8 @@ class _Stage:
         moves = [one for one in self.world.moves(self.state) if one.kind == "store" and one.place == place]
         if not moves:
             raise _LeftError(
-                f"the {self.world.client_names[client]} asks the metadata store nothing here, and was told {type(event).__name__}"
+                f"the {self.world.client_names[client]} has no question to the metadata store here, but an answer "
+                f"{type(event).__name__}"
             )
         self._make(moves[0])
 

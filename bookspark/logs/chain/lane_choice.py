@@ -97,7 +97,7 @@ def claimed(
     registry, number = LogRegistry(bookkeeper.metadata), lane_of(lane.name)[1]
     names = {writer_of(query.id), writer_of(query.follows)}
     if number and not any(one.number == number and names & {*one.writers} for one in registry.get(log.name).lanes):
-        raise LogChangedError(f"log {log.name!r}: lane {number} ended, or the log was made anew, since it was found")
+        raise LogChangedError(f"log {log.name!r}: meanwhile lane {number} ended, or the log was created again")
 
     def transition(record: LogRecord) -> LogRecord:
         if not number and lane_of_query(record, query.id, header.last_batches, query.follows) != 0:

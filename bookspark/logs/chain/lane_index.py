@@ -48,7 +48,7 @@ class LaneIndex:
         for _ in range(ATTEMPTS_MAX):
             record = self._registry.get(self._name)
             if ctime_ms not in (None, record.ctime_ms):
-                raise LogChangedError(f"log {self._name!r} was deleted and made anew meanwhile")
+                raise LogChangedError(f"log {self._name!r} was deleted and created again meanwhile")
             lane, self.ctime_ms = lane_in_index(record, new.writer), record.ctime_ms
             if lane is not None:
                 if not self.finished(lane):
@@ -163,10 +163,10 @@ def _read_kept(data: bytes, key: str) -> Ended:
 def _check_same(found: LogRecord | None, log: LogRecord) -> None:
     """Raise LogChangedError unless ``found`` is the same log, with the same number of lanes."""
     if found is None or (found.ctime_ms, found.lanes_made) != (log.ctime_ms, log.lanes_made):
-        raise LogChangedError(f"log {log.name!r}: it was made anew meanwhile, or other lanes of it were made")
+        raise LogChangedError(f"log {log.name!r}: meanwhile it was created again, or got other lanes")
 
 
 def _named(record: LogRecord, of: LogRecord, new: NewLane, after: int) -> LogRecord:
     if record.ctime_ms != of.ctime_ms:
-        raise LogChangedError(f"log {of.name!r}: it was deleted and made anew meanwhile")
+        raise LogChangedError(f"log {of.name!r}: it was deleted and created again meanwhile")
     return with_lane(record, of.lanes_made + 1, new.writer, new.checkpoint, after, new.follows)

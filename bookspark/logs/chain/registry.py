@@ -201,7 +201,7 @@ class LogRegistry:
                 raise NoSuchLogError(f"there is no log {name!r}; was it deleted while it was written?")
             record = decode_record(document, name)
             if ctime_ms not in (None, record.ctime_ms):
-                raise LogChangedError(f"log {name!r} was deleted and made anew meanwhile")
+                raise LogChangedError(f"log {name!r} was deleted and created again meanwhile")
             changed = transition(record)
             return None if changed == record else encode_record(changed)
 

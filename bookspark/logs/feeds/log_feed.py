@@ -176,7 +176,7 @@ class Limit(NamedTuple):
 def another_kind(what: str, offset: Offset) -> ConfigurationError:
     """Error for an offset that is no place in ``what``."""
     return ConfigurationError(
-        f"this query reads {what}, but its checkpoint is at {offset}, which is a place in something else: "
+        f"this query reads {what}, but its checkpoint is at {offset}, an offset of another source: "
         "give each query a checkpointLocation of its own"
     )
 

@@ -159,12 +159,12 @@ def introduce(bookkeeper: BookKeeper, name: str, record: ReaderRecord) -> None:
         try:
             update(bookkeeper.metadata, name, named)
         except Exception as error:
-            log.warning("reader %s: who it is could not be told: %s", name, error)
+            log.warning("reader %s: its registration could not be written: %s", name, error)
 
     try:
         threading.Thread(target=run, name="bookspark-introduce-reader", daemon=True).start()
     except RuntimeError:
-        log.debug("reader %s: who it is is not told, because the process ends", name)
+        log.debug("reader %s: its registration is not written, because the process ends", name)
 
 
 class _Teller:

@@ -285,7 +285,7 @@ class Source:
                 told = rpc_address(document) if is_service_info(document) else name
                 host, _, port = told.rpartition(":")
                 if not host or not port.isdecimal():
-                    raise MetadataStoreError(f"bookie {name} tells no address, but {told!r}")
+                    raise MetadataStoreError(f"the registration of bookie {name} has no address, but {told!r}")
                 found[name] = host, int(port)
         return found
 

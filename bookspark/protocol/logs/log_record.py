@@ -253,8 +253,8 @@ class LogRecord:
         """Raise LogTakenOverError unless ``run`` may commit in ``epoch``."""
         if self.ended_rows is not None:
             raise LogTakenOverError(
-                f"lane {self.name!r} was ended, and run {run} writes it no more. What it has not committed is not in the log. "
-                "Start its query again from its checkpoint, or make the producer anew: it goes on in a lane of its own"
+                f"lane {self.name!r} was ended, and run {run} writes it no more. Rows that it has not committed are not "
+                "in the log. Start its query again from its checkpoint, or create the producer again: it goes on in a new lane"
             )
         write = self.batch_write(run)
         if (self.owner, self.epoch) == (run, epoch) or (write is not None and write.epoch == epoch):
@@ -335,7 +335,7 @@ class LogRecord:
         Raises OffloadError if no offload up to that row was begun.
         """
         if self.offload is None:
-            raise OffloadError(f"log {self.name!r} was never offloaded; was it deleted and made anew meanwhile?")
+            raise OffloadError(f"log {self.name!r} was never offloaded; was it deleted and created again meanwhile?")
         return replace(self, offload=self.offload.done(end, version))
 
     def _with_chain(self, chain: tuple[CommitLedger, ...], starts: Iterable[LinkStart]) -> LogRecord:

@@ -103,7 +103,7 @@ class GivenIds:
         first = self.last_in_order + 1
         if entry_id < first or entry_id in self.waiting:
             raise DuplicateEntryIdError(
-                f"ledger {self.ledger_id}: entry {entry_id} was appended before; its future tells whether it is acknowledged"
+                f"ledger {self.ledger_id}: entry {entry_id} was appended before; its future has the outcome"
             )
         if entry_id > first:
             self.waiting.add(entry_id)

@@ -398,7 +398,7 @@ class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAv
         ConfigurationError if ``start`` has another form."""
         if not all(isinstance(offset, dict) and is_offset(offset) for offset in start.values()):
             raise ConfigurationError(
-                f"this query reads several logs, but its checkpoint is at {start}, which is a place in something else: give each "
+                f"this query reads several logs, but its checkpoint is at {start}, an offset of another source: give each "
                 "query a checkpointLocation of its own"
             )
         going: Offsets = {}

@@ -94,7 +94,7 @@ class SinkOptions:
         txn_app_id, txn_version = options.judged("txnAppId", _AppId) or "", options.judged("txnVersion", EntryId)
         if bool(txn_app_id) != (txn_version is not None):
             raise ConfigurationError(
-                "options txnAppId and txnVersion go together: the one says whose write it is, the other one which"
+                "options txnAppId and txnVersion go together: an application, and the number of its write"
             )
         statistics = options.take("statistics", _columns, "names of columns like a,b, or none")
         checkpoint, query_name = (options.text(name) or "" for name in SPARK_OPTIONS)

@@ -325,6 +325,6 @@ class SourceOptions:
         for log in {**self.starts.places, **self.ends.places}:
             if not self.reads(log):
                 raise ConfigurationError(
-                    f"a place is said in log {log!r}, where to begin or to end, and the log is not read: leave it out"
+                    f"an option names an offset or a time in log {log!r}, which is not read: leave that log out"
                 )
             self.of(log)._check_places()

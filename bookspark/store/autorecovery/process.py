@@ -100,7 +100,7 @@ class Autorecovery:
             with waits_at_most(_ANSWER_SECONDS_MAX):
                 return {**told, **cluster_figures(self._bookkeeper.metadata)}
         except MetadataStoreError as error:
-            log.warning("what ZooKeeper knows is not told to Prometheus: %s", error)
+            log.warning("the metrics of the cluster are not updated: %s", error)
             return told
 
     def _why_unhealthy(self) -> str:

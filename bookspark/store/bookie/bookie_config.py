@@ -157,7 +157,7 @@ class BookieConfig(Config, frozen=True, kw_only=True):
         elif _is_wildcard(self.host):
             raise ConfigurationError(
                 f"host {self.host!r} can be listened on, but not dialled; set host to an address of this machine that clients "
-                "reach, or set advertised_address to the host:port that they are to be told"
+                "reach, or set advertised_address to a host:port that they reach"
             )
         if self.bookkeeper_port and self.shared_secret_file:
             raise ConfigurationError(

@@ -164,7 +164,7 @@ class EntryBatch:
         prefix = bytes(view[:PREFIX_BYTES])
         before, after = around_header(count, payload_bytes, max(digest_bytes, 0))
         if prefix[:HEADER_OFFSET] != before or prefix[HEADER_OFFSET + HEADER_BYTES :] != after or digest_bytes < 0:
-            raise WireError("the batch's Arrow message is not the one that its sizes call for")
+            raise WireError("the batch's Arrow message does not fit its sizes")
         if _LONG.unpack_from(prefix, 48)[0] != body_bytes:
             raise WireError(f"a batch body of {body_bytes} bytes is not as long as its message says")
         if bytes(body[8 * count : 16 * count]) != consecutive(first, count):
@@ -192,7 +192,7 @@ class EntryBatch:
         prefix = bytes(view[:PREFIX_BYTES])
         before, after = around_header(1, payload_bytes, max(digest_bytes, 0))
         if prefix[:HEADER_OFFSET] != before or prefix[_HEADER_END:] != after or digest_bytes < 0:
-            raise WireError("the batch's Arrow message is not the one that its sizes call for")
+            raise WireError("the batch's Arrow message does not fit its sizes")
         if at_digest_offsets + _TWO_INTS.size + ((digest_bytes + 7) & -8) != body_bytes:
             raise WireError(f"a batch body of {body_bytes} bytes is not as long as its message says")
         if ledger_id != header.ledger_id or entry_id != first:

@@ -52,7 +52,7 @@ def test_failed_hello_gives_its_reason_and_the_next_attempt_succeeds(cluster, gr
 @pytest.mark.parametrize("address", ["", "127.0.0.1", "127.0.0.1:port"])
 def test_registration_without_a_valid_address_is_reported(cluster, address):
     cluster.store.register_bookie(BookieRegistration("b1", address, 1))
-    with pytest.raises(ReadError, match=f"its registration tells no address, but '{address}'"):
+    with pytest.raises(ReadError, match=f"its registration has no address, but '{address}'"):
         cluster.client().bookie_status("b1")
 
 

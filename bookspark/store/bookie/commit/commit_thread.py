@@ -372,7 +372,7 @@ class GroupWriter:
                     self.quick_groups = self.quick_groups + 1 if monotonic() - begun < _QUICK_SECONDS else 0
             except NoSpaceError as error:
                 self._no_space = error
-                log.debug("%s found no room: %s", self._directory, error)
+                log.debug("%s has no space left: %s", self._directory, error)
                 self._tell(tell, rest, failure=error)
                 group.syncs, rest = [], []
                 if group.stop:

@@ -161,7 +161,7 @@ def note_in_each(directories: list[LogDirectory], state: ControlState, records: 
     took = in_each(directories, lambda directory: directory.append_at_boot(content, number))
     if not any(taken for _, taken in took):
         paths = ", ".join(directory.path for directory, _ in took)
-        raise StorageError(f"{paths}: No space left on device for what the boot found out; free some space there")
+        raise StorageError(f"{paths}: No space left on device for the results of the boot; free some space there")
 
 
 @contextmanager

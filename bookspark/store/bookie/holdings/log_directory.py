@@ -122,7 +122,7 @@ class LogDirectory:
     def lose(self, why: str, lost: Lost = Lost.ENTRIES) -> None:
         """Record, at the boot, a loss of possibly acknowledged data in unknown ledgers. ``why``: the reason in words. The boot is
         lossy, and so is the next boot if this boot is interrupted. Raises OSError."""
-        log.error("%s: what can't be found is unknown until the bookie is healed", why)
+        log.error("%s: missing entries are answered Unknown until the bookie is healed", why)
         self.marker.note_loss(lost)
         self.unclean = True
         self.losses.append(why)

@@ -418,7 +418,7 @@ class Connections:
         bookie_id = registration.bookie_id
         host, _, port = registration.address.rpartition(":")
         if not port.isdecimal():
-            raise ConnectionError(f"its registration tells no address, but {registration.address!r}")
+            raise ConnectionError(f"its registration has no address, but {registration.address!r}")
         try:
             transport, connection = await asyncio.get_running_loop().create_connection(
                 lambda: BookieConnection(

@@ -135,7 +135,7 @@ class Watermark:
         """Raises LedgerClosedError in a forked process: nothing advances the watermark there."""
         if os.getpid() != self._pid:
             raise LedgerClosedError(
-                f"the outcome of this append or sync is told in process {self._pid}, which made it; wait for it there"
+                f"only process {self._pid}, which made this append or sync, gets its outcome; wait for it there"
             )
 
 

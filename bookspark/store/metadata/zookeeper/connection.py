@@ -255,7 +255,7 @@ class Connection:
         if self.mark and isinstance(results[0], NoNodeError):
             raise MetadataStoreError(
                 f"{what}: {self.mark} is gone from ZooKeeper, so this may be another cluster now, and nothing was changed; "
-                "restore ZooKeeper's data, or stop what used the cluster that was there"
+                "restore ZooKeeper's data, or stop the users of the earlier cluster"
             )
         for result in results:
             if isinstance(result, DefiniteError):

@@ -957,8 +957,8 @@ class ZooKeeperStore:
         if found is None or found.value.decode(errors="replace") != self._instance_id:
             now = "is gone from ZooKeeper" if found is None else "belongs to another cluster now"
             raise MetadataStoreError(
-                f"{what}: {self.layout.instance_id} {now} (it was {self._instance_id}), so what is not found may still "
-                "exist; restore ZooKeeper's data, or stop what used the cluster that was there"
+                f"{what}: {self.layout.instance_id} {now} (it was {self._instance_id}), so a missing record may still "
+                "exist; restore ZooKeeper's data, or stop the users of the earlier cluster"
             )
 
     def _write(self, what: str, path: str, value: bytes, version: int | None) -> int:
