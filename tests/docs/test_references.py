@@ -7,7 +7,7 @@ The checks read text and import nothing, so they take a second or two. They chec
 * paths in Markdown files, such as `bookspark/store/wire/frames.py` or `wire/frames.py`: the file or folder exists, and in
   it the test after ``::``;
 * dotted names that begin with ``bookspark.``: the module exists, and the name in it;
-* in docstrings and comments, ``shelf.module`` and ``module.name`` where the first or second word is a module's name;
+* in docstrings and comments, ``package.module`` and ``module.name`` where the first or second word is a module's name;
 * in code spans of documents, docstrings and comments, names with an underscore: the code has such a name;
 * nothing outside of the project is cited.
 """
