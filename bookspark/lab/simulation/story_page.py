@@ -38,8 +38,9 @@ def story_page(world: World, moves: Seq[Move], violation: Violation, command: st
 
 
 def law_of(invariant: str) -> str:
-    """The law of a checker: its module's docstring."""
-    return inspect.getdoc(inspect.getmodule(CHECKERS.get(invariant, calm_down))) or ""
+    """The law of a checker: its docstring."""
+    of = CHECKERS.get(invariant) or inspect.getmodule(calm_down)
+    return inspect.getdoc(of) or ""
 
 
 def drawn_page(
