@@ -237,7 +237,9 @@ def test_zookeeper_that_lost_its_data_does_not_report_ledgers_as_deleted(
             lambda: store.write_ledger(ledger(5).in_recovery(), 0),
             lambda: store.delete_ledger(5),
         ):
-            with pytest.raises(MetadataStoreError, match=r"INSTANCEID.* (is gone|belongs to).*; restore ZooKeeper's data"):
+            with pytest.raises(
+                MetadataStoreError, match=r"INSTANCEID.* (is gone|belongs to).*; restore ZooKeeper's data"
+            ):
                 operation()
 
 
