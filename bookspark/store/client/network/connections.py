@@ -155,7 +155,7 @@ def _set(event: asyncio.Event, *_: object) -> None:
 class _Attempt:
     def __init__(self) -> None:
         self.waiting: list[tuple[Callable[[BookieConnection | Unknown], None], int]] = []
-        """Those who want the connection, each with the bytes it will send."""
+        """Callbacks for the outcome, each with the size of its request in bytes."""
         self.bytes_waiting = 0
         self.asks_store = False
         """True during the request to the metadata store for the address."""

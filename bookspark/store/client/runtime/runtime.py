@@ -40,8 +40,8 @@ log = logging.getLogger(__name__)
 
 # -- Watches on ledgers' metadata, for the handles that read them: one for each ledger and process.
 #
-# Law: a listener is told every state of the record that lasts for a while. If the ledger is gone, or the metadata store does
-# not answer, the listener is told once that the record is not watched any more. It may then listen again. The watch is set
+# Law: a listener gets every state of the record that lasts for a while. If the ledger is gone, or the metadata store does
+# not answer, the listener gets one last call: the record is not watched any more. It may then listen again. The watch is set
 # before the record is read, so that no change is missed in between. A listener that comes while the watch is being set is told
 # the record as it is then. A ledger that was found closed is not watched any more. Handles need not be closed, so listeners are
 # held weakly.
@@ -80,7 +80,7 @@ class LedgerWatches:
                 if others:
                     self._tell(others, self._store.read_ledger(ledger_id))
             except BaseException:
-                # An interrupt, too, leaves nobody behind who believes that he is told of changes.
+                # After an interrupt, too, no listener waits for changes in vain.
                 self._tell(self._take_all(ledger_id), None)
                 raise
 

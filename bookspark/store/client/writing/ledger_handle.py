@@ -94,7 +94,7 @@ class LedgerHandle(ReadHandle):
 
     @property
     def last_add_fully_replicated(self) -> int:
-        """Of a guaranteed ledger, the highest id such that every entry up to it is on its whole write set; −1 on others."""
+        """The highest id of a guaranteed ledger up to which each entry is on its whole write set; −1 on other ledgers."""
         return self._cursors.last_add_fully_replicated
 
     @property
