@@ -42,8 +42,8 @@ log = logging.getLogger(__name__)
 #
 # Law: a listener gets every state of the record that lasts for a while. If the ledger is gone, or the metadata store does
 # not answer, the listener gets one last call: the record is not watched any more. It may then listen again. The watch is set
-# before the record is read, so that no change is missed in between. A listener that comes while the watch is being set is told
-# the record as it is then. A ledger that was found closed is not watched any more. Handles need not be closed, so listeners are
+# before the record is read, so that no change is missed in between. A listener added while the watch is being set gets the
+# record of that moment. A ledger that was found closed is not watched any more. Handles need not be closed, so listeners are
 # held weakly.
 #
 # A ledger whose handles are all gone is watched until its record changes, as in BookKeeper: kazoo can't take a watch back. So

@@ -110,7 +110,7 @@ class LedgerHandle(ReadHandle):
         return known.value if known.version > writer.version else writer.metadata
 
     def read_last_add_confirmed(self) -> int:
-        """The LAC. This writer decides it, so it is told without a question to bookies, who hear of it with the next entry.
+        """The LAC, from this writer, which decides it. No bookie is asked; bookies get it with the next entry.
 
         Once the writer has failed, another client may recover the ledger and find entries that were not confirmed here. From then
         on, and in a forked process, the bookies are asked, or the metadata of the closed ledger; what this writer had confirmed

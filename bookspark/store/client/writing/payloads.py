@@ -215,9 +215,9 @@ class Outgoing:
         self._frame_bytes = frame_bytes
         self._striped = striped
         self.waiting: list[bytes | PayloadRun] = []
-        """Always the same list. Whoever asks often whether anything waits looks at the two lists, which takes no call."""
+        """Always the same list. A frequent check for waiting appends looks at the two lists, which takes no call."""
         self.taken: list[bytes | PayloadRun] = []
-        """What came before ``waiting``, the first one last."""
+        """Appends before those in ``waiting``, in reverse order."""
         self.put: Callable[[Sequence[bytes | PayloadRun]], None] = self.waiting.extend
         """Add appends at the end. It runs no Python code, so no signal handler comes in the middle."""
 
