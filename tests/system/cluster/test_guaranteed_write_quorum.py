@@ -176,6 +176,7 @@ class TestTweak1:
     def test_bytes_below_wq_are_bounded(self, story):
         told = story(bytes_in_flight_max=1 << 20, sync_bytes=1 << 19, add_timeout_seconds=4.0)
         told.append()
+        told.fully_replicated(0)
         told.without_spares()
         told.cut("b3")
         for _ in range(6):
