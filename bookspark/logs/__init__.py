@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bookspark.logs.appended import RowPosition, UnexpectedPositionError
-    from bookspark.logs.chain.commit_ledgers import PlacedCommit, header_of, made_anew, newest_header
+    from bookspark.logs.chain.commit_ledgers import PlacedCommit, header_of, newest_header
     from bookspark.logs.chain.committer import Committer, current_committer
     from bookspark.logs.chain.log_run import LogAddress, LogRun
     from bookspark.logs.chain.maintenance import collect_orphans, delete_log, recover_ledgers, truncate_log
@@ -75,7 +75,6 @@ _HOME = {
     "current_data_ledger": "bookspark.logs.rows.data_ledgers",
     "delete_log": "bookspark.logs.chain.maintenance",
     "header_of": "bookspark.logs.chain.commit_ledgers",
-    "made_anew": "bookspark.logs.chain.commit_ledgers",
     "newest_header": "bookspark.logs.chain.commit_ledgers",
     "open_log": "bookspark.logs.log",
     "recover_ledgers": "bookspark.logs.chain.maintenance",
@@ -110,7 +109,6 @@ __all__ = [
     "current_data_ledger",
     "delete_log",
     "header_of",
-    "made_anew",
     "newest_header",
     "open_log",
     "recover_ledgers",

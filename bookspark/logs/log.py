@@ -12,7 +12,7 @@ from bookspark.logs.producer import Producer
 from bookspark.logs.readers.lag import lag_figures
 from bookspark.logs.row_reader import RowReader
 from bookspark.protocol.ledger.ledger_metadata import DigestType
-from bookspark.protocol.logs.lanes import MARK
+from bookspark.protocol.logs.lanes import MARK, LaneId, lane_id
 from bookspark.protocol.logs.log_options import Compression, LogOptions
 from bookspark.store.client import BookKeeper
 from bookspark.support.arguments import AtLeastOne, BytesOrNone, Password, Rule, checked, checks_methods
@@ -27,14 +27,22 @@ Start = Annotated[str, Rule("'earliest' or 'latest'", ("earliest", "latest").__c
 
 @checks_methods
 class Log:
-    """A log, opened by ``open_log``. Thread-safe; it holds no open ledger."""
+    """A log, opened by ``open_log``. Thread-safe; it holds no open ledger.
 
-    def __init__(self, bookkeeper: BookKeeper, address: LogAddress) -> None:
-        self._bookkeeper, self._address = bookkeeper, address
+    It stays the log that was opened: if that is deleted and another log gets its name, its calls raise LogRecreatedError.
+    """
+
+    def __init__(self, bookkeeper: BookKeeper, address: LogAddress, lane: LaneId) -> None:
+        self._bookkeeper, self._address, self._lane = bookkeeper, address, lane
 
     @property
     def name(self) -> str:
         return self._address.name
+
+    @property
+    def id(self) -> int:
+        """The log's id, which no other log ever gets."""
+        return self._lane.log
 
     def producer(self, name: LogName) -> Producer:
         """The producer ``name`` of this log, in one process at a time: ends the previous producer of this name, and continues
@@ -47,7 +55,7 @@ class Log:
             raise ConfigurationError(
                 f"{self._address.name!r} is one lane of a log, and each producer has a lane of its own: open the log by its name"
             )
-        return Producer(self._bookkeeper, self._address, name)
+        return Producer(self._bookkeeper, self._address, name, self._lane)
 
     def reader(self, start: Start = "earliest", group: LogName | None = None, *, share: bool = False) -> RowReader:
         """A reader of all lanes, or of one lane if the log was opened as ``orders@3``.
@@ -58,7 +66,7 @@ class Log:
         """
         if share and not group:
             raise ConfigurationError("readers share the lanes of a log within a group: give its name")
-        return RowReader(self._bookkeeper, self._address, start, group or "", share)
+        return RowReader(self._bookkeeper, self._address, start, group or "", share, self._lane)
 
     def alter(
         self,
@@ -82,7 +90,7 @@ class Log:
                 f"{self._address.name!r} is one lane; options are of its log: open that by its name"
             )
         return LogRegistry(self._bookkeeper.metadata).alter(
-            self._address.name,
+            self._lane,
             ensemble_size=ensemble_size,
             write_quorum=write_quorum,
             ack_quorum=ack_quorum,
@@ -103,7 +111,7 @@ class Log:
         """
         with extra_needed("metrics"):
             from bookspark.support.metrics.families import FiguresCollector
-        return FiguresCollector(LOG_READERS, partial(lag_figures, self._bookkeeper, self._address))
+        return FiguresCollector(LOG_READERS, partial(lag_figures, self._bookkeeper, self._lane, self._address.password))
 
     def __repr__(self) -> str:
         return f"Log({self._address.name!r}, {self._address.zookeeper!r})"
@@ -114,7 +122,7 @@ def open_log(bookkeeper: BookKeeper, name: LaneName, password: Password = b"") -
     """The log ``name``. Raises NoSuchLogError, UnauthorizedAccessError (wrong password) and MetadataStoreError."""
     record = LogRegistry(bookkeeper.metadata).get(name)
     check_password(record, password)
-    return Log(bookkeeper, LogAddress(bookkeeper.zookeeper, name, password))
+    return Log(bookkeeper, LogAddress(bookkeeper.zookeeper, name, password), lane_id(record))
 
 
 @checked
@@ -130,7 +138,7 @@ def create_log(
     """Create an empty log of values. ``options``: replication and compression of its ledgers. ``retention_ms``,
     ``retention_bytes``: as for ``Log.alter``. Raises LogExistsError and MetadataStoreError."""
     registry = LogRegistry(bookkeeper.metadata)
-    registry.create(name, options or LogOptions(), password)
+    lane = lane_id(registry.create(name, options or LogOptions(), password))
     if retention_ms or retention_bytes:
-        registry.alter(name, retention_ms=retention_ms, retention_bytes=retention_bytes)
-    return Log(bookkeeper, LogAddress(bookkeeper.zookeeper, name, password))
+        registry.alter(lane, retention_ms=retention_ms, retention_bytes=retention_bytes)
+    return Log(bookkeeper, LogAddress(bookkeeper.zookeeper, name, password), lane)

@@ -28,7 +28,6 @@ import threading
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from time import time_ns
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
@@ -42,7 +41,7 @@ from bookspark.logs.chain.log_run import LogAddress, LogRun
 from bookspark.logs.chain.registry import LogRegistry, check_password
 from bookspark.logs.chain.stamps import Headers, plain_stamp, plain_stamps, stamped
 from bookspark.logs.producer_ledgers import ProducerLedgers, told
-from bookspark.protocol.logs.lanes import lane_name, service_writer
+from bookspark.protocol.logs.lanes import LaneId, lane_id, service_writer
 from bookspark.protocol.logs.log_options import RowFormat
 from bookspark.protocol.logs.log_record import LogChangedError
 from bookspark.store.client.runtime.calls import AwaitableFuture, done_with
@@ -163,25 +162,25 @@ class Producer:
     Without ``close`` it leaves its ledger open, with a ResourceWarning; the next producer of its name continues.
     """
 
-    def __init__(self, bookkeeper: BookKeeper, log: LogAddress, name: str) -> None:
+    def __init__(self, bookkeeper: BookKeeper, log: LogAddress, name: str, log_id: LaneId | None = None) -> None:
+        """``log_id``: the log at ``log``; None: the one that has its name now."""
         registry, self.name = LogRegistry(bookkeeper.metadata), name
-        record = registry.get(log.name)
+        record = registry.get(log_id or log.name)
         check_password(record, log.password)
         if record.options.row_format is not RowFormat.VALUE:
             raise ConfigurationError(f"log {log.name!r} keeps rows of several columns: write it with Spark")
         writer = service_writer(name)
-        run, index = uuid.uuid4().hex, LaneIndex(bookkeeper.metadata, log.name)
+        run, index = uuid.uuid4().hex, LaneIndex(bookkeeper.metadata, lane_id(record))
         while True:
             lane = index.begin(NewLane(writer))
-            address = replace(log, name=lane_name(log.name, lane))
-            # If the lane has ended since, or the log was recreated, the next round gets another lane.
+            # If the lane has ended since, the next round gets another lane.
             with suppress(LogChangedError):
-                record = registry.claim(address.name, run, writer, index.ctime_ms)
+                record = registry.claim(lane, run, writer)
                 break
-        self.lane = lane
+        self.lane = lane.number
         self._seconds_max = 2 * bookkeeper.context.config.add_timeout_seconds
-        self._log = address.name
-        self._ledgers = ProducerLedgers(bookkeeper, LogRun.of(address, record), record, writer)
+        self._log = str(lane)
+        self._ledgers = ProducerLedgers(bookkeeper, LogRun.of(log, record), record, writer)
         self._turns = Turns(name, self._seconds_max)
         self._lock, self._is_mine, self._busy = self._turns.lock, self._turns.is_mine, False
         self._error: BookKeeperError | None = None

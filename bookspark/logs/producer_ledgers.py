@@ -31,7 +31,7 @@ from bookspark.errors import (
 )
 from bookspark.logs.chain.committer import Committer
 from bookspark.logs.chain.log_run import CLOSE_SECONDS_MAX, LogRun
-from bookspark.logs.chain.registry import KIND, LogRegistry
+from bookspark.logs.chain.registry import RECORDS, LogRegistry
 from bookspark.logs.chain.stamps import stamp_of
 from bookspark.logs.rows.encodings import stamped_label, value_encoding
 from bookspark.logs.rows.value_rows import value_encoder
@@ -214,8 +214,8 @@ class ProducerLedgers:
         self.due_ms, self._changed = self._old_ms, False
         with suppress(MetadataStoreError):
             # Watched before the read, so no change is missed.
-            self._bookkeeper.metadata.watch_record(KIND, self._run.log, self._record_changed)
-            record = LogRegistry(self._bookkeeper.metadata).get(self._run.log)
+            self._bookkeeper.metadata.watch_record(RECORDS, self._run.lane.key, self._record_changed)
+            record = LogRegistry(self._bookkeeper.metadata).get(self._run.lane)
             try:
                 decided(LogRecord.check_writer, record, self._run.run, self._run.epoch)
             except LogTakenOverError as error:
@@ -250,7 +250,7 @@ class ProducerLedgers:
                 made.set_exception(error)
             self.due_ms = 0
 
-        thread = threading.Thread(target=make, name=f"bookspark-next-ledger-{self._run.log}", daemon=True)
+        thread = threading.Thread(target=make, name=f"bookspark-next-ledger-{self._run.lane}", daemon=True)
         self._ahead = made
         thread.start()
 
@@ -261,7 +261,7 @@ class ProducerLedgers:
             try:
                 return made.result(seconds)
             except Exception as error:
-                log.info("log %s: the next ledger is made anew: %s", self._run.log, error)
+                log.info("log %s: the next ledger is made anew: %s", self._run.lane, error)
                 made.add_done_callback(self._discarded)
         return self._wanted, None
 
@@ -323,7 +323,7 @@ class ProducerLedgers:
                     number, self.time_ms = row.sequence, max(self.time_ms, row.time_ms)
         except NoSuchLedgerError as error:
             raise LedgerRecoveryError(
-                f"log {self._run.log!r}: ledger {ledger_id} with its newest rows was deleted, and nobody knows how many there "
+                f"log '{self._run.lane}': ledger {ledger_id} with its newest rows was deleted, and nobody knows how many there "
                 "were; use a producer of another name"
             ) from error
         self._is_closed(ledger_id, last + 1, size, number)

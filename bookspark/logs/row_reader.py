@@ -9,8 +9,7 @@ reader of the group: delivery at least once; exactly once if the caller saves th
 elsewhere. A group has one reader at a time (the last commit wins), or several that *share* the lanes (``LaneShare``): a lane
 passes on after its reader has committed, was closed, or lost its session.
 
-A saved offset belongs to its log. A deletion of the log deletes it, but a running reader may save it again. A later log of the
-name ignores it.
+A saved offset lies under the log's id, so a later log of the name never meets it.
 
 A reader reports its place to the cluster, for ``bookspark log readers``, and never waits for the report (``logs.readers``).
 
@@ -46,7 +45,7 @@ from bookspark.logs.readers.registration import Registration
 from bookspark.logs.rows.encodings import ARROW, PLAIN
 from bookspark.logs.rows.splits import Piece, ends_of_runs, fewest
 from bookspark.logs.rows.stamped_rows import Row, entry_decoder
-from bookspark.protocol.logs.lanes import is_offset, lane_name, lane_of, later, moves
+from bookspark.protocol.logs.lanes import LaneId, is_offset, lane_id, later, moves
 from bookspark.protocol.logs.log_options import RowFormat
 from bookspark.protocol.logs.log_record import ENCODING_LABEL
 from bookspark.protocol.logs.reader_record import ReaderKind
@@ -79,10 +78,11 @@ class LaneShare:
     A reader that stops reading keeps its lanes until it is closed or dropped, or its process ends.
     """
 
-    def __init__(self, bookkeeper: BookKeeper, log_name: str, group: str) -> None:
+    def __init__(self, bookkeeper: BookKeeper, log: str, group: str) -> None:
+        """``log``: the key of the log or lane."""
         # Earlier members sort first, as far as the hosts' clocks agree.
         self._name = f"{now_ms():013}-{uuid.uuid4().hex[:12]}"
-        self._sharing = bookkeeper.metadata.sharing(f"{group}@{log_name}", self._name)
+        self._sharing = bookkeeper.metadata.sharing(f"{group}@{log}", self._name)
         self.lanes: frozenset[int] = frozenset()
         self._due, self._held, self._pid = 0.0, set[str](), os.getpid()
         self._left = weakref.finalize(self, _leave_soon, self._sharing, self._held)
@@ -176,15 +176,26 @@ class LogRow(NamedTuple):
 class RowReader:
     """Reads a log from an offset on; made by ``Log.reader``. For one thread."""
 
-    def __init__(self, bookkeeper: BookKeeper, log: LogAddress, start: str, group: str, share: bool = False) -> None:
+    def __init__(
+        self,
+        bookkeeper: BookKeeper,
+        log: LogAddress,
+        start: str,
+        group: str,
+        share: bool = False,
+        log_id: LaneId | None = None,
+    ) -> None:
+        """``log_id``: the log at ``log``; None: the one that has its name now."""
         self._bookkeeper, self._log, self._group = bookkeeper, log, group
         self._registry = LogRegistry(bookkeeper.metadata)
-        if self._registry.get(log.name).options.row_format is not RowFormat.VALUE:
+        record = self._registry.get(log_id or log.name)
+        self._id = lane_id(record)
+        if record.options.row_format is not RowFormat.VALUE:
             raise ConfigurationError(f"log {log.name!r} keeps rows of several columns: read it with Spark")
-        self._feed = LogFeed(bookkeeper, log.name, log.password, fail_on_data_loss=True, with_times=True)
+        self._feed = LogFeed(bookkeeper, log.name, log.password, fail_on_data_loss=True, with_times=True, log=self._id)
         self._handles: dict[int, tuple[ReadHandle, Callable[[bytes], Row]]] = {}
         self._offset = self._saved() or (self._feed.newest() if start == "latest" else self._feed.earliest())
-        self._share = LaneShare(bookkeeper, log.name, group) if share else None
+        self._share = LaneShare(bookkeeper, self._feed.key, group) if share else None
         if share and self._saved() is None:
             # The group begins here, whichever reader gets a lane first.
             self._save()
@@ -192,7 +203,7 @@ class RowReader:
         if share:
             # Take lanes now, so that ``seek`` applies to them.
             self._newest()
-        self._registration = Registration(bookkeeper, log.name, ReaderKind.PYTHON, self._offset, group)
+        self._registration = Registration(bookkeeper, self._feed.key, ReaderKind.PYTHON, self._offset, group)
 
     @property
     def offset(self) -> dict[str, int]:
@@ -311,26 +322,19 @@ class RowReader:
 
     @property
     def _record(self) -> str:
-        return f"{self._group}@{self._log.name}"
+        return f"{self._group}@{self._feed.key}"
 
     def _saved(self) -> Offset | None:
         found = self._bookkeeper.metadata.read_record(POSITIONS, self._record) if self._group else None
         return None if found is None else self._place_in(found.value)
 
-    def _place_in(self, document: bytes) -> Offset | None:
-        """The saved offset; None if it belongs to an earlier log of the name. Raises DataLossError if it belongs to a later
-        log."""
+    def _place_in(self, document: bytes) -> Offset:
         offset = read_struct(document, dict[str, int], f"position {self._record!r}")
-        made = self._feed.ctime_ms
-        # The log is checked after the read of the offset: if it still exists, no later log came before.
-        if is_offset(offset) and offset["log"] != made and self._registry.get(self._log.name).ctime_ms == made:
-            return None
         self._feed.check(offset)
         return offset
 
     def _save(self) -> Offset:
-        """Save the offset (a sharing reader: of its lanes); returns the saved value. Raises DataLossError if a reader of a later
-        log of the name saved its offset."""
+        """Save the offset (a sharing reader: of its lanes); returns the saved value."""
         store, name = self._bookkeeper.metadata, self._record
         for left in range(_SAVES_MAX)[::-1]:
             found, offset = store.read_record(POSITIONS, name), self._offset
@@ -410,7 +414,7 @@ class RowReader:
                 self._bookkeeper.get_ledger_metadata(piece.ledger_id)
                 there.add(piece.ledger_id)
         except NoSuchLedgerError:
-            record = self._registry.get(lane_name(lane_of(self._log.name)[0], piece.lane))
+            record = self._registry.get(self._id.lane(piece.lane))
             gap = deleted_gap(record, piece)
             if gap is None:
                 raise self._gone(piece) from None
@@ -442,14 +446,14 @@ class RowReader:
         label = labels.get(ENCODING_LABEL, PLAIN.encode()).decode()
         if label == ARROW:
             raise ReadError(f"data ledger {piece.ledger_id} of log {self._log.name!r} has rows of several columns")
-        name = lane_name(lane_of(self._log.name)[0], piece.lane)
-        return entry_decoder(label, lambda: self._registry.get(name).dictionary, f"data ledger {piece.ledger_id}")
+        lane = self._id.lane(piece.lane)
+        return entry_decoder(label, lambda: self._registry.get(lane).dictionary, f"data ledger {piece.ledger_id}")
 
     def _gone(self, piece: Piece) -> ReadError:
-        name = lane_name(lane_of(self._log.name)[0], piece.lane)
-        offload = self._registry.get(name).offload
+        lane = self._id.lane(piece.lane)
+        offload = self._registry.get(lane).offload
         where = (
             f"they were offloaded to the table {offload.table}: read them with Spark" if offload else "it was deleted"
         )
         last = piece.position + piece.rows - 1
-        return ReadError(f"rows {piece.position} to {last} of log {name!r} are in ledger {piece.ledger_id}; {where}")
+        return ReadError(f"rows {piece.position} to {last} of log '{lane}' are in ledger {piece.ledger_id}; {where}")

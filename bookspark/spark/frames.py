@@ -24,7 +24,7 @@ from bookspark.logs.chain.commit_times import row_at
 from bookspark.logs.chain.registry import LaneName, LogRegistry, check_password
 from bookspark.logs.feeds.lost_rows import data_loss
 from bookspark.logs.feeds.times import Times, check_lanes
-from bookspark.protocol.logs.lanes import MARK, lane_of
+from bookspark.protocol.logs.lanes import MARK, LaneId, lane_id
 from bookspark.spark.connector.data_source import ZOOKEEPER_VARIABLE
 from bookspark.spark.offload.table import check_readable
 from bookspark.spark.options.places import LATEST, Place
@@ -59,9 +59,9 @@ def log_frame(spark: SparkSession, log: LaneName, **options: str | int | bool) -
         record, lanes = registry.get(log), registry.lanes_of(log)
         check_password(record, known.password)
         offloads = [registry.get(lane).offload for lane in lanes]
-        row = partial(_row, bookkeeper, record.name, known.password)
+        row = partial(_row, bookkeeper, lane_id(record), known.password)
         first, last = (row(place) if any(offloads) and len(lanes) == 1 else None for place in (known.start, known.end))
-        numbers = [lane_of(lane)[1] for lane in lanes]
+        numbers = [lane.number for lane in lanes]
     for place in (known.start, known.end):
         named = place.lanes if isinstance(place, Times) else place if isinstance(place, Mapping) else ()
         if any(offloads):
@@ -121,13 +121,13 @@ def _of_lane(options: Mapping[str, str | int | bool], known: SourceOptions, lane
     return own
 
 
-def _row(bookkeeper: BookKeeper, lane: str, password: bytes, place: Place) -> int | None:
+def _row(bookkeeper: BookKeeper, lane: LaneId, password: bytes, place: Place) -> int | None:
     """The lane's row that an option names by number or time; None if it names no row."""
     if isinstance(place, Times):
-        time_ms = place.of_lane(lane_of(lane)[1])
+        time_ms = place.of_lane(lane.number)
         return None if time_ms is None else row_at(bookkeeper, lane, password, time_ms)
     if isinstance(place, Mapping):
-        return place.get(lane_of(lane)[1])
+        return place.get(lane.number)
     return place if isinstance(place, int) else None
 
 

@@ -18,7 +18,7 @@ from bookspark.logs import lane_ending, producer_ledgers
 from bookspark.logs.chain import committer, lane_choice, maintenance, retention
 from bookspark.logs.chain.commit_ledgers import HEADER_ENTRY
 from bookspark.logs.chain.reader import LogReader, commits
-from bookspark.logs.chain.registry import KIND, LogRegistry
+from bookspark.logs.chain.registry import RECORDS, LogRegistry
 from bookspark.logs.feeds import log_feed
 from bookspark.logs.producer_ledgers import Numbers, ProducerLedgers
 from bookspark.logs.row_reader import RowReader
@@ -83,7 +83,7 @@ class ListedLater(list[int]):
 
 
 def whichever(registry: LogRegistry, name: str, ctime_ms: int | None = None) -> None:
-    registry._store.delete_record(KIND, name)
+    registry._store.delete_record(RECORDS, name)
 
 
 def with_the_next(expired: Callable[..., bool]) -> Callable[..., bool]:

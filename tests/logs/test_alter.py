@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from bookspark.errors import ConfigurationError, InvalidArgumentError
 from bookspark.local import LocalCluster
 from bookspark.logs import Log, LogRegistry, commits, create_log, open_log, producer_ledgers
-from bookspark.logs.chain.registry import KIND
+from bookspark.logs.chain.registry import RECORDS
 from bookspark.operations.cli.main import command_line
 from bookspark.protocol.ledger.ledger_metadata import DigestType, LedgerMetadata
 from bookspark.protocol.logs.log_options import Compression, LogOptions
@@ -54,7 +54,7 @@ def test_producer_adopts_altered_options_at_its_next_rows(bookkeeper: BookKeeper
     with log.producer("service") as producer:
         producer.append(b"0")
         heard = threading.Event()
-        bookkeeper.metadata.watch_record(KIND, f"{log.name}@1", heard.set)
+        bookkeeper.metadata.watch_record(RECORDS, f"{log.name}@1", heard.set)
         registry.alter(
             log.name, ensemble_size=2, write_quorum=2, digest_type=DigestType.CRC32, compression=Compression.ZSTD
         )
@@ -95,7 +95,7 @@ def test_record_change_without_altered_options_opens_no_ledger(bookkeeper: BookK
     with log.producer("one") as producer:
         producer.append(b"0")
         changed = threading.Event()
-        bookkeeper.metadata.watch_record(KIND, f"{log.name}@1", changed.set)
+        bookkeeper.metadata.watch_record(RECORDS, f"{log.name}@1", changed.set)
         LogRegistry(bookkeeper.metadata).update(f"{log.name}@1", lambda record: record.with_dictionary(b"x" * 100))
         assert changed.wait(SECONDS)
         for number in range(100):

@@ -53,7 +53,7 @@ def check(registry: LogRegistry) -> None:
 
 
 def index(registry: LogRegistry) -> LaneIndex:
-    return LaneIndex(registry._store, "orders")
+    return LaneIndex(registry._store, LogRegistry(registry._store).lane("orders"))
 
 
 def killed() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from bookspark.logs import Committer, LogAddress, LogRegistry, LogRun, delete_log
 from bookspark.logs.chain.lane_index import LaneIndex, NewLane
-from bookspark.logs.chain.registry import BLOCKS, ENDED, KIND, POSITIONS
+from bookspark.logs.chain.registry import BLOCKS, ENDED, RECORDS, POSITIONS
 from bookspark.logs.lane_ending import end_lane
 from bookspark.protocol.logs.commits import Commit, EntryRange
 from bookspark.protocol.logs.lanes import lane_name
@@ -29,7 +29,7 @@ def write_log(bookkeeper: Any, name: str) -> None:
     registry.ensure(name, {}, b"")
     for number in range(4):
         if number:
-            LaneIndex(bookkeeper.metadata, name).begin(NewLane(f"service:{number}"))
+            LaneIndex(bookkeeper.metadata, LogRegistry(bookkeeper.metadata).lane(name)).begin(NewLane(f"service:{number}"))
         lane = lane_name(name, number)
         run = LogRun.of(LogAddress("memory", lane), registry.claim(lane, "run", f"service:{number}"))
         ledger = run.create_ledger(bookkeeper, registry.get(lane).options, "data")
@@ -46,7 +46,7 @@ def write_log(bookkeeper: Any, name: str) -> None:
 def left(bookkeeper: Any, name: str) -> list[str]:
     """Records and ledger labels that remain of the log."""
     store = bookkeeper.metadata
-    records = [f"{kind}/{one}" for kind in (KIND, ENDED, BLOCKS, POSITIONS) for one in store.list_records(kind)]
+    records = [f"{kind}/{one}" for kind in (RECORDS, ENDED, BLOCKS, POSITIONS) for one in store.list_records(kind)]
     labels = [metadata.custom_metadata["bookspark.log"].decode() for metadata, _ in every_ledger(bookkeeper)]
     return [one for one in (*records, *labels) if name in one.replace("@", "/").split("/")]
 

@@ -88,7 +88,7 @@ class Story:
         registry.ensure("orders", {}, b"")
         self.lanes = {0: "orders"}
         for number in range(1, self.random.randint(1, 4)):
-            LaneIndex(self.bookkeeper.metadata, "orders").begin(NewLane(f"service:s{number}"))
+            LaneIndex(self.bookkeeper.metadata, LogRegistry(self.bookkeeper.metadata).lane("orders")).begin(NewLane(f"service:s{number}"))
             self.lanes[number] = lane_name("orders", number)
         # Ledger and entry of each row, by lane.
         self.places: dict[int, list[tuple[int, int]]] = {lane: [] for lane in self.lanes}

@@ -139,7 +139,7 @@ def with_lanes(*writers: str) -> Does:
         # (Lane 0 belongs to another query.)
         registry.claim(LOG, "first", "first")
         for writer in writers:
-            LaneIndex(bookkeeper.metadata, LOG).begin(NewLane(writer))
+            LaneIndex(bookkeeper.metadata, LogRegistry(bookkeeper.metadata).lane(LOG)).begin(NewLane(writer))
 
     return made
 

@@ -15,7 +15,7 @@ from bookspark.errors import AddTimeoutError, BookKeeperError, LedgerRecoveryErr
 from bookspark.logs import LogAddress, LogReader, LogRegistry, commits, producer_ledgers
 from bookspark.logs.chain.maintenance import collect_orphans, collect_recent_orphans
 from bookspark.logs.chain.reader import AT_THE_END
-from bookspark.logs.chain.registry import KIND
+from bookspark.logs.chain.registry import RECORDS
 from bookspark.logs.chain.stamps import stamp_of
 from bookspark.logs.producer import Producer
 from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication
@@ -46,7 +46,7 @@ class Cluster:
     def changed(self, change: Callable[[LogRegistry], object]) -> None:
         """Change the record of the producer's lane and wait until its watchers are notified."""
         told = threading.Event()
-        self.memory.metadata.watch_record(KIND, "orders@1", told.set)
+        self.memory.metadata.watch_record(RECORDS, "orders@1", told.set)
         change(LogRegistry(self.memory.metadata))
         assert told.wait(SECONDS)
 
@@ -219,7 +219,7 @@ def test_producer_of_a_deleted_log_has_ended() -> None:
     one.append(b"0")
 
     def delete(registry: LogRegistry) -> None:
-        cluster.memory.metadata.delete_record(KIND, "orders@1")
+        cluster.memory.metadata.delete_record(RECORDS, "orders@1")
 
     cluster.changed(delete)
     for _ in range(3):

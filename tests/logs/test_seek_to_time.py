@@ -19,7 +19,7 @@ from bookspark.errors import DataLossError
 from bookspark.local import LocalCluster
 from bookspark.logs import Log, Producer, create_log, delete_log, producer_ledgers, truncate_log
 from bookspark.logs.chain import commit_times
-from bookspark.logs.chain.registry import KIND
+from bookspark.logs.chain.registry import RECORDS
 from bookspark.logs.lane_ending import end_lane
 from bookspark.logs.row_reader import RowReader
 from bookspark.protocol.logs.lanes import lane_name
@@ -86,7 +86,7 @@ def requests_counted() -> Iterator[Counter[str]]:
                 # Not counted: a background thread that publishes the reader's position from time to time, and
                 # requests for the records of no lanes.
                 if threading.current_thread().name != "bookspark-tell-readers":
-                    counts[what] += what != "records" or (arguments[0] == KIND and bool(arguments[1]))
+                    counts[what] += what != "records" or (arguments[0] == RECORDS and bool(arguments[1]))
                 return original(self, *arguments)
 
             patched.setattr(owner, name, counted)

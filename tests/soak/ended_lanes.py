@@ -27,7 +27,7 @@ from unittest import mock
 from bookspark.errors import MetadataStoreError
 from bookspark.logs import LogAddress, LogRegistry, Producer, RowReader
 from bookspark.logs.chain.lane_index import LaneIndex
-from bookspark.logs.chain.registry import KIND
+from bookspark.logs.chain.registry import RECORDS
 from bookspark.logs.lane_ending import end_lane
 from bookspark.protocol.logs.ended_lanes import ending, full_block, kept_of, lane_ended, out_of_index
 from bookspark.protocol.logs.lanes import lane_name, new_lane, service_writer, with_lane
@@ -62,7 +62,7 @@ class Lanes:
             producer.append(b"a row")
             producer.close()
             end_lane(self.bookkeeper, lane_name(LOG, producer.lane))
-        registry, index = LogRegistry(self._store), LaneIndex(self._store, LOG)
+        registry, index = LogRegistry(self._store), LaneIndex(self._store, LogRegistry(self._store).lane(LOG))
         record, now_ms = registry.get(LOG), time.time_ns() // 1_000_000
         with ThreadPoolExecutor(_THREADS) as threads:
             written = []
@@ -117,7 +117,7 @@ class Lanes:
         return found
 
     def record_bytes(self) -> int:
-        found = self._store.read_record(KIND, LOG)
+        found = self._store.read_record(RECORDS, LOG)
         assert found is not None
         return len(found.value)
 

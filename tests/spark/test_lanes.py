@@ -97,7 +97,7 @@ def registry(engine: StandInSpark) -> LogRegistry:
 
 
 def index_of(engine: StandInSpark) -> LaneIndex:
-    return LaneIndex(engine.bookkeeper.metadata, "orders")
+    return LaneIndex(engine.bookkeeper.metadata, LogRegistry(engine.bookkeeper.metadata).lane("orders"))
 
 
 # -- scenarios in a fixed order

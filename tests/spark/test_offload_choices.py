@@ -13,7 +13,7 @@ import pytest
 from bookspark.errors import BookKeeperError, LedgerFencedError
 from bookspark.logs import delete_log
 from bookspark.logs.chain.codec import encode_record
-from bookspark.logs.chain.registry import KIND
+from bookspark.logs.chain.registry import RECORDS
 from bookspark.logs.rows.splits import Piece
 from bookspark.protocol.logs.commits import Commit, EntryRange
 from bookspark.protocol.logs.log_offload import OffloadError
@@ -182,7 +182,7 @@ def test_log_created_again_during_its_offload_is_not_taken_for_offloaded(
     run = run_of(log)
     delete_log(cast(BookKeeper, log.bookkeeper), "orders", b"")
     anew = LogRecord("orders", ctime_ms=7, master_key=master_key(b""))
-    log.bookkeeper.metadata.write_record(KIND, "orders", encode_record(anew), None)
+    log.bookkeeper.metadata.write_record(RECORDS, "orders", encode_record(anew), None)
     log.batches = 0
     log.begin("b")
     log.commit(2)

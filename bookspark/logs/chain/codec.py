@@ -2,38 +2,44 @@
 
 Law: each document has its format number. An unknown format is an error that says so, never a guess.
 
-* record ``/bookspark/logs/<name>``: ``{"format": 1, "log": LogRecord}``. Format 2: the log has several lanes; an earlier version
-  would take one lane for the log. Format 3: the log has ended lanes, or the lane has ended
+* the name of a log: ``{"format": 1, "name": {"id": …}}``
+* the record of a log or lane: ``{"format": 1, "log": LogRecord}``
 * entry 0 of a commit ledger: ``{"format": 1, "header": CommitHeader}``
-* each other entry: ``{"format": 1, "commit": Commit}``, its ranges as arrays ``[ledger, first, last, rows, size]``. Format 2: the
-  commit opens a ledger; an earlier version would miss its rows
+* each other entry: ``{"format": 1, "commit": Commit}``, its ranges as arrays ``[ledger, first, last, rows, size]``
 
-Newer fields are omitted while empty, so data that an earlier version wrote is encoded to the same bytes.
+Fields that have their defaults are left out: a log of small micro-batches has a commit for each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import MISSING, fields
+from functools import cache
 from typing import Any
 
 import msgspec
 
 from bookspark.errors import BookKeeperError
 from bookspark.protocol.logs.commits import Commit, CommitHeader
-from bookspark.protocol.logs.log_record import Lane, LogRecord
+from bookspark.protocol.logs.log_record import LogRecord
 from bookspark.store.metadata.records.documents import NOT_DECODED, proven
 
-FORMATS = {"log": 3, "header": 1, "commit": 2}
-"""Newest known format of each document."""
+FORMAT = 1
 
 
 class LogFormatError(BookKeeperError):
     """A log's record or commit entry is not in this version's format."""
 
 
+class Named(msgspec.Struct, frozen=True):
+    """The log to which a name points."""
+
+    id: int
+
+
 class _Envelope(msgspec.Struct, frozen=True):
     format: int
+    name: Named | None = None
     log: LogRecord | None = None
     header: CommitHeader | None = None
     commit: Commit | None = None
@@ -54,36 +60,21 @@ class _Timed(msgspec.Struct, frozen=True):
     commit: _Time
 
 
-_LATER = (
-    "owner_query",
-    "batch_writes",
-    "batch_epoch",
-    "fingerprint",
-    "fingerprints",
-    "time_ms",
-    "first_row",
-    "first_byte",
-    "stamped",
-    "checkpoint",
-    "lanes",
-    "lanes_made",
-    "ended_lanes",
-    "ended_count",
-    "ended_ms",
-    "after",
-    "statistics",
-    "link_starts",
-)
-"""Newer fields of the record, the commit and the header, omitted while empty."""
-
-_OPENS, _ENDED = "open_ledger", "ended_rows"
-"""Newer fields too; omitted if None, because 0 is a ledger or a number of rows."""
-_FORMAT_2, _FORMAT_3 = frozenset({"lanes", _OPENS}), frozenset({"ended_count", _ENDED})
-
 _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(_Envelope)
 _VERSION_DECODER = msgspec.json.Decoder(_Version)
 _TIME_DECODER = msgspec.json.Decoder(_Timed)
+
+
+@cache
+def _defaults(kind: type) -> dict[str, Any]:
+    found = {}
+    for one in fields(kind):
+        if one.default is not MISSING:
+            found[one.name] = one.default
+        elif one.default_factory is not MISSING:
+            found[one.name] = one.default_factory()
+    return found
 
 
 def _decode(data: bytes, field: str, what: str) -> Any:
@@ -94,12 +85,10 @@ def _decode(data: bytes, field: str, what: str) -> Any:
         except NOT_DECODED:
             # A newer version may write fields of unknown types.
             version = _VERSION_DECODER.decode(data).format
-            if version <= FORMATS[field]:
+            if version <= FORMAT:
                 raise
-        if version > FORMATS[field]:
-            raise LogFormatError(
-                f"{what}: format {version} is newer than {FORMATS[field]}; use a newer version of bookspark"
-            )
+        if version > FORMAT:
+            raise LogFormatError(f"{what}: format {version} is newer than {FORMAT}; use a newer version of bookspark")
         value = getattr(found, field)
     except NOT_DECODED as error:
         raise LogFormatError(f"{what}: not a {field} of a log ({error})") from error
@@ -108,26 +97,25 @@ def _decode(data: bytes, field: str, what: str) -> Any:
     return value
 
 
-def _encode(what: str, value: LogRecord | CommitHeader | Commit) -> bytes:
-    fields: dict[str, Any] = msgspec.to_builtins(value)
-    for name in _LATER:
-        if name in fields and not fields[name]:
-            del fields[name]
-    for name in (_OPENS, _ENDED):
-        if fields.get(name, 0) is None:
-            del fields[name]
-    if "lanes" in fields:
-        # The last field of a lane (its writer's earlier lane) is newer too.
-        fields["lanes"] = [lane if lane[-1] else lane[:-1] for lane in fields["lanes"]]
-    return _ENCODER.encode({"format": _format(fields), what: fields})
+def _encode(what: str, value: Any) -> bytes:
+    defaults = _defaults(type(value))
+    kept = {
+        one.name: found
+        for one in fields(value)
+        if one.compare and (found := getattr(value, one.name)) != defaults.get(one.name, MISSING)
+    }
+    return _ENCODER.encode({"format": FORMAT, what: kept})
 
 
-def _format(fields: Mapping[str, Any]) -> int:
-    """Earliest format with all of these fields."""
-    after = any(len(lane) == len(Lane._fields) for lane in fields.get("lanes", ()))
-    if after or not fields.keys().isdisjoint(_FORMAT_3):
-        return 3
-    return 1 if fields.keys().isdisjoint(_FORMAT_2) else 2
+def encode_name(log_id: int) -> bytes:
+    """Encode the id to which a log's name points."""
+    return _ENCODER.encode({"format": FORMAT, "name": Named(log_id)})
+
+
+def decode_name(data: bytes, name: str) -> int:
+    """Decode the id to which a log's name points. Raises LogFormatError, with the name."""
+    found: Named = _decode(data, "name", f"name {name!r} of a log")
+    return found.id
 
 
 def encode_record(record: LogRecord) -> bytes:
@@ -140,9 +128,12 @@ def encode_record(record: LogRecord) -> bytes:
     )
 
 
-def decode_record(data: bytes, name: str) -> LogRecord:
-    """Decode a log's record. Raises LogFormatError, with the log's name."""
+def decode_record(data: bytes, name: str, changed_ms: int = 0) -> LogRecord:
+    """Decode a log's record. ``changed_ms``: as in LogRecord. Raises LogFormatError, with the log's name."""
     record: LogRecord = _decode(data, "log", f"record of log {name!r}")
+    if changed_ms:
+        # The decoded object is nobody else's yet.
+        object.__setattr__(record, "changed_ms", changed_ms)
     return record
 
 
@@ -172,6 +163,6 @@ def time_of_commit(data: bytes, ledger_id: int, entry_id: int) -> int:
     """Decode only the time of a commit, in ms since 1970. Raises LogFormatError, with the ids of ledger and entry."""
     with suppress(msgspec.MsgspecError):
         found = _TIME_DECODER.decode(data)
-        if found.format <= FORMATS["commit"]:
+        if found.format <= FORMAT:
             return found.commit.time_ms
     return decode_commit(data, ledger_id, entry_id).time_ms

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from bookspark.errors import DataLossError, NoSuchEntryError, NoSuchLedgerError
+from bookspark.errors import NoSuchEntryError, NoSuchLedgerError
 from bookspark.logs.chain.codec import decode_commit, decode_header
-from bookspark.logs.chain.registry import LaneName, LogRegistry
+from bookspark.logs.chain.registry import Lane, LogRegistry
 from bookspark.protocol.logs.commits import START, Commit, CommitHeader, Position
-from bookspark.protocol.logs.lanes import after_of, lane_name, lane_of
+from bookspark.protocol.logs.lanes import after_of, lane_id
 from bookspark.protocol.logs.log_record import CommitLedger, LogRecord
 from bookspark.support.arguments import Password, checked
 
@@ -67,38 +67,38 @@ def header_of(bookkeeper: BookKeeper, record: LogRecord, password: Password) -> 
 def header_before(bookkeeper: BookKeeper, record: LogRecord, password: bytes) -> CommitHeader:
     """Initial header of a lane without commits: empty, or the commits of its writer's earlier lane. Raises the errors of
     ``newest_header``."""
-    registry, (log, number) = LogRegistry(bookkeeper.metadata), lane_of(record.name)
-    after = record.after if record.ended_rows is not None or not number else after_of(registry.get(log), number)
+    registry, lane = LogRegistry(bookkeeper.metadata), lane_id(record)
+    ended = record.ended_rows is not None or not lane.number
+    after = record.after if ended else after_of(registry.get(lane.lane(0)), lane.number)
     if not after:
         return CommitHeader()
-    before, header = newest_header(bookkeeper, lane_name(log, after), password)
-    if before.ctime_ms != record.ctime_ms:
-        raise made_anew(log, 0)
+    # That lane has commits (``LaneIndex``), so this goes no further back.
+    _, header = newest_header(bookkeeper, lane.lane(after), password)
     return CommitHeader(0, START, header.last_batches, header.fingerprints, header.time_ms)
 
 
 @checked
-def newest_header(bookkeeper: BookKeeper, name: LaneName, password: Password) -> tuple[LogRecord, CommitHeader]:
+def newest_header(bookkeeper: BookKeeper, name: Lane, password: Password) -> tuple[LogRecord, CommitHeader]:
     """The lane's record and the sum of its commits, as far as readers see them.
 
     Raises NoSuchLogError, UnauthorizedAccessError (wrong password), NoSuchLedgerError and NoSuchEntryError if the last commit
     ledger is lost, and ReadError if too few bookies answer.
     """
-    return with_chain(bookkeeper, name, lambda record: header_of(bookkeeper, record, password))
+    record = LogRegistry(bookkeeper.metadata).get(name)
+    return with_chain(bookkeeper, record, lambda record: header_of(bookkeeper, record, password))
 
 
 def with_chain(
-    bookkeeper: BookKeeper, name: str, read: Callable[[LogRecord], Found], record: LogRecord | None = None
+    bookkeeper: BookKeeper, record: LogRecord, read: Callable[[LogRecord], Found]
 ) -> tuple[LogRecord, Found]:
     """The lane's record and the result of ``read`` for it; repeats if the chain was compacted or truncated meanwhile. ``record``:
-    a fresh copy, if the caller has one."""
-    registry = LogRegistry(bookkeeper.metadata)
-    record = record or registry.get(name)
+    a fresh copy."""
+    registry, lane = LogRegistry(bookkeeper.metadata), lane_id(record)
     while True:
         try:
             return record, read(record)
         except (NoSuchLedgerError, NoSuchEntryError):
-            newest = registry.get(name)
+            newest = registry.get(lane)
             if newest.commit_ledgers == record.commit_ledgers:
                 raise
             record = newest
@@ -127,11 +127,3 @@ def read_commits(handle: ReadHandle) -> Iterator[PlacedCommit]:
         placed = PlacedCommit(before, decode_commit(entry.payload, handle.ledger_id, entry.entry_id))
         before = placed.after
         yield placed
-
-
-def made_anew(name: str, row: int) -> DataLossError:
-    """Error of a reader at row ``row`` of a log that was deleted and recreated."""
-    return DataLossError(
-        f"log {name!r} was deleted and created again since this query read it up to row {row}, or the query's Spark checkpoint "
-        "is that of a query that reads another log; start the query with a new checkpoint, or with its own"
-    )

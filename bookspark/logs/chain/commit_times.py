@@ -1,13 +1,12 @@
 """Search for the first row of a time in a log's lane.
 
 Law: a row has the time of its commit: the writer's clock, but never earlier than the previous commit, so times ascend along a
-lane (``CommitHeader.placed``). Commits of earlier versions have the plain clock time; where a clock was set back, the search ends
-at some place with the wanted time.
+lane (``CommitHeader.placed``).
 
 A producer's rows have their own times of append; their commit has the time of the last row, or a later one.
 
-Each commit states its time and first row, and the lane's record states the start of each commit ledger (``LinkStart``; ledgers of
-earlier versions are opened instead). So the search runs in the record, and then in a few entries of one ledger (``time_search``).
+Each commit states its time and first row, and the lane's record states the start of each commit ledger (``LinkStart``). So the
+search runs in the record, and then in a few entries of one ledger (``time_search``).
 ``KnownLedgers`` keeps handles, first commits and times, which never change. So in a known log a search reads the lane's record,
 which lists the remaining ledgers, and one stretch of entries. It asks for the number of rows only if the time may be after the
 last known row.
@@ -19,14 +18,16 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 from bookspark.errors import NoSuchLedgerError
-from bookspark.logs.chain.codec import decode_commit, decode_header, time_of_commit
-from bookspark.logs.chain.commit_ledgers import FIRST_COMMIT, HEADER_ENTRY, made_anew, open_commit_ledger, with_chain
+from bookspark.logs.chain.codec import decode_commit, time_of_commit
+from bookspark.logs.chain.commit_ledgers import FIRST_COMMIT, open_commit_ledger, with_chain
 from bookspark.logs.chain.open_rows import OpenRows, rows_at_once
 from bookspark.logs.chain.reader import COMMITS_AT_ONCE, LogReader
+from bookspark.logs.chain.registry import Lane, LogRegistry
 from bookspark.logs.chain.time_search import KnownTimes, Looked, first_at
 from bookspark.protocol.logs.commits import Commit
 from bookspark.protocol.logs.log_record import CommitLedger, LinkStart, LogRecord
@@ -41,7 +42,7 @@ _POINTS_MAX, _DATA_LEDGERS_MAX, _COMMITS_MAX = 1 << 16, 64, 64
 
 def row_at(
     bookkeeper: BookKeeper,
-    name: str,
+    name: Lane,
     password: bytes,
     time_ms: int,
     known_rows: int = 0,
@@ -61,11 +62,8 @@ def row_at(
     """
 
     kept = KnownLedgers() if known is None else known
-    its_log = record if head is None else head.record
 
     def found(record: LogRecord) -> int:
-        if its_log is not None and record.ctime_ms != its_log.ctime_ms:
-            raise made_anew(name, 0 if head is None else head.position.rows)
         kept.follow(record)
         search = _Search(bookkeeper, password, time_ms, record, head, kept)
         row = search.row(known_rows)
@@ -74,11 +72,11 @@ def row_at(
             row = _Search(bookkeeper, password, time_ms, record, None, kept).row(known_rows)
         return row
 
-    newest, row = with_chain(bookkeeper, name, found, record)
+    newest, row = with_chain(bookkeeper, record or LogRegistry(bookkeeper.metadata).get(name), found)
     return max(row, newest.first_position)
 
 
-def time_of(bookkeeper: BookKeeper, name: str, password: bytes, row: int) -> int | None:
+def time_of(bookkeeper: BookKeeper, name: Lane, password: bytes, row: int) -> int | None:
     """Time of append or commit of row ``row``, in ms since 1970; None if the row does not exist yet. Raises the errors of
     ``row_at``."""
     reader = LogReader(bookkeeper, name, password, row)
@@ -87,8 +85,10 @@ def time_of(bookkeeper: BookKeeper, name: str, password: bytes, row: int) -> int
         if row < at + commit.rows:
             for item in commit.ranges if commit.stamped else ():
                 if row < at + item.rows:
-                    rows = OpenRows(bookkeeper, item.ledger_id, password)
-                    return rows.stamp_at(item.first_entry_id + row - at).time_ms
+                    # Of rows that were offloaded, only the time of the commit is known.
+                    with suppress(NoSuchLedgerError):
+                        rows = OpenRows(bookkeeper, item.ledger_id, password)
+                        return rows.stamp_at(item.first_entry_id + row - at).time_ms
                 at += item.rows
             return commit.time_ms
     opened = reader.open_rows
@@ -103,8 +103,6 @@ class KnownLedgers:
         self.full: dict[CommitLedger, ReadHandle] = {}
         """Handles of closed commit ledgers."""
         self.firsts: dict[CommitLedger, Commit] = {}
-        self.rows_before: dict[CommitLedger, int] = {}
-        """Rows of the lane before each commit ledger."""
         self._commits: OrderedDict[tuple[int, int], Commit] = OrderedDict()
         """Commits that the latest searches used, by ledger and entry."""
         self._times: dict[int, KnownTimes] = {}
@@ -124,7 +122,6 @@ class KnownLedgers:
             self._chain, self.starts = chain, {start.ledger_id: start for start in record.link_starts}
             self.full = {link: self.full[link] for link in chain if link in self.full}
             self.firsts = {link: self.firsts[link] for link in chain if link in self.firsts}
-            self.rows_before = {link: self.rows_before[link] for link in chain if link in self.rows_before}
         if len(self._times) > len(self.full) + len(self._rows):
             kept = {link.ledger_id for link in chain} | self._rows.keys() | {self._open}
             self._times = {ledger: times for ledger, times in self._times.items() if ledger in kept}
@@ -287,8 +284,7 @@ class _Search:
 
     def _entry(self, link: int, entry_id: int) -> bytes:
         if (link, entry_id) not in self._entries:
-            # The header comes in the same read as the first commit.
-            self._read(link, HEADER_ENTRY if entry_id == FIRST_COMMIT else entry_id, entry_id)
+            self._read(link, entry_id, entry_id)
         return self._entries[link, entry_id]
 
     def _read(self, link: int, first: int, last: int) -> None:
@@ -318,21 +314,7 @@ class _Search:
         return time_of_commit(self._entry(link, entry_id), self._chain[link].ledger_id, entry_id)
 
     def _rows_before(self, link: int, entry_id: int) -> int:
-        commit, ledger = self._commit(link, entry_id), self._chain[link]
-        if commit.first_row is not None:
-            return commit.first_row
-        # A ledger's first commit, or a commit of an earlier version. The header comes with the first commit.
-        begins = self._first(link)
-        if ledger not in self._known.rows_before:
-            header = decode_header(self._entry(link, HEADER_ENTRY), ledger.ledger_id)
-            self._known.rows_before[ledger] = header.position.rows
-        rows = self._known.rows_before[ledger]
-        if entry_id > FIRST_COMMIT:
-            rows += begins.rows
-        if entry_id > FIRST_COMMIT + 1:
-            entries = self._handle(link).read(FIRST_COMMIT + 1, entry_id - 1)
-            rows += sum(decode_commit(one.payload, ledger.ledger_id, one.entry_id).rows for one in entries)
-        return rows
+        return self._commit(link, entry_id).first_row
 
     def _row_in(self, link: int, entry_id: int) -> int:
         """The first row of the time in a commit of the time or later."""

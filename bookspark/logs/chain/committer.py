@@ -51,17 +51,20 @@ from bookspark.logs.chain.commit_ledgers import (
 from bookspark.logs.chain.log_run import CLOSE_SECONDS_MAX, LogRun
 from bookspark.logs.chain.maintenance import collect_recent_orphans, recover_ledgers
 from bookspark.logs.chain.registry import LogRegistry
-from bookspark.logs.chain.retention import truncate_expired
+from bookspark.logs.chain.retention import truncate_expired_of_lane
 from bookspark.protocol.logs.commits import Commit, CommitHeader
-from bookspark.protocol.logs.lanes import MARK
+from bookspark.protocol.logs.lanes import LaneId
 from bookspark.protocol.logs.log_record import (
     COMMIT_ROLE,
+    LOG_LABEL,
     CommitLedger,
     LinkStart,
     LogChangedError,
     LogRecord,
     LogTakenOverError,
+    NoSuchLogError,
 )
+from bookspark.protocol.logs.orphans import epoch_of
 from bookspark.protocol.logs.replays import Batch, is_committed
 from bookspark.store.decisions.seam import decided
 
@@ -96,14 +99,14 @@ def compact_chain(bookkeeper: BookKeeper, run: LogRun) -> list[int]:
     partly compacted.
     """
     registry = LogRegistry(bookkeeper.metadata)
-    record = registry.get(run.log)
+    record = registry.get(run.lane)
     if len(record.commit_ledgers) <= CHAIN_MAX:
         return []
     deleted = []
     for links in _groups(bookkeeper, record, run.password):
         copy = _copied(bookkeeper, record, links, run)
         # After a failure the record may or may not name the copy, so the copy stays; unnamed, it is an orphan.
-        registry.update(run.log, partial(_compacted, replaced=links, by=copy, run=run))
+        registry.update(run.lane, partial(_compacted, replaced=links, by=copy, run=run))
         for link in links:
             bookkeeper.delete_ledger(link.ledger_id)
             deleted.append(link.ledger_id)
@@ -161,6 +164,8 @@ class Committer:
         self._registry = LogRegistry(bookkeeper.metadata)
         self._ledger: LedgerHandle | None = None
         self._header = CommitHeader()
+        self._own_ledgers: set[int] = set()
+        """Data ledgers that were made for this lane and epoch."""
         self._left_open: list[int] = []
         """Data ledgers of past epochs in the recovered commits. Their writers may be gone."""
         self._batch_write = ""
@@ -185,12 +190,14 @@ class Committer:
         any other error (LedgerRecoveryError after ATTEMPTS_MAX attempts, NotEnoughBookiesError, MetadataStoreError) the outcome
         is open: a call with the same commit settles it.
         """
-        batch = batch or Batch(self.run.log, commit.query, commit.batch, commit.fingerprint)
+        self._check(commit)
+        batch = batch or Batch(str(self.run.lane), commit.query, commit.batch, commit.fingerprint)
         return self._commit(commit, lambda header: decided(is_committed, header, batch))
 
     def commit_version(self, commit: Commit) -> bool:
         """Like ``commit``, for a version of an application (``TXN``). Returns False if the log has this version or a later
         one."""
+        self._check(commit)
         return self._commit(commit, lambda header: header.last_batches.get(commit.query, -1) >= commit.batch)
 
     def commit_open(self, commit: Commit) -> None:
@@ -219,18 +226,18 @@ class Committer:
                 elif self._ledger.last_add_confirmed >= COMMITS_PER_LEDGER_MAX:
                     full, self._ledger = self._ledger, None
                     full.close(timeout=CLOSE_SECONDS_MAX)
-                    self._options = self._registry.get(self.run.log).options
+                    self._options = self._registry.get(self.run.lane).options
                     self._roll(commit)
                 else:
                     self._ledger.append(encode_commit(self._header.placed(commit)))
             except LogChangedError as error:
-                log.info("log %s, epoch %d: another commit came first: %s", self.run.log, self.run.epoch, error)
+                log.info("log %s, epoch %d: another commit came first: %s", self.run.lane, self.run.epoch, error)
                 failure, races = error, races + 1
                 continue
             except (LedgerFencedError, LedgerClosedError, AddTimeoutError, NoSuchLedgerError) as error:
                 # Only a recovery can tell whether the entry was stored. (A ledger that a batch write fenced may have been
                 # compacted and deleted since.)
-                log.info("log %s, epoch %d: begins again after: %s", self.run.log, self.run.epoch, error)
+                log.info("log %s, epoch %d: begins again after: %s", self.run.lane, self.run.epoch, error)
                 if self._ledger is not None:
                     doubtful = self._ledger.ledger_id
                 self._ledger, failure, failures = None, error, failures + 1
@@ -244,11 +251,30 @@ class Committer:
             self._publish()
             return True
         raise LedgerRecoveryError(
-            f"log {self.run.log!r}: batch {commit.batch} of query {commit.query} could not be committed in {failures} attempts, "
+            f"log '{self.run.lane}': batch {commit.batch} of query {commit.query} could not be committed in {failures} attempts, "
             f"and {races} that other commits preceded; the last failed with: {failure}. Restart a streaming query: it goes on "
             "from its checkpoint. A batch write may be in the log: before it is run again, look for its query id in the table "
             "log_commits"
         ) from failure
+
+    def _check(self, commit: Commit) -> None:
+        """Raise BookKeeperError unless each data ledger of ``commit`` was made for this lane in this epoch: a commit of another's
+        ledger would name rows that may be deleted as orphans."""
+        for ledger_id in {item.ledger_id for item in commit.ranges} - self._own_ledgers:
+            try:
+                labels = self._bookkeeper.get_ledger_metadata(ledger_id).custom_metadata
+            except NoSuchLedgerError as error:
+                raise BookKeeperError(
+                    f"log '{self.run.lane}': batch {commit.batch} of query {commit.query} is not committed, because its ledger "
+                    f"{ledger_id} was deleted. Run the write again"
+                ) from error
+            if not self.run.labels.items() <= labels.items():
+                raise BookKeeperError(
+                    f"log '{self.run.lane}': batch {commit.batch} of query {commit.query} is not committed, because its ledger "
+                    f"{ledger_id} was made for {labels.get(LOG_LABEL, b'no log').decode(errors='replace')} in epoch "
+                    f"{epoch_of(labels)}, and the batch is of epoch {self.run.epoch}. Run the write again"
+                )
+            self._own_ledgers.add(ledger_id)
 
     def _landed(self, commit: Commit, ledger_id: int) -> bool:
         """Is ``commit`` in the ledger that was the chain's last when the commit was sent? A recovery of the ledger decides; it is
@@ -261,7 +287,7 @@ class Committer:
         except BookKeeperError as error:
             # The ledger was compacted and deleted, or its bookies are down.
             raise LedgerRecoveryError(
-                f"log {self.run.log!r}: another run took over, and whether batch {commit.batch} of query {commit.query} was "
+                f"log '{self.run.lane}': another run took over, and whether batch {commit.batch} of query {commit.query} was "
                 f"committed before is not known ({error}). A streaming query that is started again finds out; before a "
                 "batch write is run again, look for its query id in the table log_commits"
             ) from error
@@ -286,17 +312,15 @@ class Committer:
         try:
             if due:
                 self._retention_due = now + RETENTION_SECONDS
-                # Lane 0 has the name of its log; ``@0`` limits the call to this lane.
-                lane = self.run.log if MARK in self.run.log else f"{self.run.log}{MARK}0"
-                expired = truncate_expired(self._bookkeeper, lane, self.run.password)
-            orphans = collect_recent_orphans(self._bookkeeper, self.run.log, self.run.password) if first else []
+                expired = truncate_expired_of_lane(self._bookkeeper, self.run.lane, self.run.password)
+            orphans = collect_recent_orphans(self._bookkeeper, self.run.lane, self.run.password) if first else []
             compacted = compact_chain(self._bookkeeper, self.run) if first or rolled else []
         except BookKeeperError as error:
-            log.info("log %s: the cleaning up after earlier epochs is not finished: %s", self.run.log, error)
+            log.info("log %s: the cleaning up after earlier epochs is not finished: %s", self.run.lane, error)
             return
         log.info(
             "log %s: orphans deleted: %s, commit ledgers compacted: %s, ledgers of expired rows deleted: %s",
-            self.run.log,
+            self.run.lane,
             orphans,
             compacted,
             expired,
@@ -309,18 +333,14 @@ class Committer:
             try:
                 ledger.close(timeout=CLOSE_SECONDS_MAX)
             except BookKeeperError as error:
-                log.info("log %s: its commit ledger %d is left for recovery: %s", self.run.log, ledger.ledger_id, error)
+                log.info(
+                    "log %s: its commit ledger %d is left for recovery: %s", self.run.lane, ledger.ledger_id, error
+                )
 
     def _recover(self) -> CommitHeader | None:
         """Fence and read the last commit ledger. Returns the sum of all commits of the log; None if the run is a committed batch
         write."""
-        record = self._registry.get(self.run.log)
-        if record.ctime_ms != self.run.ctime_ms:
-            # A run may own both logs.
-            raise LogTakenOverError(
-                f"log {self.run.log!r} was deleted and made anew since run {self.run.run} began to write: rows that are not "
-                "committed are gone with the old one. Run the write again"
-            )
+        record = self._registry.get(self.run.lane)
         decided(LogRecord.check_writer, record, self.run.run, self.run.epoch)
         write = record.batch_write(self.run.run)
         if write is not None and write.commit_ledger >= 0:
@@ -334,7 +354,7 @@ class Committer:
             with self._bookkeeper.open_ledger(ledger_id, password=self.run.password) as reader:
                 if reader.last_add_confirmed < 0:
                     raise LedgerRecoveryError(
-                        f"log {self.run.log!r}: commit ledger {ledger_id} was recovered without its header, which had been "
+                        f"log '{self.run.lane}': commit ledger {ledger_id} was recovered without its header, which had been "
                         "confirmed: bookies lost it. Nothing is written. Run the audits, and bring back the bookies that held it"
                     )
                 for entry in reader.read(0, reader.last_add_confirmed):
@@ -364,9 +384,9 @@ class Committer:
             row = -1 if first.stamped and first.ranges else self._header.position.rows
             start = LinkStart(ledger.ledger_id, first.time_ms, row)
             record = self._registry.add_commit_ledger(
-                run.log, ledger.ledger_id, run.run, run.epoch, self._chain, start, run.ctime_ms
+                run.lane, ledger.ledger_id, run.run, run.epoch, self._chain, start
             )
-        except (LogTakenOverError, LogChangedError):
+        except (LogTakenOverError, LogChangedError, NoSuchLogError):
             # The ledger is useless. No wait: a guaranteed ledger would wait for a bookie that is down.
             with suppress(BookKeeperError):
                 ledger.close(wait=False, timeout=CLOSE_SECONDS_MAX)
@@ -384,7 +404,7 @@ class Committer:
             self._ledger.flush_last_add_confirmed()
         except BookKeeperError as error:
             # The commit stands. Readers see it with the next commit, or after a recovery of the ledger.
-            log.warning("log %s: readers don't see the newest commit yet: %s", self.run.log, error)
+            log.warning("log %s: readers don't see the newest commit yet: %s", self.run.lane, error)
 
 
 def _key(commit: Commit) -> tuple[object, ...]:
@@ -392,14 +412,14 @@ def _key(commit: Commit) -> tuple[object, ...]:
     return commit.query, commit.batch, commit.open_ledger
 
 
-_committers: dict[tuple[int, str, str], Committer] = {}
-"""(pid, zookeeper, log name) → committer. Spark commits one batch of a query at a time, so there is no lock."""
+_committers: dict[tuple[int, str, LaneId], Committer] = {}
+"""(pid, zookeeper, lane) → committer. Spark commits one batch of a query at a time, so there is no lock."""
 
 
 def current_committer(bookkeeper: BookKeeper, run: LogRun) -> Committer:
     """This process's committer for ``run`` of a streaming query. Closes the process's committer of another run of the same
     log."""
-    key = os.getpid(), run.address.zookeeper, run.log
+    key = os.getpid(), run.address.zookeeper, run.lane
     held = _committers.get(key)
     if held is None or held.run != run:
         if held is not None:

@@ -1,6 +1,7 @@
 """The index of a log's lanes in the metadata store: adds new lanes, removes ended lanes.
 
-Law: a lane's record is written before the index names it, so every lane in the index can be opened. An ended lane's record is
+Law: a lane's record is written before the index names it, so every lane in the index can be opened. It gets the log's options in
+the same version of the index, so an alteration finds each lane either there or with its own options. An ended lane's record is
 kept before the lane leaves the index, so its writer always finds one of the two. The next client that meets the leftovers of a
 crash repeats the step. ``protocol.logs.lanes`` and ``protocol.logs.ended_lanes`` have the rules.
 """
@@ -14,11 +15,12 @@ from typing import NamedTuple
 
 from bookspark.errors import MetadataVersionError
 from bookspark.logs.chain.codec import decode_record, encode_record
-from bookspark.logs.chain.registry import ATTEMPTS_MAX, BLOCKS, ENDED, KIND, EndedBlock, LogRegistry, ended_block
+from bookspark.logs.chain.registry import BLOCKS, ENDED, RECORDS, EndedBlock, LogRegistry
 from bookspark.protocol.logs.ended_lanes import Ended, full_block, kept_of, out_of_index
-from bookspark.protocol.logs.lanes import MARK, has_lane, lane_in_index, lane_name, new_lane, with_lane
+from bookspark.protocol.logs.lanes import MARK, LaneId, has_lane, lane_id, lane_in_index, lane_name, new_lane, with_lane
 from bookspark.protocol.logs.log_record import LogChangedError, LogRecord
 from bookspark.store.metadata.records.documents import proven_struct, read_struct
+from bookspark.store.metadata.records.versioned import compare_and_set
 from bookspark.store.metadata.store import MetadataStore
 
 
@@ -33,41 +35,38 @@ class NewLane(NamedTuple):
 
 
 class LaneIndex:
-    """The lanes of log ``name``. Every method raises MetadataStoreError and NoSuchLogError."""
+    """The lanes of ``log``. Every method raises MetadataStoreError and NoSuchLogError."""
 
-    def __init__(self, store: MetadataStore, name: str) -> None:
-        self._store, self._registry, self._name = store, LogRegistry(store), name
-        self.ctime_ms = 0
-        """Creation time of the log in which ``begin`` found the lane; in a later log the number may be another writer's."""
+    def __init__(self, store: MetadataStore, log: LaneId) -> None:
+        self._store, self._registry, self._log = store, LogRegistry(store), log.lane(0)
 
-    def begin(self, new: NewLane, ctime_ms: int | None = None) -> int:
-        """Create a lane for the writer, unless it has one. Returns the lane's number.
+    def begin(self, new: NewLane) -> LaneId:
+        """Create a lane for the writer, unless it has one.
 
-        ``ctime_ms``: expected creation time of the log; None: any. Raises TooManyLanesError; and LogChangedError if the log was
-        recreated, or the writer named in ``follows`` has a lane again."""
-        for _ in range(ATTEMPTS_MAX):
-            record = self._registry.get(self._name)
-            if ctime_ms not in (None, record.ctime_ms):
-                raise LogChangedError(f"log {self._name!r} was deleted and created again meanwhile")
-            lane, self.ctime_ms = lane_in_index(record, new.writer), record.ctime_ms
-            if lane is not None:
-                if not self.finished(lane):
-                    return lane
-                continue
+        Raises TooManyLanesError, LogChangedError if the writer named in ``follows`` has a lane again, and MetadataVersionError.
+        """
+        number = 0
+
+        def step(record: LogRecord) -> LogRecord:
+            nonlocal number
+            known = lane_in_index(record, new.writer)
+            if known is not None and not self.finished(known):
+                number = known
+                return record
+            if known is not None:
+                # The index has changed, so this version's write loses, and the next one sees it.
+                record = self._registry.get(self._log)
             before = self.ended(record, new.writer) or (self.ended(record, new.follows) if new.follows else None)
             follows = new.follows if before is not None and before.key == new.follows else ""
             if has_lane(record, follows):
-                raise LogChangedError(f"log {self._name!r}: {follows}, which {new.writer} follows, has a lane by now")
-            named = partial(_named, of=record, new=new._replace(follows=follows), after=before.lane if before else 0)
-            made = new_lane(record, record.lanes_made + 1)
-            with suppress(LogChangedError):
-                self._put(made, record)
-                # The log may have been altered meanwhile, or the lane's record may be old, left by a crash.
-                self._registry.follow_options(made.name)
-                self._registry.update(self._name, named)
-        raise MetadataVersionError(
-            f"log {self._name!r}: {ATTEMPTS_MAX} other lanes were made while one was to be made for {new.writer}"
-        )
+                raise LogChangedError(f"log '{self._log}': {follows}, which {new.writer} follows, has a lane by now")
+            number = record.lanes_made + 1
+            self._put(new_lane(record, number))
+            after = 0 if before is None else self._with_commits(before.lane)
+            return with_lane(record, number, new.writer, new.checkpoint, after, follows)
+
+        self._registry.update(self._log, step)
+        return self._log.lane(number)
 
     def ended(self, record: LogRecord, key: str) -> Ended | None:
         """The kept record of the ended lane of writer ``key``; None if there is none."""
@@ -75,98 +74,77 @@ class LaneIndex:
             return None
         found = self._store.read_record(ENDED, self._kept_name(key))
         kept = None if found is None else _read_kept(found.value, key)
-        return kept if kept is not None and (kept.ctime_ms, kept.key) == (record.ctime_ms, key) else None
+        return kept if kept is not None and kept.key == key else None
+
+    def check_claims_first_lane(self, record: LogRecord, writer: str, run: str) -> None:
+        """Raise LogTakenOverError if ``run`` of ``writer`` had a lane that has ended: a run writes one lane, and other tasks of
+        its micro-batch may have written to that one. ``record``: the log's, read after the run's lane was known."""
+        kept = self.ended(record, writer)
+        if kept is not None:
+            ended = self._registry.get(self._log.lane(kept.lane))
+            if run in ended.claims:
+                ended.check_writer(run, ended.epoch)
 
     def finished(self, number: int) -> bool:
-        """Has lane ``number`` ended, or is its log gone? Finishes an end that a crash interrupted."""
-        ended = self._registry.get(lane_name(self._name, number)) if number else None
+        """Has lane ``number`` ended? Finishes an end that a crash interrupted."""
+        ended = self._registry.get(self._log.lane(number)) if number else None
         if ended is None or ended.ended_rows is None:
             return False
-        for _ in range(ATTEMPTS_MAX):
-            record = self._registry.get(self._name)
+
+        def step(record: LogRecord) -> LogRecord:
             lane = next((one for one in record.lanes if one.number == number), None)
-            # In a recreated log this number is another lane.
-            if lane is None or record.ctime_ms != ended.ctime_ms:
-                return True
+            if lane is None:
+                return record
+            for kept in kept_of(lane, ended.owner_query):
+                self._keep(kept)
             block = full_block(record)
+            if block is not None:
+                self._put_block(*block)
+            return out_of_index(record, number)
 
-            def take_out(newest: LogRecord) -> LogRecord:
-                if lane not in newest.lanes or full_block(newest) != block:  # noqa: B023
-                    raise LogChangedError(f"log {self._name!r}: the index has changed")
-                return out_of_index(newest, number)
-
-            with suppress(LogChangedError):
-                for kept in kept_of(record, lane, ended.owner_query):
-                    self._keep(kept)
-                if block is not None:
-                    self._put_block(record, *block)
-                self._registry.update(self._name, take_out, record.ctime_ms)
-        raise MetadataVersionError(
-            f"log {self._name!r}: lane {number} has ended, and its index changed again and again"
-        )
+        self._registry.update(self._log, step)
+        return True
 
     # -- inside
 
     def _kept_name(self, key: str) -> str:
-        return f"{self._name}{MARK}{hashlib.sha256(key.encode()).hexdigest()[:40]}"
+        return f"{self._log.key}{MARK}{hashlib.sha256(key.encode()).hexdigest()[:40]}"
 
     def _keep(self, kept: Ended) -> None:
         """Keep the record of an ended lane, unless a later lane has the same key."""
         name = self._kept_name(kept.key)
-        document = proven_struct(kept, f"lane that ended of {kept.key!r}")
-        while True:
-            found = self._store.read_record(ENDED, name)
-            known = None if found is None else _read_kept(found.value, kept.key)
-            if known is not None and known.ctime_ms == kept.ctime_ms and known.lane >= kept.lane:
-                return
-            if known is not None and known.ctime_ms != kept.ctime_ms:
-                self._check_still_of(kept.ctime_ms)
-            with suppress(MetadataVersionError):
-                self._store.write_record(ENDED, name, document, None if found is None else found.version)
 
-    def _put_block(self, record: LogRecord, block: int, lanes: tuple[int, ...]) -> None:
-        name = lane_name(self._name, block + 1)
-        found = self._store.read_record(BLOCKS, name)
-        if found is not None and ended_block(found.value, name).ctime_ms == record.ctime_ms:
+        def later(document: bytes | None) -> bytes | None:
+            if document is not None and _read_kept(document, kept.key).lane >= kept.lane:
+                return None
+            return proven_struct(kept, f"lane that ended of {kept.key!r}")
+
+        read, write = partial(self._store.read_record, ENDED, name), partial(self._store.write_record, ENDED, name)
+        compare_and_set(f"ended lane {kept.lane} of log {self._log}", read, later, write)
+
+    def _put_block(self, block: int, lanes: tuple[int, ...]) -> None:
+        name = lane_name(self._log.key, block + 1)
+        # It is there if a crash came before the index was written.
+        with suppress(MetadataVersionError):
+            document = proven_struct(EndedBlock(lanes), f"block {name!r} of lanes that ended")
+            self._store.write_record(BLOCKS, name, document, None)
+
+    def _put(self, made: LogRecord) -> None:
+        """Create a lane's record, with the options of the log, before the index names it. An existing record is another client's,
+        or a crash left it."""
+        key = lane_id(made).key
+        found = self._store.read_record(RECORDS, key)
+        if found is not None and decode_record(found.value, made.name).options == made.options:
             return
-        if found is not None:
-            self._check_still_of(record.ctime_ms)
+        # Another client may write it first; then the index changes too, and this client begins again.
         with suppress(MetadataVersionError):
-            document = proven_struct(EndedBlock(record.ctime_ms, lanes), f"block {name!r} of lanes that ended")
-            self._store.write_record(BLOCKS, name, document, None if found is None else found.version)
+            self._store.write_record(RECORDS, key, encode_record(made), None if found is None else found.version)
 
-    def _check_still_of(self, ctime_ms: int) -> None:
-        """Raise LogChangedError unless the log has this creation time. Call after reading another log's record of the name: if
-        this log still exists, that record is an earlier log's and may be overwritten."""
-        log = self._registry.find(self._name)
-        if log is None or log.ctime_ms != ctime_ms:
-            raise LogChangedError(f"log {self._name!r} was deleted, or made anew, meanwhile")
-
-    def _put(self, made: LogRecord, log: LogRecord) -> None:
-        """Create a lane's record before the index of ``log`` names it. An existing record is another process's, or a crash left
-        it, in this log or an earlier log. Raises LogChangedError if ``log`` is deleted or has the lane already: a late client
-        overwrites no lane of a later log."""
-        found = self._store.read_record(KIND, made.name)
-        if found is not None:
-            if decode_record(found.value, made.name).ctime_ms == made.ctime_ms:
-                return
-            # Read after the lane's record: if the log is recreated after this, the lane's record has another version.
-            _check_same(self._registry.find(log.name), log)
-        with suppress(MetadataVersionError):
-            self._store.write_record(KIND, made.name, encode_record(made), None if found is None else found.version)
+    def _with_commits(self, number: int) -> int:
+        """The ended lane ``number``, or the last one with commits before it; 0: none."""
+        record = self._registry.get(self._log.lane(number))
+        return number if record.commit_ledgers else record.after
 
 
 def _read_kept(data: bytes, key: str) -> Ended:
     return read_struct(data, Ended, f"lane that ended of {key!r}")
-
-
-def _check_same(found: LogRecord | None, log: LogRecord) -> None:
-    """Raise LogChangedError unless ``found`` is the same log, with the same number of lanes."""
-    if found is None or (found.ctime_ms, found.lanes_made) != (log.ctime_ms, log.lanes_made):
-        raise LogChangedError(f"log {log.name!r}: meanwhile it was created again, or got other lanes")
-
-
-def _named(record: LogRecord, of: LogRecord, new: NewLane, after: int) -> LogRecord:
-    if record.ctime_ms != of.ctime_ms:
-        raise LogChangedError(f"log {of.name!r}: it was deleted and created again meanwhile")
-    return with_lane(record, of.lanes_made + 1, new.writer, new.checkpoint, after, new.follows)

@@ -4,7 +4,8 @@ Law: both values compare by content and can be pickled for Spark's tasks. Their 
 a run have the log's options, and these labels in their custom metadata, for readers, audits and the collection of orphans:
 
 ======================  =====================================================================================
-``bookspark.log``       the log's name
+``bookspark.log``       the name of the log or lane (``orders@3``)
+``bookspark.log_id``    the log's id, in decimal
 ``bookspark.epoch``     the epoch in which the ledger was created, in decimal
 ``bookspark.role``      ``commit`` or ``data``
 ``bookspark.run``       the id of the run that created it
@@ -17,12 +18,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from bookspark.protocol.ledger.ledger_metadata import LedgerType
+from bookspark.errors import BookKeeperError
+from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata, LedgerType
+from bookspark.protocol.logs.lanes import LaneId, lane_id, lane_of
 from bookspark.protocol.logs.log_options import LogOptions
 from bookspark.protocol.logs.log_record import (
     COMMIT_ROLE,
     ENCODING_LABEL,
     EPOCH_LABEL,
+    LOG_ID_LABEL,
     LOG_LABEL,
     ROLE_LABEL,
     RUN_LABEL,
@@ -31,6 +35,16 @@ from bookspark.protocol.logs.log_record import (
 
 if TYPE_CHECKING:
     from bookspark.store.client import BookKeeper, LedgerHandle
+
+
+def lane_of_ledger(metadata: LedgerMetadata) -> LaneId:
+    """The lane for which a ledger was made. Raises BookKeeperError if it is no ledger of a log."""
+    labels = metadata.custom_metadata
+    number, (name, lane) = labels.get(LOG_ID_LABEL, b""), lane_of(labels.get(LOG_LABEL, b"").decode(errors="replace"))
+    if not number.isdigit():
+        raise BookKeeperError(f"ledger {metadata.ledger_id} is no ledger of a log: it has no label {LOG_ID_LABEL}")
+    return LaneId(int(number), lane, name)
+
 
 CLOSE_SECONDS_MAX = 30.0
 """Time limit of closing a ledger before it is left for recovery; a guaranteed ledger would retry for ever."""
@@ -51,8 +65,7 @@ class LogRun:
     """One run of a query, or one batch write: a writer of a log in one epoch."""
 
     address: LogAddress
-    ctime_ms: int
-    """Creation time of the log, in ms since 1970; differs in a later log of the same name."""
+    lane: LaneId
     run: str
     """Id of the run: Spark's, or a random one."""
     epoch: int
@@ -60,23 +73,28 @@ class LogRun:
 
     @classmethod
     def of(cls, address: LogAddress, record: LogRecord) -> LogRun:
-        """The owner in ``record``, the record of the log at ``address``."""
-        return cls(address, record.ctime_ms, record.owner, record.epoch)
+        """The owner in ``record``, the record of a lane of the log at ``address``."""
+        return cls(address, lane_id(record), record.owner, record.epoch)
 
     @classmethod
     def of_batch_write(cls, address: LogAddress, record: LogRecord, run: str) -> LogRun:
         """The batch write ``run``, an active one in ``record``."""
         write = record.batch_write(run)
         assert write is not None
-        return cls(address, record.ctime_ms, run, write.epoch)
-
-    @property
-    def log(self) -> str:
-        return self.address.name
+        return cls(address, lane_id(record), run, write.epoch)
 
     @property
     def password(self) -> bytes:
         return self.address.password
+
+    @property
+    def labels(self) -> dict[str, bytes]:
+        """The labels of each ledger of the lane that is made in this epoch."""
+        return {
+            LOG_LABEL: str(self.lane).encode(),
+            LOG_ID_LABEL: str(self.lane.log).encode(),
+            EPOCH_LABEL: str(self.epoch).encode(),
+        }
 
     def create_ledger(self, bookkeeper: BookKeeper, options: LogOptions, role: str, encoding: str = "") -> LedgerHandle:
         """Create a labelled ledger with the log's ``options``.
@@ -84,12 +102,7 @@ class LogRun:
         ``role``: COMMIT_ROLE or DATA_ROLE; a commit ledger always acknowledges after the sync (PD_JOURNAL). ``encoding``: of a
         data ledger's payloads. Raises NotEnoughBookiesError and MetadataStoreError.
         """
-        labels = {
-            LOG_LABEL: self.log.encode(),
-            EPOCH_LABEL: str(self.epoch).encode(),
-            ROLE_LABEL: role.encode(),
-            RUN_LABEL: self.run.encode(),
-        }
+        labels = {**self.labels, ROLE_LABEL: role.encode(), RUN_LABEL: self.run.encode()}
         if encoding:
             labels[ENCODING_LABEL] = encoding.encode()
         return bookkeeper.create_ledger(

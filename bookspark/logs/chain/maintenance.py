@@ -2,8 +2,7 @@
 
 Law: an orphan is a ledger that was created for the log and is not part of it. Its epoch decides, never its age: no writer may
 commit in that epoch any more, and all its commits are readable (``is_orphan``). The log's record changes before any ledger is
-deleted, so readers see the same rows if a deletion fails. Ledgers are listed before the record is read, so none belongs to a
-later log of the same name, whose epochs start again.
+deleted, so readers see the same rows if a deletion fails. Ledgers have the log's id, so none of a later log of the name is meant.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from bookspark.errors import (
 )
 from bookspark.logs.chain.commit_ledgers import open_commit_ledger, read_commits
 from bookspark.logs.chain.reader import LogReader, commits
-from bookspark.logs.chain.registry import LaneName, LogName, LogRegistry, check_one_lane, check_password
+from bookspark.logs.chain.registry import Lane, LogName, LogRegistry, check_one_lane, check_password
 from bookspark.logs.chain.retention import link_ends
-from bookspark.protocol.logs.lanes import MARK, lane_of
-from bookspark.protocol.logs.log_record import LOG_LABEL, LogRecord
-from bookspark.protocol.logs.orphans import epoch_of, is_orphan
+from bookspark.protocol.logs.lanes import MARK, lane_id
+from bookspark.protocol.logs.log_record import LOG_ID_LABEL, LOG_LABEL, LogRecord
+from bookspark.protocol.logs.orphans import epoch_of, is_of, is_orphan
 from bookspark.store.decisions.seam import decided
 from bookspark.store.metadata.records.names import LedgerId
 from bookspark.support.arguments import BytesOrNone, Password, WaitSeconds, checked
@@ -68,14 +67,13 @@ def recover_ledgers(
 
 
 @checked
-def collect_orphans(bookkeeper: BookKeeper, name: LaneName, password: Password) -> list[int]:
+def collect_orphans(bookkeeper: BookKeeper, name: Lane, password: Password) -> list[int]:
     """Fence and delete all orphans of the log. Returns the ids of the deleted ledgers.
 
     ``name``: of a log with all its lanes, or of a lane. Reads the metadata of all ledgers of the cluster. Raises NoSuchLogError,
     UnauthorizedAccessError (wrong password), MetadataStoreError, and ReadError if commits can't be read.
     """
-    registry, ledgers = LogRegistry(bookkeeper.metadata), bookkeeper.list_ledgers()
-    lanes: dict[bytes, tuple[LogRecord, set[int]]] = {}
+    registry, lanes = LogRegistry(bookkeeper.metadata), list[tuple[LogRecord, set[int]]]()
     for lane in registry.lanes_of(name):
         record = registry.get(lane)
         check_password(record, password)
@@ -85,17 +83,17 @@ def collect_orphans(bookkeeper: BookKeeper, name: LaneName, password: Password) 
             for item in placed.commit.ranges
             if placed.after.rows > record.first_position
         }
-        lanes[record.name.encode()] = record, referenced
+        lanes.append((record, referenced))
 
     def orphan(ledger_id: int, labels: Mapping[str, bytes]) -> bool:
-        found = lanes.get(labels.get(LOG_LABEL, b""))
-        return found is not None and decided(is_orphan, found[0], ledger_id, labels, found[1])
+        own = ((record, referenced) for record, referenced in lanes if is_of(record, labels))
+        return any(decided(is_orphan, record, ledger_id, labels, referenced) for record, referenced in own)
 
-    return _delete(bookkeeper, password, ledgers, orphan)
+    return _delete(bookkeeper, password, bookkeeper.list_ledgers(), orphan)
 
 
 @checked
-def collect_recent_orphans(bookkeeper: BookKeeper, name: LaneName, password: Password) -> list[int]:
+def collect_recent_orphans(bookkeeper: BookKeeper, name: Lane, password: Password) -> list[int]:
     """Like ``collect_orphans``, for the last RECENT_EPOCHS epochs and new ledgers only. For the log's writers.
 
     Also recovers open data ledgers of earlier epochs that are part of the log. Returns the ids of the deleted ledgers. Raises
@@ -104,7 +102,6 @@ def collect_recent_orphans(bookkeeper: BookKeeper, name: LaneName, password: Pas
     Reads only ledgers with ids above those of the older commit ledgers. Beside batch writes and compaction that bound is inexact;
     ``collect_orphans`` finds the rest.
     """
-    ledgers = bookkeeper.list_ledgers()
     record = LogRegistry(bookkeeper.metadata).get(name)
     since = record.newest_epoch - RECENT_EPOCHS
     earlier = takewhile(lambda link: link.epoch < since, record.commit_ledgers)
@@ -123,7 +120,7 @@ def collect_recent_orphans(bookkeeper: BookKeeper, name: LaneName, password: Pas
     return _delete(
         bookkeeper,
         password,
-        (ledger_id for ledger_id in ledgers if ledger_id > after),
+        (ledger_id for ledger_id in bookkeeper.list_ledgers() if ledger_id > after),
         lambda ledger_id, labels: (
             epoch_of(labels) >= since and decided(is_orphan, record, ledger_id, labels, referenced)
         ),
@@ -131,7 +128,7 @@ def collect_recent_orphans(bookkeeper: BookKeeper, name: LaneName, password: Pas
 
 
 @checked
-def truncate_log(bookkeeper: BookKeeper, name: LaneName, row: BytesOrNone, password: Password) -> list[int]:
+def truncate_log(bookkeeper: BookKeeper, name: Lane, row: BytesOrNone, password: Password) -> list[int]:
     """Drop the rows before row ``row`` of the lane ``name``, and delete the ledgers with no other rows. Returns their ids.
 
     Ledgers of live epochs stay: their writers may still commit entries of them. Raises ConfigurationError (the lane has fewer
@@ -143,42 +140,40 @@ def truncate_log(bookkeeper: BookKeeper, name: LaneName, row: BytesOrNone, passw
     reader = LogReader(bookkeeper, name, password, row)
     rows = reader.newest()
     if row > rows:
-        raise ConfigurationError(f"log {name!r} has {rows} rows; it can be truncated up to row {rows}, not {row}")
-    ends = link_ends(bookkeeper, reader.record, password, row)
-    registry.update(name, lambda record: decided(LogRecord.truncated, record, row, ends))
-    return collect_orphans(bookkeeper, name, password)
+        raise ConfigurationError(f"log '{name}' has {rows} rows; it can be truncated up to row {rows}, not {row}")
+    lane, ends = lane_id(reader.record), link_ends(bookkeeper, reader.record, password, row)
+    registry.update(lane, lambda record: decided(LogRecord.truncated, record, row, ends))
+    return collect_orphans(bookkeeper, lane, password)
 
 
 @checked
 def delete_log(bookkeeper: BookKeeper, name: LogName, password: Password) -> list[int]:
     """Delete a log with all its ledgers. Returns the ids of the deleted ledgers.
 
-    A running micro-batch fails, or its rows are deleted too. If its query continues, the next micro-batch creates the log again,
-    empty, with new ledgers, which stay. A second call finishes an interrupted deletion, even without the log's record: the
-    ledgers still have its label. Raises NoSuchLogError, UnauthorizedAccessError (wrong password) and MetadataStoreError.
+    A running micro-batch fails, or its rows are deleted too. If its query continues, the next micro-batch creates another log of
+    the name, with new ledgers, which stay. A second call finishes an interrupted deletion: also deletes ledgers with the log's
+    name whose log, by its id, is gone. Raises NoSuchLogError, UnauthorizedAccessError (wrong password) and MetadataStoreError.
     """
     registry = LogRegistry(bookkeeper.metadata)
-    ledgers = set(bookkeeper.list_ledgers())
-    record = registry.find(name)
-    # Records first: new readers see no log instead of a log with holes. The log's own record goes last, so an interrupted
-    # deletion can be repeated. Only records of this creation time: the log may have been recreated since.
+    log, record = registry.lane(name), registry.find(name)
     if record is not None:
         check_password(record, password)
-        registry.forget(record)
-        for lane in sorted((one for one in registry.lane_names() if lane_of(one)[0] == name), reverse=True):
-            registry.delete(lane, record.ctime_ms)
-    left = registry.delete_left(name)
-    created_meanwhile = bookkeeper.list_ledgers()
-    # If the log exists again, these ledgers may be its own.
-    if registry.find(name) is None:
-        ledgers.update(created_meanwhile)
+    # Records first: new readers see no log instead of a log with holes.
+    if log is not None:
+        registry.delete(log)
+    exists: dict[bytes, bool] = {}
 
-    # By the log's name before the ``@``: after an interrupted deletion, records of lanes may be missing.
-    def of_the_log(_: int, labels: Mapping[str, bytes]) -> bool:
-        return labels.get(LOG_LABEL, b"").partition(MARK.encode())[0] == name.encode()
+    def of_a_deleted_log(_: int, labels: Mapping[str, bytes]) -> bool:
+        own, number = labels.get(LOG_LABEL, b"").partition(MARK.encode())[0], labels.get(LOG_ID_LABEL, b"")
+        if own != name.encode() or not number.isdigit():
+            return False
+        if number not in exists:
+            exists[number] = registry.exists(int(number))
+        return not exists[number]
 
-    deleted = _delete(bookkeeper, password, sorted(ledgers), of_the_log)
-    if record is None and not left and not deleted:
+    # Listed after the deletion: a writer of the log may have created one until then.
+    deleted = _delete(bookkeeper, password, bookkeeper.list_ledgers(), of_a_deleted_log)
+    if log is None and not deleted:
         registry.get(name)
     return deleted
 

@@ -8,10 +8,9 @@ Law:
   a ledger in the chain and a commit whose rows an offset counts: perhaps only one bookie knows the newest LAC.
 * The rows of the ledger that the newest commit opened follow the committed rows (``open_rows``).
 * A reader enters the next ledger of the chain only when the current ledger is closed and read to its end.
-* Each commit states its first row, so a reader searches for its first commit. Commits of earlier versions lack the row and are
-  read one by one.
+* Each commit states its first row, so a reader searches for its first commit.
 * A reader's place is the number of commits before it, so it survives compaction and truncation of the chain.
-* A later log of the same name is another log. No reader continues in it.
+* A reader follows a log by its id. A later log of the same name is another log.
 
 Source: docs/decisions/logs.md.
 """
@@ -29,15 +28,14 @@ from bookspark.logs.chain.codec import decode_commit
 from bookspark.logs.chain.commit_ledgers import (
     FIRST_COMMIT,
     PlacedCommit,
-    made_anew,
     open_commit_ledger,
     read_beginning,
 )
 from bookspark.logs.chain.open_rows import OpenRows
-from bookspark.logs.chain.registry import KIND, LaneName, LogRegistry, check_password
+from bookspark.logs.chain.registry import RECORDS, Lane, LogRegistry, check_password
 from bookspark.logs.chain.time_search import first_at
 from bookspark.protocol.logs.commits import Commit, Position
-from bookspark.protocol.logs.lanes import lane_name, lane_of
+from bookspark.protocol.logs.lanes import lane_id
 from bookspark.protocol.logs.log_record import CommitLedger, LogRecord
 from bookspark.support.arguments import BytesOrNone, Password, WaitSeconds, checked, checks_methods
 
@@ -54,24 +52,21 @@ COMMITS_AT_ONCE = 8
 """A read of 8 commits, appended one by one, takes little more time than a read of 1; a read of 32 takes three times as long."""
 
 
-class _NotPlacedError(Exception):
-    """A commit lacks its first row and byte (an earlier version wrote it)."""
-
-
 @checks_methods
 class LogReader:
     """Follows a lane from the commit with row ``position`` on. Reads the chain only as far as needed.
 
     The constructor raises NoSuchLogError and UnauthorizedAccessError (wrong password). Every method that reads raises ReadError
-    if too few bookies answer, MetadataStoreError, and DataLossError if the log was deleted and recreated.
+    if too few bookies answer, MetadataStoreError, NoSuchLogError if the log was deleted, and LogRecreatedError if it was created
+    again since.
     """
 
-    def __init__(self, bookkeeper: BookKeeper, name: str, password: bytes, position: int = 0) -> None:
-        name = lane_name(*lane_of(name))
-        self._bookkeeper, self._name, self._password = bookkeeper, name, password
+    def __init__(self, bookkeeper: BookKeeper, name: Lane, password: bytes, position: int = 0) -> None:
+        self._bookkeeper, self._password = bookkeeper, password
         self._registry = LogRegistry(bookkeeper.metadata)
         self.record: LogRecord = self._registry.get(name)
         """Last read record of the lane."""
+        self.lane = lane_id(self.record)
         check_password(self.record, password)
         self.position = Position()
         """Batches, rows and bytes before the next commit."""
@@ -238,8 +233,8 @@ class LogReader:
             return self._heard or self._handle.metadata.closed
         if self._record_changed is None:
             self._record_changed = threading.Event()
-            self._bookkeeper.metadata.watch_record(KIND, self._name, self._record_changed.set)
-            if self._registry.get(self._name).commit_ledgers[-1:] not in ((), (self._link,)):
+            self._bookkeeper.metadata.watch_record(RECORDS, self.lane.key, self._record_changed.set)
+            if self._registry.get(self.lane).commit_ledgers[-1:] not in ((), (self._link,)):
                 return True
         changed = self._record_changed.wait(seconds)
         if changed:
@@ -266,25 +261,25 @@ class LogReader:
 
     def _approach(self, handle: ReadHandle, last: int) -> Commit | None:
         """At the first call, skip to the commit with the wanted row, or to the ledger's last commit (entry ``last``). Returns
-        that commit if it was read. Stays in place if the search meets a commit of an earlier version."""
+        that commit if it was read."""
         row, first = self._wanted, self._next_entry
         found, self._read = self._read, {}
 
         def rows_before(low: int, high: int) -> list[int]:
             for entry in handle.read(low, high):
                 found[entry.entry_id] = decode_commit(entry.payload, handle.ledger_id, entry.entry_id)
-            return [_place(found[entry_id], 0).rows for entry_id in range(low, high + 1)]
+            return [found[entry_id].first_row for entry_id in range(low, high + 1)]
 
         if row is not None and first < last:
-            with suppress(_NotPlacedError):
-                end = rows_before(last, last)[0] if last not in found else _place(found[last], 0).rows
-                at = last
-                if row < end:
-                    at = first_at(row + 1, first + 1, last, rows_before, COMMITS_AT_ONCE, self.position.rows, end) - 1
-                if at > first:
-                    if at not in found:
-                        rows_before(at, at)
-                    self.position, self._next_entry = _place(found[at], self.position.batches + at - first), at
+            end = rows_before(last, last)[0] if last not in found else found[last].first_row
+            at = last
+            if row < end:
+                at = first_at(row + 1, first + 1, last, rows_before, COMMITS_AT_ONCE, self.position.rows, end) - 1
+            if at > first:
+                if at not in found:
+                    rows_before(at, at)
+                batches = self.position.batches + at - first
+                self.position, self._next_entry = Position(batches, found[at].first_row, found[at].first_byte), at
         self._wanted = None
         return found.get(self._next_entry)
 
@@ -305,10 +300,7 @@ class LogReader:
     def _read_record(self, just_read: LogRecord | None = None) -> None:
         # Used once: an older copy never replaces a newer record.
         self._just_read = None
-        record = just_read or self._registry.get(self._name)
-        if record.ctime_ms != self.record.ctime_ms:
-            raise made_anew(self._name, self.position.rows)
-        self.record = record
+        self.record = just_read or self._registry.get(self.lane)
 
     def _next_link(self) -> bool:
         """Enter the ledger with the next commit. False if there is none yet."""
@@ -332,16 +324,9 @@ class LogReader:
         return following < len(chain)
 
 
-def _place(commit: Commit, batches: int) -> Position:
-    """Place of the commit in the lane, as the commit states it. Raises _NotPlacedError."""
-    if commit.first_row is None or commit.first_byte is None:
-        raise _NotPlacedError
-    return Position(batches, commit.first_row, commit.first_byte)
-
-
 @checked
 def commits(
-    bookkeeper: BookKeeper, name: LaneName, password: Password, position: BytesOrNone = 0
+    bookkeeper: BookKeeper, name: Lane, password: Password, position: BytesOrNone = 0
 ) -> Iterator[PlacedCommit]:
     """All present commits from the commit of row ``position`` on. May begin some commits earlier, for speed.
 

@@ -1,6 +1,21 @@
-"""The records of logs in the metadata store: ``/bookspark/logs/<name>``, changed only by compare-and-set.
+"""Logs in the metadata store: names, ids, and the records under an id, changed only by compare-and-set.
 
-Law: every change is a transition of ``bookspark.protocol.logs.log_record``, applied again to the newest version after a lost
+Law: a log gets an id when it is created, and no other log ever gets it. All that belongs to the log lies under its id; its name
+only points to it. Whoever acts on a log resolves the name once and carries a ``LaneId`` from then on, so each compare-and-set
+goes to a node that a later log of the name does not have. The record under the id is the log: without it there is none,
+whatever else is left.
+
+======================================  =================================================================
+``/bookspark/logs/<name>``              the id of the log of this name
+``/bookspark/log_records/<key>``        the ``LogRecord`` of a lane; its key is ``<id>``, or ``<id>@3``
+``/bookspark/retention/<id>``           the log's retention
+``/bookspark/ended/<id>@<digest>``      an ended lane, by its writer (``LaneIndex``)
+``/bookspark/ended_blocks/<id>@<n>``    ended lanes, 1,000 in each
+``/bookspark/positions/<group>@<key>``  the saved offset of a group of readers; ``starts`` for streams
+``/bookspark/readers/<key>@<key>``      the report of a reader (``logs.readers``)
+======================================  =================================================================
+
+Every change is a transition of ``bookspark.protocol.logs.log_record``, applied again to the newest version after a lost
 compare-and-set. A repeated transition changes nothing, so a write with a lost response is simply repeated. Source:
 docs/decisions/logs.md.
 """
@@ -9,40 +24,43 @@ from __future__ import annotations
 
 import re
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
 from typing import Annotated
+from zlib import crc32
 
 import msgspec
 
 from bookspark.errors import ConfigurationError, MetadataVersionError, UnauthorizedAccessError
-from bookspark.logs.chain.codec import LogFormatError, decode_record, encode_record
+from bookspark.logs.chain.codec import decode_name, decode_record, encode_name, encode_record
 from bookspark.protocol.ledger.ledger_metadata import DigestType
 from bookspark.protocol.logs.ended_lanes import blocks_of
-from bookspark.protocol.logs.lanes import MARK, lane_name, lane_of
+from bookspark.protocol.logs.lanes import MARK, LaneId, lane_id, lane_name, lane_of
 from bookspark.protocol.logs.log_options import ALTERABLE, Compression, LogOptions
 from bookspark.protocol.logs.log_record import (
     CommitLedger,
     LinkStart,
-    LogChangedError,
     LogExistsError,
     LogRecord,
+    LogRecreatedError,
     NoSuchLogError,
 )
 from bookspark.protocol.logs.retention import Retention, check_not_offloaded
 from bookspark.store.decisions.seam import decided
 from bookspark.store.metadata.records.documents import proven_struct, read_struct
-from bookspark.store.metadata.records.versioned import compare_and_set
+from bookspark.store.metadata.records.versioned import Record, compare_and_set
 from bookspark.store.metadata.store import MetadataStore
 from bookspark.store.wire.digests import master_key
 from bookspark.support.arguments import AtLeastOne, BytesOrNone, Password, Rule, checked, checks_methods
 
-KIND = "logs"
-ATTEMPTS_MAX = 100
-"""Limit of consecutive lost compare-and-sets. Each loss is another client's success."""
+NAMES = "logs"
+"""Kind of the names of logs."""
+RECORDS = "log_records"
+"""Kind of the records of lanes."""
 _NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
 """Kafka's rule for topic names."""
 _LANE = re.compile(rf"{_NAME.pattern}(@(0|[1-9][0-9]{{0,8}}))?")
@@ -59,25 +77,29 @@ LaneName = Annotated[
     ),
 ]
 """The name of a log, which is also that of its lane 0, or of another lane: ``orders@3``."""
+Lane = LaneName | LaneId
+"""A lane by its name, which is resolved now, or by its id."""
 
 
 POSITIONS, STARTS = "positions", "starts"
-"""Kinds of records that keep a reader's offset, ``<reader>@<log>``: of a group, and of a stream that began at ``latest``."""
+"""Kinds of records that keep a reader's offset, ``<reader>@<key>``: of a group, and of a stream that began at ``latest``."""
 READERS = "readers"
-"""Kind of the records in which readers report their offsets, ``<key>@<log>`` (``logs.readers``)."""
+"""Kind of the records in which readers report their offsets, ``<reader>@<key>`` (``logs.readers``)."""
 ENDED, BLOCKS = "ended", "ended_blocks"
-"""Kinds of records of ended lanes: by writer, ``<log>@<digest>``, and lists of ended lanes, 1,000 in each record,
-``<log>@<number>``."""
+"""Kinds of records of ended lanes: by writer, ``<id>@<digest>``, and lists of ended lanes, 1,000 in each record,
+``<id>@<number>``."""
 
+CLOCKS = "clocks"
+"""Kind of the records that show the time by the store's clock."""
 RETENTION = "retention"
-"""Kind of the records of retention, by log."""
+"""Kind of the records of retention, ``<id>``."""
+_IDS = 31
+"""Bits of a log's number in its cluster."""
 
 
 class EndedBlock(msgspec.Struct, frozen=True):
     """Lanes in the order of their ends."""
 
-    ctime_ms: int
-    """Creation time of the log, in ms since 1970."""
     lanes: tuple[int, ...]
 
 
@@ -88,74 +110,120 @@ def ended_block(document: bytes, name: str) -> EndedBlock:
 
 @checks_methods
 class LogRegistry:
-    """Reads and changes log records in ``store``. Every method raises MetadataStoreError if the store does not answer."""
+    """Reads and changes log records in ``store``. Every method raises MetadataStoreError if the store does not answer.
+
+    A method that takes a name or a LaneId raises NoSuchLogError if there is no such log, and LogRecreatedError if the LaneId's
+    log was deleted and its name is another log's by now."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
 
     def names(self) -> list[str]:
         """Names of all logs, sorted."""
-        return [name for name in self.lane_names() if MARK not in name]
+        return sorted(self._store.list_records(NAMES))
 
-    def lane_names(self) -> list[str]:
-        """Names of all lanes of all logs, sorted. Lane 0 has the name of its log."""
-        return sorted(self._store.list_records(KIND))
+    def all_lanes(self) -> list[LaneId]:
+        """All lanes of all logs, ended lanes too, sorted by the logs' names."""
+        names = self.names()
+        found = zip(names, self._store.read_records(NAMES, names), strict=True)
+        logs = {decode_name(one.value, name): name for name, one in found if one is not None}
+        parts = (lane_of(key) for key in self._store.list_records(RECORDS))
+        lanes = [LaneId(int(log), number, logs[int(log)]) for log, number in parts if int(log) in logs]
+        return sorted(lanes, key=lambda lane: (lane.name, lane.number))
 
-    def lanes_of(self, name: LaneName) -> list[str]:
-        """Names of all lanes of a log, ended lanes too, in the order of their numbers; for a lane, its own name. Raises the
-        errors of ``ended_lanes``."""
+    def lane(self, name: LaneName) -> LaneId | None:
+        """The lane of this name now; None if there is no log of the name. Raises LogFormatError."""
+        log, number = lane_of(name)
+        found = self._store.read_record(NAMES, log)
+        return None if found is None else LaneId(decode_name(found.value, log), number, log)
+
+    def lanes_of(self, name: Lane) -> list[LaneId]:
+        """All lanes of a log, ended lanes too, in the order of their numbers; for a lane's name, that lane. Raises the errors of
+        ``ended_lanes``."""
         record = self.get(name)
-        if lane_of(name)[1] or MARK in name:
-            return [record.name]
+        first = lane_id(record)
+        if first.number or (isinstance(name, str) and MARK in name):
+            return [first]
         numbers = sorted({0, *(lane.number for lane in record.lanes), *self.ended_lanes(record)})
-        return [lane_name(record.name, number) for number in numbers]
+        return [first.lane(number) for number in numbers]
 
     def ended_lanes(self, record: LogRecord, first: int = 0) -> list[int]:
         """Ended lanes of the log, in the order of their ends, from the ``first``-th on. Raises NoSuchLogError and
         UnreadableRecordError."""
         found: list[int] = []
         for block in blocks_of(record, first):
-            name = lane_name(record.name, block + 1)
+            name = lane_name(str(record.log_id), block + 1)
             kept = self._store.read_record(BLOCKS, name)
-            lanes = None if kept is None else ended_block(kept.value, name)
-            if lanes is None or lanes.ctime_ms != record.ctime_ms:
-                raise NoSuchLogError(f"log {record.name!r} was deleted, or made anew, since its record was read")
-            found += lanes.lanes
+            if kept is None:
+                raise self._gone(lane_id(record))
+            found += ended_block(kept.value, name).lanes
         found += record.ended_lanes
         return found[first - (record.ended_count - len(found)) :]
 
-    def get(self, name: LaneName) -> LogRecord:
-        """The record of ``name``. Raises NoSuchLogError, with the most similar name, and LogFormatError."""
+    def get(self, name: Lane) -> LogRecord:
+        """The record of a lane. Raises NoSuchLogError, with the most similar name, LogRecreatedError and LogFormatError."""
         record = self.find(name)
-        if record is None:
-            nearest = get_close_matches(name, self.names(), n=1)
-            hint = (
-                f"did you mean {nearest[0]!r}?"
-                if nearest
-                else "a query's first write or `bookspark log create` makes it"
-            )
-            raise NoSuchLogError(f"there is no log {name!r}; {hint}")
-        return record
+        if record is not None:
+            return record
+        if isinstance(name, LaneId):
+            raise self._gone(name)
+        log, number = lane_of(name)
+        if number and self.find(log) is not None:
+            raise NoSuchLogError(f"log {log!r} has no lane {number}; `bookspark log describe {log}` lists its lanes")
+        nearest = get_close_matches(name, self.names(), n=1)
+        hint = (
+            f"did you mean {nearest[0]!r}?"
+            if nearest and nearest[0] != name
+            else "a query's first write or `bookspark log create` makes it"
+        )
+        raise NoSuchLogError(f"there is no log {name!r}; {hint}")
 
-    def find(self, name: LaneName) -> LogRecord | None:
-        """The record of ``name``; None if it does not exist. Raises LogFormatError, and ConfigurationError for an invalid
-        name."""
-        name = lane_name(*lane_of(name))
-        found = self._store.read_record(KIND, name)
-        return None if found is None else decode_record(found.value, name)
+    def find(self, name: Lane) -> LogRecord | None:
+        """The record of a lane; None if it does not exist. Raises LogFormatError."""
+        lane = name if isinstance(name, LaneId) else self.lane(name)
+        found = None if lane is None else self._store.read_record(RECORDS, lane.key)
+        return None if lane is None or found is None else _record(found, lane)
 
-    def find_each(self, names: Sequence[str]) -> Iterator[LogRecord | None]:
+    def find_each(self, lanes: Sequence[LaneId]) -> Iterator[LogRecord | None]:
         """``find`` for many lanes, in their order, with many requests at a time."""
-        found = self._store.read_records(KIND, names)
-        return (None if one is None else decode_record(one.value, name) for name, one in zip(names, found, strict=True))
+        found = self._store.read_records(RECORDS, [lane.key for lane in lanes])
+        return (None if one is None else _record(one, lane) for lane, one in zip(lanes, found, strict=True))
+
+    def now_ms(self) -> int:
+        """The time by the store's clock, in ms since 1970, to which ``LogRecord.changed_ms`` compares. Writes a record to learn
+        it, so it is for commands that change something."""
+        name = uuid.uuid4().hex
+        self._store.write_record(CLOCKS, name, b"{}", None)
+        found = self._store.read_record(CLOCKS, name)
+        self._store.delete_record(CLOCKS, name)
+        assert found is not None, "nobody else deletes it"
+        return found.changed_ms
+
+    def exists(self, log_id: int) -> bool:
+        """Does the log with this id exist?"""
+        return self._store.read_record(RECORDS, str(log_id)) is not None
 
     def create(self, name: LogName, options: LogOptions, password: Password) -> LogRecord:
-        """Create an empty log. Raises LogExistsError, and ConfigurationError for an invalid name."""
-        record = LogRecord(name, options, master_key(password), ctime_ms=time.time_ns() // 1_000_000)
+        """Create an empty log. Raises LogExistsError."""
+        made_ms = time.time_ns() // 1_000_000
+        record = LogRecord(name, options, master_key(password), ctime_ms=made_ms, log_id=self._new_id())
+        made = lane_id(record)
+
+        def point(document: bytes | None) -> bytes:
+            if document is not None:
+                before = decode_name(document, name)
+                if before != made.log and self.exists(before):
+                    raise LogExistsError(f"there is a log {name!r} already; choose another name, or delete that log")
+                # Its deletion was interrupted.
+                self.forget(before)
+            return encode_name(made.log)
+
+        self._store.write_record(RECORDS, made.key, encode_record(record), None)
         try:
-            self._store.write_record(KIND, name, encode_record(record), None)
-        except MetadataVersionError:
-            raise LogExistsError(f"there is a log {name!r} already; choose another name, or delete that log") from None
+            compare_and_set(f"log name {name!r}", *self._access(NAMES, name, point))
+        except LogExistsError:
+            self.forget(made.log)
+            raise
         return record
 
     def ensure(self, name: LogName, options: dict[str, object], password: Password, columns: str = "") -> LogRecord:
@@ -184,35 +252,36 @@ class LogRegistry:
                     f"the options of a log: leave out {option} {_text(wanted)}, or write to another log"
                 )
 
-    def update(
-        self, name: LaneName, transition: Callable[[LogRecord], LogRecord], ctime_ms: int | None = None
-    ) -> LogRecord:
+    def update(self, lane: Lane, transition: Callable[[LogRecord], LogRecord]) -> LogRecord:
         """Change the record to ``transition(record)`` by compare-and-set. Returns the new record.
 
-        ``ctime_ms``: expected creation time of the log; None: any. Raises LogChangedError if the log was recreated,
-        NoSuchLogError, the errors of ``transition``, and MetadataVersionError if other clients keep changing it.
+        Raises NoSuchLogError, LogRecreatedError, the errors of ``transition``, and MetadataVersionError if other clients keep
+        changing the record.
         """
-        name = lane_name(*lane_of(name))
+        lane = lane if isinstance(lane, LaneId) else lane_id(self.get(lane))
+        found: Record | None = None
         changed: LogRecord | None = None
+
+        def read() -> Record | None:
+            nonlocal found
+            found = self._store.read_record(RECORDS, lane.key)
+            return found
 
         def stepped(document: bytes | None) -> bytes | None:
             nonlocal changed
-            if document is None:
-                raise NoSuchLogError(f"there is no log {name!r}; was it deleted while it was written?")
-            record = decode_record(document, name)
-            if ctime_ms not in (None, record.ctime_ms):
-                raise LogChangedError(f"log {name!r} was deleted and created again meanwhile")
+            if found is None:
+                raise self._gone(lane)
+            record = _record(found, lane)
             changed = transition(record)
             return None if changed == record else encode_record(changed)
 
-        read, write = partial(self._store.read_record, KIND, name), partial(self._store.write_record, KIND, name)
-        compare_and_set(f"log {name!r}", read, stepped, write)
+        compare_and_set(f"log '{lane}'", read, stepped, partial(self._store.write_record, RECORDS, lane.key))
         assert changed is not None
         return changed
 
     def alter(
         self,
-        name: LogName,
+        name: LogName | LaneId,
         *,
         ensemble_size: AtLeastOne | None = None,
         write_quorum: AtLeastOne | None = None,
@@ -229,8 +298,9 @@ class LogRegistry:
         after them in their lane, are removed; 0: none are. Raises NoSuchLogError; and ConfigurationError for options that
         contradict each other, and for a retention of an offloaded log.
         """
+        log = lane_id(self.get(name))
         if retention_ms or retention_bytes:
-            for lane in self.lanes_of(name):
+            for lane in self.lanes_of(log):
                 check_not_offloaded(self.get(lane))
         given = {
             "ensemble_size": ensemble_size,
@@ -240,132 +310,132 @@ class LogRegistry:
             "compression": compression,
         }
         changes = {option: value for option, value in given.items() if value is not None}
-        log = self.update(name, lambda record: decided(LogRecord.altered, record, **changes))
-        # A client that creates a lane meanwhile gives it the new options itself (``LaneIndex.begin``).
-        for lane in [one for one in self.lane_names() if lane_of(one)[0] == log.name != one]:
-            # (An earlier log of the name left this lane, or it was deleted since.)
-            with suppress(NoSuchLogError):
-                self.follow_options(lane)
+        record = self.update(log, lambda record: decided(LogRecord.altered, record, **changes))
+        # A lane that is not in this version of the index gets the new options when it is made (``LaneIndex.begin``).
+        for one in record.lanes:
+            self._follow_options(log.lane(one.number))
         self._keep_retention(log, retention_ms, retention_bytes)
-        return log.options
+        return record.options
 
-    def follow_options(self, lane: LaneName) -> None:
-        """Copy the log's alterable options to the lane. Raises NoSuchLogError."""
-        wanted = _alterable(self.get(lane_of(lane)[0]))
+    def _follow_options(self, lane: LaneId) -> None:
+        """Copy the log's alterable options to the lane."""
+        wanted = _alterable(self.get(lane.lane(0)))
         while True:
             self.update(lane, lambda record: decided(LogRecord.altered, record, **wanted))  # noqa: B023
             # Another client may have altered the log and this lane in between, so these values may be outdated.
-            before, wanted = wanted, _alterable(self.get(lane_of(lane)[0]))
+            before, wanted = wanted, _alterable(self.get(lane.lane(0)))
             if wanted == before:
                 return
 
     def retention(self, record: LogRecord) -> Retention:
         """Retention of a log. ``record``: of the log or of one of its lanes. Raises UnreadableRecordError."""
-        name = lane_of(record.name)[0]
-        found = self._store.read_record(RETENTION, name)
-        kept = Retention() if found is None else _retention(found.value, name)
-        return kept if kept.ctime_ms == record.ctime_ms else Retention(record.ctime_ms)
+        found = self._store.read_record(RETENTION, str(record.log_id))
+        return Retention() if found is None else _retention(found.value, record.name)
 
-    def _keep_retention(self, record: LogRecord, retention_ms: int | None, retention_bytes: int | None) -> None:
+    def _keep_retention(self, log: LaneId, retention_ms: int | None, retention_bytes: int | None) -> None:
         given = {"retention_ms": retention_ms, "retention_bytes": retention_bytes}
         changes = {option: value for option, value in given.items() if value is not None}
         if not changes:
             return
-        what = f"retention of log {record.name!r}"
+        what = f"retention of log {log}"
 
         def changed(document: bytes | None) -> bytes:
-            kept = Retention() if document is None else _retention(document, record.name)
-            kept = kept if kept.ctime_ms == record.ctime_ms else Retention(record.ctime_ms)
+            kept = Retention() if document is None else _retention(document, log.name)
             return proven_struct(replace(kept, **changes), what)
 
-        read = partial(self._store.read_record, RETENTION, record.name)
-        compare_and_set(what, read, changed, partial(self._store.write_record, RETENTION, record.name))
+        compare_and_set(what, *self._access(RETENTION, log.key, changed))
 
-    def forget(self, log: LogRecord) -> None:
-        """Delete the log's retention, the saved offsets and reports of readers of the log and its lanes, and the records of ended
-        lanes; but not those of a later log of the name."""
-        for kind in (ENDED, BLOCKS, RETENTION, POSITIONS, STARTS, READERS):
-            parted = {one: one.partition(MARK) for one in self._store.list_records(kind)}
-            logs = {
-                one: before if kind in (ENDED, BLOCKS, RETENTION) else after
-                for one, (before, _, after) in parted.items()
-            }
-            names = [one for one, name in logs.items() if lane_of(name)[0] == log.name]
-            # The log is checked after the records are read: records of a later log have other versions.
-            for name, found in zip(names, [*self._store.read_records(kind, names)], strict=True):
-                while found is not None and getattr(self.find(log.name), "ctime_ms", None) == log.ctime_ms:
-                    try:
-                        self._store.delete_record(kind, name, found.version)
-                        break
-                    except MetadataVersionError:
-                        found = self._store.read_record(kind, name)
+    # -- deletion
 
-    def delete(self, name: LaneName, ctime_ms: int | None = None) -> None:
-        """Delete the record, but not the ledgers (``delete_log`` does). ``ctime_ms``: only a record of that creation time, or an
-        unreadable record."""
-        name = lane_name(*lane_of(name))
-        if ctime_ms is None:
-            self._store.delete_record(KIND, name)
-            return
-        for _ in range(ATTEMPTS_MAX):
-            found = self._store.read_record(KIND, name)
-            if found is None:
-                return
-            with suppress(LogFormatError):
-                if decode_record(found.value, name).ctime_ms != ctime_ms:
-                    return
+    def delete(self, log: LaneId) -> None:
+        """Delete a log's record, all that lies under its id, and its name, but not its ledgers (``delete_log`` does)."""
+        self.forget(log.log)
+        found = self._store.read_record(NAMES, log.name)
+        if found is not None and decode_name(found.value, log.name) == log.log:
+            # A name that points to another log by now has another version.
             with suppress(MetadataVersionError):
-                self._store.delete_record(KIND, name, found.version)
-                return
-        raise MetadataVersionError(f"log {name!r}: its record changed {ATTEMPTS_MAX} times in a row; stop its writers")
+                self._store.delete_record(NAMES, log.name, found.version)
 
-    def delete_left(self, name: LogName) -> list[str]:
-        """Delete the records of lanes that an interrupted deletion of log ``name`` left, unless the log exists. Returns their
-        names."""
-        left = []
-        for lane in (one for one in self.lane_names() if MARK in one and lane_of(one)[0] == name):
-            # The log is checked after the lane is read: the lane of a later log has another version.
-            while (found := self._store.read_record(KIND, lane)) is not None and self.find(name) is None:
-                with suppress(MetadataVersionError):
-                    self._store.delete_record(KIND, lane, found.version)
-                    left.append(lane)
-        return left
+    def forget(self, log_id: int) -> None:
+        """Delete all records under the id. The log's own goes first, and with it the log."""
+        own = str(log_id)
+        self._store.delete_record(RECORDS, own)
+        for kind in (RECORDS, ENDED, BLOCKS, RETENTION, POSITIONS, STARTS, READERS):
+            for name in self._store.list_records(kind):
+                before, _, after = name.partition(MARK)
+                if (lane_of(after)[0] if kind in (POSITIONS, STARTS, READERS) else before) == own:
+                    self._store.delete_record(kind, name)
 
-    def claim(self, name: LaneName, run: str, query: str = "", ctime_ms: int | None = None) -> LogRecord:
+    # -- writers
+
+    def claim(self, lane: Lane, run: str, query: str = "") -> LogRecord:
         """Make ``run`` of streaming query ``query`` the owner (``LogRecord.claim``).
 
         Raises LogTakenOverError if the run has lost the log already, AnotherQueryError, and the errors of ``update``.
         """
-        return self.update(name, lambda record: decided(LogRecord.claim, record, run, query, "", ""), ctime_ms)
+        return self.update(lane, lambda record: decided(LogRecord.claim, record, run, query, "", ""))
 
-    def begin_batch_write(self, name: LaneName, run: str, ctime_ms: int | None = None) -> LogRecord:
+    def begin_batch_write(self, lane: Lane, run: str) -> LogRecord:
         """Give the batch write ``run`` an epoch. Raises LogTakenOverError if it has ended, and the errors of ``update``."""
-        now_ms = time.time_ns() // 1_000_000
-        return self.update(name, lambda record: decided(LogRecord.batch_write_begun, record, run, now_ms), ctime_ms)
+        return self.update(lane, lambda record: decided(LogRecord.batch_write_begun, record, run))
 
-    def end_batch_write(self, name: LaneName, run: str, closed: bool) -> None:
-        """Mark the batch write ``run`` as ended (``LogRecord.batch_write_ended``). Raises NoSuchLogError."""
-        self.update(name, lambda record: decided(LogRecord.batch_write_ended, record, run, closed))
+    def end_batch_write(self, lane: Lane, run: str, closed: bool) -> None:
+        """Mark the batch write ``run`` as ended (``LogRecord.batch_write_ended``). Raises the errors of ``update``."""
+        self.update(lane, lambda record: decided(LogRecord.batch_write_ended, record, run, closed))
 
     def add_commit_ledger(
         self,
-        name: LaneName,
+        lane: Lane,
         ledger_id: int,
         run: str,
         epoch: int,
         recovered: tuple[CommitLedger, ...],
         start: LinkStart | None = None,
-        ctime_ms: int | None = None,
     ) -> LogRecord:
         """Append ``ledger_id`` to the chain, whose last ledger ``run`` has recovered. ``start``: start of its commits.
 
         Raises LogTakenOverError, LogChangedError or NoSuchLogError; then the ledger is not in the chain.
         """
         return self.update(
-            name,
+            lane,
             lambda record: decided(LogRecord.with_commit_ledger, record, ledger_id, run, epoch, recovered, start),
-            ctime_ms,
         )
+
+    # -- inside
+
+    def _access(
+        self, kind: str, name: str, change: Callable[[bytes | None], bytes]
+    ) -> tuple[Callable[[], Record | None], Callable[[bytes | None], bytes], Callable[[bytes, int | None], int]]:
+        """Arguments of ``compare_and_set`` for a record."""
+        return partial(self._store.read_record, kind, name), change, partial(self._store.write_record, kind, name)
+
+    def _new_id(self) -> int:
+        """An id that no log had before. Ids grow, so of two logs of one name the later one has the higher id, also if a server of
+        ZooKeeper that lags behind still shows the earlier one. The upper bits tell clusters apart, so that an offset of another
+        cluster is noticed. An id fits into a double (53 bits), as JSON's numbers in many languages."""
+        return crc32(self._store.instance_id.encode()) >> 12 << _IDS | self._store.new_ledger_id()
+
+    def _gone(self, lane: LaneId) -> NoSuchLogError:
+        """The error for a lane whose record is missing."""
+        if lane.number and self.exists(lane.log):
+            return NoSuchLogError(f"log {lane.name!r} has no lane {lane.number}")
+        now = self.lane(lane.name)
+        if now is not None and now.log != lane.log and self.exists(now.log):
+            return recreated(lane.name, lane.log, now.log)
+        return NoSuchLogError(f"log {lane.name!r} with id {lane.log} was deleted")
+
+
+def recreated(name: str, before: int, now: int) -> LogRecreatedError:
+    """Error of a call that acts on the log with id ``before``, whose name is that of log ``now``."""
+    return LogRecreatedError(
+        f"log {name!r} with id {before} was deleted, and {name!r} is another log by now, with id {now}; nothing of that one was "
+        "read or changed. Start again to work with the new log; a streaming query needs a new checkpointLocation, or option "
+        "failOnDataLoss false, and an offset or checkpoint of another cluster never fits"
+    )
+
+
+def _record(found: Record, lane: LaneId) -> LogRecord:
+    return decode_record(found.value, str(lane), found.changed_ms)
 
 
 def _alterable(record: LogRecord) -> dict[str, object]:
@@ -385,13 +455,13 @@ def check_password(record: LogRecord, password: Password) -> None:
         )
 
 
-def check_one_lane(registry: LogRegistry, name: str, done: str) -> None:
+def check_one_lane(registry: LogRegistry, name: Lane, done: str) -> None:
     """Raise ConfigurationError if ``name`` is a log of several lanes. ``done``: participle for the message, e.g. "truncated"."""
     lanes = registry.lanes_of(name)
     if len(lanes) > 1:
         raise ConfigurationError(
-            f"log {name!r} has {len(lanes)} lanes, and a row number is of one of them: say which one is to be {done}, for "
-            f"example {name}{MARK}0; the lanes are {', '.join(lane_name(*lane_of(lane)) for lane in lanes[:10])}"
+            f"log '{name}' has {len(lanes)} lanes, and a row number is of one of them: say which one is to be {done}, for "
+            f"example {name}{MARK}0; the lanes are {', '.join(map(str, lanes[:10]))}"
         )
 
 

@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING
 from bookspark.errors import NoSuchLedgerError
 from bookspark.logs.chain.commit_ledgers import newest_header, open_commit_ledger, read_header, with_chain
 from bookspark.logs.chain.reader import commits
-from bookspark.logs.chain.registry import LaneName, LogRegistry, check_password
+from bookspark.logs.chain.registry import Lane, LogRegistry, check_password
+from bookspark.protocol.logs.lanes import LaneId
 from bookspark.protocol.logs.log_record import CommitLedger, LogRecord
 from bookspark.store.decisions.seam import decided
 from bookspark.support.arguments import Password, checked
@@ -38,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 @checked
-def truncate_expired(bookkeeper: BookKeeper, name: LaneName, password: Password = b"") -> list[int]:
+def truncate_expired(bookkeeper: BookKeeper, name: Lane, password: Password = b"") -> list[int]:
     """Remove the expired rows of log ``name``, or of one of its lanes. Writers do so for their lanes; idle lanes need this call.
 
     Returns the ids of the deleted ledgers. Leaves offloaded lanes alone. A second call finishes an interrupted one. Raises
@@ -49,8 +50,8 @@ def truncate_expired(bookkeeper: BookKeeper, name: LaneName, password: Password 
     check_password(record, password)
     if registry.retention(record).forever:
         return []
-    now_ms = time.time_ns() // 1_000_000
-    return [ledger for lane in registry.lanes_of(name) for ledger in _truncated(bookkeeper, lane, password, now_ms)]
+    of_lanes = (truncate_expired_of_lane(bookkeeper, lane, password) for lane in registry.lanes_of(name))
+    return [ledger for deleted in of_lanes for ledger in deleted]
 
 
 def link_ends(bookkeeper: BookKeeper, record: LogRecord, password: bytes, row: int) -> dict[CommitLedger, int]:
@@ -64,10 +65,13 @@ def link_ends(bookkeeper: BookKeeper, record: LogRecord, password: bytes, row: i
     return ends
 
 
-def _truncated(bookkeeper: BookKeeper, lane: str, password: bytes, now_ms: int) -> list[int]:
-    registry = LogRegistry(bookkeeper.metadata)
+def truncate_expired_of_lane(bookkeeper: BookKeeper, lane: LaneId, password: bytes) -> list[int]:
+    """``truncate_expired`` for one lane."""
+    registry, now_ms = LogRegistry(bookkeeper.metadata), time.time_ns() // 1_000_000
     record = registry.get(lane)
     retention = registry.retention(record)
+    if retention.forever:
+        return []
     if record.offload is not None:
         log.info("log %s: it is offloaded, so its retention is not kept", lane)
         return []
@@ -83,20 +87,17 @@ def _truncated(bookkeeper: BookKeeper, lane: str, password: bytes, now_ms: int) 
 
     def forward(newest: LogRecord) -> LogRecord:
         # An offload that began meanwhile reads these rows.
-        return (
-            newest
-            if newest.offload is not None or newest.ctime_ms != record.ctime_ms
-            else decided(LogRecord.truncated, newest, row, {})
-        )
+        return newest if newest.offload is not None else decided(LogRecord.truncated, newest, row, {})
 
     if registry.update(lane, forward).first_position < row:
         return []
     deleted = _delete(bookkeeper, _complete(bookkeeper, last_entries))
-    _, ends = with_chain(bookkeeper, lane, lambda newest: link_ends(bookkeeper, newest, password, row))
+    newest = registry.get(lane)
+    _, ends = with_chain(bookkeeper, newest, lambda newest: link_ends(bookkeeper, newest, password, row))
     dropped: list[CommitLedger] = []
 
     def shorter(newest: LogRecord) -> LogRecord:
-        changed = decided(LogRecord.truncated, newest, row, ends) if newest.ctime_ms == record.ctime_ms else newest
+        changed = decided(LogRecord.truncated, newest, row, ends)
         dropped[:] = newest.commit_ledgers[: len(newest.commit_ledgers) - len(changed.commit_ledgers)]
         return changed
 

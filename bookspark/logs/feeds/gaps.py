@@ -15,13 +15,12 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from bookspark.errors import BookKeeperError, NoSuchEntryError, NoSuchLedgerError, ReadError
-from bookspark.logs.chain.registry import LogRegistry
+from bookspark.logs.chain.registry import Lane, LogRegistry
 from bookspark.logs.feeds.lane_feed import LaneFeed
 from bookspark.logs.feeds.lost_rows import PassedOver
 from bookspark.logs.rows.splits import Piece
 from bookspark.protocol.ledger.accepted_loss import LossKind
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
-from bookspark.protocol.logs.lanes import lane_of
 from bookspark.protocol.logs.log_record import LogRecord
 
 if TYPE_CHECKING:
@@ -151,23 +150,23 @@ def readable_and_gaps(bookkeeper: BookKeeper, password: bytes, piece: Piece) -> 
     return joined(rows_and_gaps(piece, read, kind))
 
 
-def gaps_of_lane(bookkeeper: BookKeeper, name: str, password: bytes) -> Iterator[Gap]:
+def gaps_of_lane(bookkeeper: BookKeeper, name: Lane, password: bytes) -> Iterator[Gap]:
     """All gaps of a lane. Reads all rows that are not offloaded. Raises NoSuchLogError, UnauthorizedAccessError (wrong password),
     ReadError if its commits can't be read, and MetadataStoreError."""
     silent = PassedOver(fail=False)
     silent.told_elsewhere = True
-    feed, lane = LaneFeed(bookkeeper, name, password, silent), lane_of(name)[1]
-    end = feed.newest()
+    feed = LaneFeed(bookkeeper, name, password, silent)
+    lane, end = feed.lane, feed.newest()
 
     def each() -> Iterator[Piece | Gap]:
-        for part in with_truncated({lane: (0, end)}, (piece for piece, _ in feed.pieces(0, end))):
+        for part in with_truncated({lane.number: (0, end)}, (piece for piece, _ in feed.pieces(0, end))):
             if isinstance(part, Gap):
                 yield part
                 continue
             try:
                 yield from readable_and_gaps(bookkeeper, password, part)
             except NoSuchLedgerError:
-                gap = deleted_gap(LogRegistry(bookkeeper.metadata).get(name), part)
+                gap = deleted_gap(LogRegistry(bookkeeper.metadata).get(lane), part)
                 yield part if gap is None else gap
 
     return (part for part in joined(each()) if isinstance(part, Gap))

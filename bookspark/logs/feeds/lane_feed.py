@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from bookspark.errors import ReadError
-from bookspark.logs.chain.commit_ledgers import PlacedCommit, made_anew
+from bookspark.logs.chain.commit_ledgers import PlacedCommit
 from bookspark.logs.chain.commit_times import KnownLedgers, row_at
 from bookspark.logs.chain.open_rows import OpenRows
 from bookspark.logs.chain.reader import AT_THE_END, LogReader
+from bookspark.logs.chain.registry import Lane
 from bookspark.logs.feeds.lost_rows import PassedOver
 from bookspark.logs.rows.splits import Piece, SizedPiece, positioned, rows_within
 from bookspark.protocol.logs.commits import Position
-from bookspark.protocol.logs.lanes import lane_of
 from bookspark.protocol.logs.log_record import LogRecord
 
 if TYPE_CHECKING:
@@ -38,17 +38,15 @@ class LaneFeed:
     """The rows of a lane. Keeps the commits of the last plan for the next plan, and reuses the commits that ``newest`` read."""
 
     def __init__(
-        self, bookkeeper: BookKeeper, name: str, password: bytes, passed_over: PassedOver, with_times: bool = False
+        self, bookkeeper: BookKeeper, name: Lane, password: bytes, passed_over: PassedOver, with_times: bool = False
     ) -> None:
         self._bookkeeper, self._password, self._with_times = bookkeeper, password, with_times
-        self.name = name
-        self._lane, self._passed = lane_of(name)[1], passed_over
+        self._passed = passed_over
         self._head = LogReader(bookkeeper, name, password, AT_THE_END)
+        self.lane = self._head.lane
         self._known = KnownLedgers()
         self.rows = 0
         """Last result of ``newest``."""
-        self.ctime_ms = self._head.record.ctime_ms
-        """Creation time of the log, in ms since 1970."""
         self._body: LogReader | None = None
         self._more: Iterator[PlacedCommit] = iter(())
         self._planned: deque[PlacedCommit] = deque()
@@ -80,12 +78,12 @@ class LaneFeed:
         """The first remaining row of time ``time_ms`` or later; the end, if there is none. ``record``: a fresh copy, from a
         caller that has not updated the newest rows; they are updated if no row of that time is known."""
         looks = False
-        if record is not None and record.ctime_ms == self.ctime_ms:
+        if record is not None:
             self._known.follow(record)
             looks = bool(record.commit_ledgers) and not self._known.has(time_ms)
         if looks:
             self.rows = self._head.newest(record)
-        known = self._bookkeeper, self.name, self._password, time_ms, self.rows, self._head, self._known
+        known = self._bookkeeper, self.lane, self._password, time_ms, self.rows, self._head, self._known
         return row_at(*known, record, looks)
 
     def wait(self, seconds: float) -> bool:
@@ -114,8 +112,8 @@ class LaneFeed:
 
     def _passed_over(self, at: int, following: int) -> None:
         if at < following:
-            what = f"log {self.name!r}: rows {at} to {following - 1} were truncated, and were not read before"
-            self._passed.add(what, self.name, at, following)
+            what = f"log '{self.lane}': rows {at} to {following - 1} were truncated, and were not read before"
+            self._passed.add(what, self.lane.key, at, following)
 
     def _pieces(self, first: int, last: int) -> Iterator[_Found]:
         """The remaining rows in [``first``, ``last``). Raises ReadError if their commits can't be read."""
@@ -143,7 +141,7 @@ class LaneFeed:
                     yield from self._open_pieces(rows, end.rows, kept, last)
                     return
                 raise ReadError(
-                    f"log {self.name!r}: as far as its commits can be read now, its commits end at row "
+                    f"log '{self.lane}': as far as its commits can be read now, its commits end at row "
                     f"{end.rows}, but there were rows up to {last - 1}. Nothing is left out; try again"
                 )
             if following.after.rows > first:
@@ -167,9 +165,7 @@ class LaneFeed:
 
     def _reader_at(self, row: int) -> LogReader:
         """Restart the reader at the commit of ``row``, or an earlier commit."""
-        body = LogReader(self._bookkeeper, self.name, self._password, row)
-        if body.record.ctime_ms != self.ctime_ms:
-            raise made_anew(self.name, row)
+        body = LogReader(self._bookkeeper, self.lane, self._password, row)
         self._body, self._more = body, iter(())
         return body
 
@@ -192,10 +188,10 @@ class LaneFeed:
 
     def _open_pieces(self, rows: OpenRows, at: int, first: int, last: int) -> Iterator[_Found]:
         now_ms = time.time_ns() // 1_000_000 if self._with_times else None
-        for piece, size in positioned([rows.range_of(last - at)], at, first, last, self._lane, now_ms):
+        for piece, size in positioned([rows.range_of(last - at)], at, first, last, self.lane.number, now_ms):
             yield piece, size, None
 
     def _positioned(self, placed: PlacedCommit, first: int, last: int) -> Iterator[_Found]:
         time_ms = placed.commit.time_ms if self._with_times else None
-        for piece, size in positioned(placed.commit.ranges, placed.before.rows, first, last, self._lane, time_ms):
+        for piece, size in positioned(placed.commit.ranges, placed.before.rows, first, last, self.lane.number, time_ms):
             yield piece, size, placed

@@ -1,9 +1,9 @@
 """The feed of a log: the union of its lanes, between two offsets, now or as it grows.
 
-Law: that of every feed (``spark.connector.feeds``). An offset is ``{"position": next row, "log": creation time of the log, in ms
-since 1970}``; the second value distinguishes the log from a later one of the same name. ``position`` is the next row of lane 0;
-another lane has ``"<number>": next row``. ``"ended": n`` stands for all rows of the first n lanes that ended; they are read
-before other lanes, in the order of their ends.
+Law: that of every feed (``spark.connector.feeds``). An offset is ``{"position": next row, "log": id of the log}``; the second
+value distinguishes the log from a later one of the same name. ``position`` is the next row of lane 0; another
+lane has ``"<number>": next row``. ``"ended": n`` stands for all rows of the first n lanes that ended; they are read before other
+lanes, in the order of their ends.
 
 Source: docs/decisions/lanes.md. Lanes share a limited micro-batch as in Spark's Kafka source.
 """
@@ -19,18 +19,18 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from bookspark.errors import ConfigurationError, MetadataStoreError
-from bookspark.logs.chain.commit_ledgers import made_anew
 from bookspark.logs.chain.commit_times import KnownLedgers, row_at
-from bookspark.logs.chain.registry import KIND, LogRegistry
+from bookspark.logs.chain.registry import RECORDS, LaneName, LogRegistry, recreated
 from bookspark.logs.feeds.lane_feed import Choice, LaneFeed
 from bookspark.logs.feeds.lost_rows import PassedOver
 from bookspark.logs.feeds.times import Times, check_lanes
 from bookspark.logs.rows.splits import SizedPiece
 from bookspark.protocol.logs.lanes import (
     MARK,
+    LaneId,
     ended_before,
     is_offset,
-    lane_name,
+    lane_id,
     lane_of,
     offset_at,
     rows_before,
@@ -71,7 +71,7 @@ class EndedTimes:
         self._known.move_to_end(record.name)
         if len(self._known) > _LANES_MAX:
             self._known.popitem(last=False)
-        return row_at(self._bookkeeper, record.name, self._password, time_ms, rows, None, known, record)
+        return row_at(self._bookkeeper, lane_id(record), self._password, time_ms, rows, None, known, record)
 
 
 # -- Waiting for rows in any lane
@@ -190,17 +190,25 @@ class LogFeed:
     """The rows of a log: the union of its lanes, or one lane (``protocol.logs.lanes``)."""
 
     def __init__(
-        self, bookkeeper: BookKeeper, name: str, password: bytes, fail_on_data_loss: bool, with_times: bool = False
+        self,
+        bookkeeper: BookKeeper,
+        name: LaneName,
+        password: bytes,
+        fail_on_data_loss: bool,
+        with_times: bool = False,
+        log: LaneId | None = None,
     ) -> None:
+        """``log``: the log that ``name`` means; None: the one that has the name now."""
         self._bookkeeper, self._password, self._with_times = bookkeeper, password, with_times
         self.name = name
         """Name of the log or lane."""
         self.choose: Choice | None = None
         """Selects parts of the pieces; None: all."""
         self.passed_over = PassedOver(fail_on_data_loss)
-        first = LaneFeed(bookkeeper, name, password, self.passed_over, with_times)
-        self._one_lane, self._ctime_ms = MARK in name, first.ctime_ms
-        self._first = lane_of(name)[1]
+        self._one_lane, self._first = MARK in name, lane_of(name)[1]
+        found = name if log is None else log.lane(self._first)
+        first = LaneFeed(bookkeeper, found, password, self.passed_over, with_times)
+        self._log = first.lane
         self._lanes = {self._first: first}
         self._watch = LaneWatch(self._first)
         self._record = first.record
@@ -212,9 +220,17 @@ class LogFeed:
         self._find_lanes()
 
     @property
-    def ctime_ms(self) -> int:
-        """Creation time of the log, in ms since 1970."""
-        return self._ctime_ms
+    def log(self) -> LaneId:
+        return self._log
+
+    @property
+    def log_id(self) -> int:
+        return self._log.log
+
+    @property
+    def key(self) -> str:
+        """The key of the log, or of the lane, under which its readers' records lie."""
+        return f"{self.log_id}{MARK}{self._first}" if self._one_lane else str(self.log_id)
 
     def earliest(self) -> Offset:
         first = {number: lane.record.first_position for number, lane in self._lanes.items()}
@@ -272,9 +288,9 @@ class LogFeed:
         every, lanes = self._all_ended(), list(self._lanes.items())
         found = {number: self._ended[number].rows for number in every if self._ended_before(number, time_ms)}
         left = [number for number in every if number not in found]
-        names = [*(lane.record.name for _, lane in lanes), *(lane_name(self.name, number) for number in left)]
+        every_lane = [*(lane.lane for _, lane in lanes), *(self._log.lane(number) for number in left)]
         # All records in one read.
-        records = LogRegistry(self._bookkeeper.metadata).find_each(names)
+        records = LogRegistry(self._bookkeeper.metadata).find_each(every_lane)
         found |= {number: lane.row_at(time_ms, record) for (number, lane), record in zip(lanes, records, strict=False)}
         ended = (self._known_ended(number, record) for number, record in zip(left, records, strict=True))
         found |= {number: self._ended_times.row_at(record, time_ms) for number, record in zip(left, ended, strict=True)}
@@ -295,8 +311,8 @@ class LogFeed:
     def check(self, offset: Offset) -> None:
         if not is_offset(offset):
             raise another_kind(f"log {self.name!r}", offset)
-        if offset["log"] != self._ctime_ms:
-            raise made_anew(self.name, offset["position"])
+        if offset["log"] != self.log_id:
+            raise recreated(self._log.name, offset["log"], self.log_id)
         others = {lane for lane, rows in rows_before(offset).items() if rows} - {self._first}
         if self._one_lane and (others or ended_before(offset)):
             raise another_kind(f"lane {self._first} of log {self.name!r}", offset)
@@ -410,7 +426,7 @@ class LogFeed:
         return 0 if self._one_lane else self._record.ended_count
 
     def _at(self, rows: Mapping[int, int], ended: int | None = None) -> Offset:
-        return offset_at(self._ctime_ms, rows, self._ended_count if ended is None else ended)
+        return offset_at(self.log_id, rows, self._ended_count if ended is None else ended)
 
     def _folded(self, rows: Mapping[int, int], every: Sequence[int] | None = None) -> Offset:
         """Offset after these numbers of rows, one for each lane, including each ended lane in ``every``."""
@@ -422,10 +438,8 @@ class LogFeed:
     def _lane(self, number: int) -> LaneFeed:
         found = self._lanes.get(number)
         if found is None:
-            name = lane_name(self.name, number)
-            found = LaneFeed(self._bookkeeper, name, self._password, self.passed_over, self._with_times)
-            if found.ctime_ms != self._ctime_ms:
-                raise made_anew(self.name, 0)
+            lane = self._log.lane(number)
+            found = LaneFeed(self._bookkeeper, lane, self._password, self.passed_over, self._with_times)
             if found.record.ended_rows is None:
                 self._lanes[number] = found
         return found
@@ -440,11 +454,8 @@ class LogFeed:
         if self._one_lane or (self._record_changed is not None and not self._record_changed.is_set()):
             return
         changed = threading.Event()
-        self._bookkeeper.metadata.watch_record(KIND, self.name, changed.set)
-        record = LogRegistry(self._bookkeeper.metadata).get(self.name)
-        if record.ctime_ms != self._ctime_ms:
-            # A read of lane 0 raises the same error, with the row.
-            return
+        self._bookkeeper.metadata.watch_record(RECORDS, self._log.key, changed.set)
+        record = LogRegistry(self._bookkeeper.metadata).get(self._log)
         live = {self._first, *(lane.number for lane in record.lanes)}
         found = {number: self._lanes.get(number) or self._lane(number) for number in sorted(live)}
         self._record, self._lanes = record, found
@@ -469,23 +480,22 @@ class LogFeed:
         registry = LogRegistry(self._bookkeeper.metadata)
         if last > self._record.ended_count:
             # The offset is from a reader with a newer record.
-            self._record = registry.get(self.name)
-            if self._record.ctime_ms != self._ctime_ms:
-                raise made_anew(self.name, 0)
+            self._record = registry.get(self._log)
         return registry.ended_lanes(self._record, first)[: last - first]
 
     def _records_of_ended(self) -> Iterator[tuple[int, LogRecord]]:
         numbers = self._all_ended()
-        names = [lane_name(self.name, number) for number in numbers]
-        found = LogRegistry(self._bookkeeper.metadata).find_each(names)
+        lanes = [self._log.lane(number) for number in numbers]
+        found = LogRegistry(self._bookkeeper.metadata).find_each(lanes)
         return ((number, self._known_ended(number, record)) for number, record in zip(numbers, found, strict=True))
 
     def _of_ended(self, number: int) -> LogRecord:
-        return self._known_ended(number, LogRegistry(self._bookkeeper.metadata).get(lane_name(self.name, number)))
+        return self._known_ended(number, LogRegistry(self._bookkeeper.metadata).get(self._log.lane(number)))
 
     def _known_ended(self, number: int, record: LogRecord | None) -> LogRecord:
-        if record is None or record.ctime_ms != self._ctime_ms:
-            raise made_anew(self.name, 0)
+        if record is None:
+            # It was deleted since; this raises the reason.
+            record = LogRegistry(self._bookkeeper.metadata).get(self._log.lane(number))
         assert record.ended_rows is not None, "the index says so"
         self._ended[number] = _Ended(record.ended_rows, record.ended_ms)
         return record

@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from bookspark.errors import BookKeeperError, MetadataStoreError, UnreadableRecordError
 from bookspark.logs.chain.commit_times import time_of
 from bookspark.logs.chain.reader import AT_THE_END, LogReader
-from bookspark.logs.chain.registry import POSITIONS, LaneName, LogRegistry, check_password
+from bookspark.logs.chain.registry import POSITIONS, Lane, LogRegistry, check_password
 from bookspark.logs.readers.records import now_ms, records_of
-from bookspark.protocol.logs.lanes import MARK, ended_before, is_offset, lane_name, lane_of, rows_before
+from bookspark.protocol.logs.lanes import MARK, LaneId, ended_before, is_offset, lane_id, lane_of, rows_before
 from bookspark.protocol.logs.reader_record import ReaderKind, ReaderRecord, ReaderState, outdated
 from bookspark.store.metadata.records.documents import read_struct
 from bookspark.support.arguments import Password, checked
 from bookspark.support.metrics.described import Figures
 
 if TYPE_CHECKING:
-    from bookspark.logs.chain.log_run import LogAddress
     from bookspark.store.client import BookKeeper
     from bookspark.store.metadata.store import MetadataStore
 
@@ -46,7 +45,7 @@ class ReaderLag(NamedTuple):
     since_ms: int
     """Start, in ms since 1970, by the reader's clock."""
     heard_ms: int
-    """Last report, in ms since 1970, by the reader's clock."""
+    """Last report, in ms since 1970, by ZooKeeper's clock."""
     lanes: Mapping[int, int]
     """Lane → next row."""
     lag_rows: int | None
@@ -63,7 +62,7 @@ class ReaderLag(NamedTuple):
 
 
 @checked
-def readers_of(bookkeeper: BookKeeper, name: LaneName, password: Password = b"") -> list[ReaderLag]:
+def readers_of(bookkeeper: BookKeeper, name: Lane, password: Password = b"") -> list[ReaderLag]:
     """The readers of log ``name``, or of one lane (``orders@3``). Live readers come first, the largest lag in rows first among
     them.
 
@@ -72,17 +71,18 @@ def readers_of(bookkeeper: BookKeeper, name: LaneName, password: Password = b"")
     store, registry = bookkeeper.metadata, LogRegistry(bookkeeper.metadata)
     record = registry.get(name)
     check_password(record, password)
-    log = lane_of(name)[0]
-    wanted = {lane_of(lane)[1] for lane in registry.lanes_of(name)}
-    ended = registry.ended_lanes(record) if MARK not in name else []
-    records, now = records_of(store, log), now_ms()
-    gone = outdated(records, record.ctime_ms, now)
+    log, lanes_of = lane_id(record).lane(0), registry.lanes_of(name)
+    wanted = {lane.number for lane in lanes_of}
+    ended = registry.ended_lanes(record) if len(lanes_of) > 1 else []
+    records, now = records_of(store, log.log), now_ms()
+    gone = outdated(records, now)
     ends = _Ends(bookkeeper, log, password)
     found = []
     for key, what, one in ((*_parted(key), one) for key, one in records.items() if key not in gone):
         lanes = {lane_of(what)[1]} & wanted if MARK in what else wanted
         if lanes:
-            found.append(_lag(one, key, what, _place(store, one, what, now), lanes, ended, ends))
+            named = f"{log.name}{what.removeprefix(log.key)}"
+            found.append(_lag(one, key, named, _place(store, one, what, now), lanes, ended, ends))
     return sorted(found, key=lambda one: (one.state is not ReaderState.LIVE, -(one.lag_rows or 0), one.title))
 
 
@@ -101,7 +101,7 @@ def _place(store: MetadataStore, record: ReaderRecord, what: str, now: int) -> M
                 offset = read_struct(saved.value, dict[str, int], f"position {name!r}")
             except UnreadableRecordError:
                 return record.offset
-            return offset if is_offset(offset) and offset["log"] == record.offset["log"] else record.offset
+            return offset if is_offset(offset) else record.offset
     return record.offset
 
 
@@ -139,13 +139,13 @@ def _lag(
 
 
 class _Ends:
-    def __init__(self, bookkeeper: BookKeeper, log: str, password: bytes) -> None:
+    def __init__(self, bookkeeper: BookKeeper, log: LaneId, password: bytes) -> None:
         def span(lane: int) -> tuple[int, int]:
-            reader = LogReader(bookkeeper, lane_name(log, lane), password, AT_THE_END)
+            reader = LogReader(bookkeeper, log.lane(lane), password, AT_THE_END)
             return reader.record.first_position, reader.newest()
 
         def time_at(lane: int, row: int) -> int | None:
-            return time_of(bookkeeper, lane_name(log, lane), password, row)
+            return time_of(bookkeeper, log.lane(lane), password, row)
 
         self._span, self._time_at = cache(span), cache(time_at)
 
@@ -166,11 +166,11 @@ class _Ends:
 # lag.
 
 
-def lag_figures(bookkeeper: BookKeeper, log: LogAddress) -> tuple[Figures, Mapping[str, str]]:
+def lag_figures(bookkeeper: BookKeeper, log: LaneId, password: bytes) -> tuple[Figures, Mapping[str, str]]:
     """The current figures, and the log's label. Raises the errors of ``readers_of``."""
     told: dict[tuple[str, str], ReaderLag] = {}
     # Live readers come first, the largest lag first.
-    for one in readers_of(bookkeeper, log.name, log.password):
+    for one in readers_of(bookkeeper, log, password):
         if one.name or one.reader:
             told.setdefault((one.kind.value, one.title), one)
     figures: Figures = {
@@ -180,4 +180,4 @@ def lag_figures(bookkeeper: BookKeeper, log: LogAddress) -> tuple[Figures, Mappi
         },
         "bookspark_log_reader_live": {key: float(one.state is ReaderState.LIVE) for key, one in told.items()},
     }
-    return figures, {"log": log.name}
+    return figures, {"log": str(log)}

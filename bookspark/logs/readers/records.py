@@ -1,4 +1,5 @@
-"""The records of readers in the metadata store: ``/bookspark/readers/<key>@<log>``. A reader draws its key at its start.
+"""The records of readers in the metadata store: ``/bookspark/readers/<key>@<id of the log>``, or ``<key>@<id>@3`` of a lane's. A
+reader draws its key at its start.
 
 Law: a record is changed by compare-and-set. Only readers of existing logs have records: ``LogRegistry.forget`` deletes them with
 the log.
@@ -9,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from bookspark.errors import UnreadableRecordError
@@ -36,13 +38,13 @@ def update(
     def changed(document: bytes | None) -> bytes | None:
         nonlocal record
         record = None if document is None else _decoded(document, name)
-        if document is None and LogRegistry(store).find(name.partition(MARK)[2]) is None:
+        if document is None and not LogRegistry(store).exists(_log_of(name)):
             return None
         after = change(record)
         if after is None:
             return None
         record = after
-        return proven_struct(after, f"reader {name!r}")
+        return proven_struct(replace(after, heard_ms=0), f"reader {name!r}")
 
     compare_and_set(
         f"reader {name!r}",
@@ -53,25 +55,29 @@ def update(
     return record
 
 
-def records_of(store: MetadataStore, log_name: str) -> dict[str, ReaderRecord]:
+def records_of(store: MetadataStore, log_id: int) -> dict[str, ReaderRecord]:
     """Record name → record, for the readers of a log and of its lanes. Skips and logs a damaged record."""
     found = {}
     for name in store.list_records(READERS):
-        if lane_of(name.partition(MARK)[2])[0] != log_name:
+        if _log_of(name) != log_id:
             continue
         document = store.read_record(READERS, name)
         record = None if document is None else _decoded(document.value, name)
-        if record is not None:
-            found[name] = record
+        if document is not None and record is not None:
+            found[name] = replace(record, heard_ms=document.changed_ms)
     return found
 
 
-def forget_outdated(store: MetadataStore, log_name: str) -> None:
-    """Delete the outdated records of a log's readers. Raises MetadataStoreError."""
-    log_record = LogRegistry(store).find(log_name)
-    if log_record is not None:
-        for name in outdated(records_of(store, log_name), log_record.ctime_ms, now_ms()):
-            store.delete_record(READERS, name)
+def forget_outdated(store: MetadataStore, log_id: int) -> None:
+    """Delete the outdated records of a log's readers. For a reader that has just reported: its own record shows the time by the
+    store's clock. Raises MetadataStoreError."""
+    found = records_of(store, log_id)
+    for name in outdated(found, max((one.heard_ms for one in found.values()), default=0)):
+        store.delete_record(READERS, name)
+
+
+def _log_of(name: str) -> int:
+    return int(lane_of(name.partition(MARK)[2])[0])
 
 
 def _decoded(document: bytes, name: str) -> ReaderRecord | None:

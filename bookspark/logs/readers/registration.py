@@ -38,7 +38,7 @@ _LAST_SECONDS_MAX = 5.0
 
 
 class Registration:
-    """A reader at ``offset`` of a log or a lane. ``reader``: the name of its group, or empty.
+    """A reader at ``offset`` of ``log``, the key of a log or lane. ``reader``: the name of its group, or empty.
 
     The reader's thread writes ``_offset``, ``_closed`` and ``_urgent``; the reporting thread writes the rest, and resets
     ``_urgent``.
@@ -52,8 +52,7 @@ class Registration:
         """The record's name before the ``@``."""
         self.name = f"{self.key}{MARK}{log}"
         self._offset, self._closed = dict(offset), False
-        began = now_ms()
-        self._who = ReaderRecord(kind, {}, began, began, reader)
+        self._who = ReaderRecord(kind, {}, now_ms(), reader)
         """The reader's record without its offset."""
         self._told: Mapping[str, int] | None = None
         self._told_at = time.monotonic() if kind is ReaderKind.PYTHON else float("-inf")
@@ -67,7 +66,7 @@ class Registration:
     @property
     def record(self) -> ReaderRecord:
         """The record of the reader's current state."""
-        return replace(self._who, offset=self._offset, closed=self._closed, heard_ms=now_ms())
+        return replace(self._who, offset=self._offset, closed=self._closed)
 
     def moved(self, offset: Mapping[str, int]) -> None:
         """Set the reader's offset. Never blocks."""
@@ -113,6 +112,7 @@ class Registration:
         """Write the record, in the reporting thread. Never raises."""
         # A failed attempt counts for the interval too.
         urgent, self._urgent = self._urgent, False
+        self._who = replace(self._who, beat=self._who.beat + 1)
         self._told_at, record = time.monotonic(), self.record
         try:
             self._write(self._bookkeeper.metadata, record)
@@ -143,7 +143,7 @@ class Registration:
         self._who = replace(self._who, reader=written.reader, run=written.run, name=written.name)
         if self._cleaned_for != written.reader:
             self._cleaned_for = written.reader
-            forget_outdated(store, lane_of(self.name.partition(MARK)[2])[0])
+            forget_outdated(store, int(lane_of(self.name.partition(MARK)[2])[0]))
 
 
 def introduce(bookkeeper: BookKeeper, name: str, record: ReaderRecord) -> None:

@@ -23,6 +23,7 @@ from bookspark.logs.chain.log_run import CLOSE_SECONDS_MAX, LogRun
 from bookspark.logs.rows.encodings import Payloads
 from bookspark.protocol.ledger.ledger_metadata import LedgerType
 from bookspark.protocol.logs.commits import EntryRange, merged
+from bookspark.protocol.logs.lanes import LaneId
 from bookspark.protocol.logs.log_options import LogOptions
 from bookspark.protocol.logs.log_record import DATA_ROLE
 
@@ -185,8 +186,8 @@ def _size(values: pyarrow.Array) -> int:
     return int(pyarrow.compute.sum(pyarrow.compute.binary_length(values)).as_py())
 
 
-_open: dict[tuple[int, str, str], DataLedger] = {}
-"""(pid, zookeeper, log name) → data ledger. A Python worker runs one task at a time, so there is no lock."""
+_open: dict[tuple[int, str, LaneId], DataLedger] = {}
+"""(pid, zookeeper, lane) → data ledger. A Python worker runs one task at a time, so there is no lock."""
 
 
 def current_data_ledger(
@@ -196,7 +197,7 @@ def current_data_ledger(
 
     Closes the process's ledger of the same log for another run or encoding, or with other options.
     """
-    key = os.getpid(), run.address.zookeeper, run.log
+    key = os.getpid(), run.address.zookeeper, run.lane
     held = _open.get(key)
     if held is None or (held.run, held.encoding, held.options) != (run, encoding, options):
         if held is not None:

@@ -22,7 +22,7 @@ from bookspark.operations.console.telling import answers
 from bookspark.operations.why.answers import log_troubles
 from bookspark.operations.why.facts import Facts, LaneFacts, LogFacts
 from bookspark.operations.why.words import counted, duration
-from bookspark.protocol.logs.lanes import writers_of_lanes
+from bookspark.protocol.logs.lanes import lane_id, writers_of_lanes
 from bookspark.protocol.logs.log_record import LogRecord
 from bookspark.protocol.logs.reader_record import ReaderState
 from bookspark.store.client import BookKeeper
@@ -64,8 +64,8 @@ def look_at(bookkeeper: BookKeeper, name: str) -> LogSeen:
     records = {lane: registry.get(lane) for lane in registry.lanes_of(name)}
     writers = writers_of_lanes(record, records.values())
     try:
-        lanes = [_lane(bookkeeper, one, writers[lane]) for lane, one in records.items()]
-        return LogSeen(record, tuple(lanes), tuple(readers_of(bookkeeper, name)))
+        lanes = [_lane(bookkeeper, one, writers[one.name]) for one in records.values()]
+        return LogSeen(record, tuple(lanes), tuple(readers_of(bookkeeper, lane_id(record))))
     except UnauthorizedAccessError:
         return LogSeen(
             record, problem="It has a password, and the console knows none: lanes and readers can't be told."
@@ -73,7 +73,7 @@ def look_at(bookkeeper: BookKeeper, name: str) -> LogSeen:
 
 
 def _lane(bookkeeper: BookKeeper, record: LogRecord, writer: str) -> LaneSeen:
-    reader = LogReader(bookkeeper, record.name, b"", AT_THE_END)
+    reader = LogReader(bookkeeper, lane_id(record), b"", AT_THE_END)
     last = deque(reader.commits(), 1)
     end, opened = reader.end(), reader.open_rows
     time_ms = last[0].commit.time_ms if last else None
@@ -169,6 +169,7 @@ def _facts(seen: LogSeen) -> list[tuple[str, str]]:
     record, options = seen.record, seen.record.options
     offload = record.offload
     return [
+        ("id", text(record.log_id)),
         ("made", moment(record.ctime_ms)),
         ("rows", "" if seen.problem else f"{sum(lane.rows for lane in seen.lanes):,}"),
         ("bytes", "" if seen.problem else size_text(sum(lane.size for lane in seen.lanes))),

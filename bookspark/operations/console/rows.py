@@ -13,12 +13,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bookspark.logs import LogRegistry
+from bookspark.logs.chain.log_run import lane_of_ledger
 from bookspark.logs.feeds.lane_feed import LaneFeed
 from bookspark.logs.feeds.lost_rows import PassedOver
 from bookspark.logs.feeds.times import RowTimes, time_ms
 from bookspark.operations.console.looks import Look, unseen
 from bookspark.operations.console.pages import link, moment, part, table, text
-from bookspark.protocol.logs.log_record import LOG_LABEL
 from bookspark.store.client import BookKeeper
 
 if TYPE_CHECKING:
@@ -91,12 +91,11 @@ def look_at(bookkeeper: BookKeeper, asked: Wanted) -> RowsSeen:
     times = list(RowTimes(pieces).each())
 
     def decoder(metadata: LedgerMetadata) -> RowDecoder:
-        lane = metadata.custom_metadata.get(LOG_LABEL, asked.lane.encode()).decode()
-        return row_decoder(metadata, columns, lambda: registry.get(lane).dictionary)
+        return row_decoder(metadata, columns, lambda: registry.get(lane_of_ledger(metadata)).dictionary)
 
     ledgers, left, found = OpenedLedgers(bookkeeper, b"", decoder), deque(pieces), []
     while left:
-        for batch in rows_of(ledgers, asked.lane, left, columns or VALUE_SCHEMA):
+        for batch in rows_of(ledgers, feed.lane, left, columns or VALUE_SCHEMA):
             found += batch.to_pylist()
     return RowsSeen(first, end, newest, tuple(zip(positions, times, found, strict=True)))
 

@@ -32,8 +32,9 @@ from bookspark.operations.why.facts import (
     Ranges,
 )
 from bookspark.protocol.ledger.ledger_metadata import LedgerState
-from bookspark.protocol.logs.lanes import lane_of, writers_of_lanes
+from bookspark.protocol.logs.lanes import lane_id, writers_of_lanes
 from bookspark.protocol.logs.log_record import LOG_LABEL, LogRecord
+from bookspark.protocol.logs.orphans import is_of
 from bookspark.store.autorecovery.status import autorecovery_status, task_statuses
 from bookspark.store.client import BookKeeper
 from bookspark.store.client.inspection.held_ranges import held_ranges
@@ -182,7 +183,8 @@ def _held(bookkeeper: BookKeeper, ledger_id: int, bookies: tuple[str, ...]) -> d
 def _log_of(bookkeeper: BookKeeper, labels: Any) -> LogRecord | None:
     name = labels.get(LOG_LABEL, b"").decode(errors="replace")
     try:
-        return LogRegistry(bookkeeper.metadata).find(name) if name else None
+        record = LogRegistry(bookkeeper.metadata).find(name) if name else None
+        return record if record is not None and is_of(record, labels) else None
     except (ConfigurationError, UnreadableRecordError):
         return None
 
@@ -213,12 +215,13 @@ def gather_log(bookkeeper: BookKeeper, name: str, password: bytes) -> LogFacts:
     record, asked = (
         _find_log(registry, name) or _log_that_is_read(bookkeeper.metadata, name) or (registry.get(name), "")
     )
-    names = registry.lanes_of(record.name)
-    lanes = [one for name in names if (one := registry.find(name)) is not None and one.ended_rows is None]
-    writers = writers_of_lanes(registry.find(lane_of(record.name)[0]) or record, lanes)
+    log = lane_id(record)
+    found_lanes = registry.find_each(registry.lanes_of(log))
+    lanes = [one for one in found_lanes if one is not None and one.ended_rows is None]
+    writers = writers_of_lanes(registry.find(log.lane(0)) or record, lanes)
     found = tuple(_lane(bookkeeper, one, writers[one.name], password) for one in lanes)
     try:
-        readers = tuple(readers_of(bookkeeper, record.name, password))
+        readers = tuple(readers_of(bookkeeper, log, password))
     except MetadataStoreError:
         raise
     except BookKeeperError:
@@ -231,7 +234,7 @@ def _lane(bookkeeper: BookKeeper, record: LogRecord, writer: str, password: byte
     try:
         for link in record.commit_ledgers[-1:]:
             ensemble = bookkeeper.get_ledger_metadata(link.ledger_id).last_fragment.ensemble
-        reader = LogReader(bookkeeper, record.name, password, AT_THE_END)
+        reader = LogReader(bookkeeper, lane_id(record), password, AT_THE_END)
         last, position, opened = deque(reader.commits(), 1), reader.end(), reader.open_rows
         time_ms = last[0].commit.time_ms if last else None
         if opened is not None and opened.rows:
@@ -258,6 +261,9 @@ def _find_log(registry: LogRegistry, name: str) -> tuple[LogRecord, str] | None:
 def _log_that_is_read(store: MetadataStore, name: str) -> tuple[LogRecord, str] | None:
     registry = LogRegistry(store)
     for one in registry.names():
-        if any(name in (reader.name, reader.reader) for reader in records_of(store, one).values()):
-            return registry.get(one), name
+        record = registry.find(one)
+        if record is None:
+            continue
+        if any(name in (reader.name, reader.reader) for reader in records_of(store, record.log_id).values()):
+            return record, name
     return None

@@ -110,11 +110,11 @@ class Commit:
     """In ms since 1970; times in a chain never go back."""
     _: KW_ONLY
     fingerprint: Fingerprint | None = None
-    """None: written by an earlier version, or a batch write."""
-    first_row: int | None = None
-    """The rows of the chain before it. None: none, or written by an earlier version."""
-    first_byte: int | None = None
-    """The bytes of payload of the chain before it. None: as for ``first_row``."""
+    """None: a batch write."""
+    first_row: int = 0
+    """The rows of the chain before it."""
+    first_byte: int = 0
+    """The bytes of payload of the chain before it."""
     open_ledger: int | None = None
     """The opened ledger: its confirmed entries are the rows that follow. None: none."""
     stamped: bool = False
@@ -139,9 +139,9 @@ class CommitHeader:
     position: Position = START
     last_batches: Mapping[str, int] = field(default_factory=dict)
     fingerprints: Mapping[str, Fingerprint] = field(default_factory=dict)
-    """Fingerprint of each query's last batch; absent for a batch in an earlier version's header."""
+    """Fingerprint of each query's last batch."""
     time_ms: int = 0
-    """The time of the newest commit; 0: none, or written by an earlier version."""
+    """The time of the newest commit; 0: none."""
     open_ledger: int | None = None
     """Opened by the newest commit. It is not written: the first commit of a ledger settles the open one."""
 
@@ -154,7 +154,7 @@ class CommitHeader:
         """``commit`` as the next one of the chain: with the position of its rows, and a time that does not go back, although
         clocks jump."""
         time_ms, (_, rows, size) = max(commit.time_ms, self.time_ms), self.position
-        return replace(commit, time_ms=time_ms, first_row=rows or None, first_byte=size or None)
+        return replace(commit, time_ms=time_ms, first_row=rows, first_byte=size)
 
     def followed_by(self, commit: Commit) -> CommitHeader:
         position, time_ms = self.position.followed_by(commit), max(self.time_ms, commit.time_ms)

@@ -28,8 +28,6 @@ BLOCK = 1000
 class Ended:
     """Remains of an ended lane, stored by the name of a writer or by the place of a Spark checkpoint."""
 
-    ctime_ms: int
-    """Creation time of the log."""
     lane: int
     key: str
     """The name, or the place."""
@@ -37,14 +35,14 @@ class Ended:
     """The writer, or the owner of the Spark checkpoint at that place."""
 
 
-def kept_of(record: LogRecord, lane: Lane, owner_query: str) -> list[Ended]:
+def kept_of(lane: Lane, owner_query: str) -> list[Ended]:
     """``owner_query``: the last owner in the lane's own record, perhaps missing in the index, which is written after the
     claim."""
     owner = owner_query if owner_query.startswith(service_writer("")) else writer_of(owner_query)
     writers = dict.fromkeys((*lane.writers, *([owner] if owner_query else ())))
-    kept = [Ended(record.ctime_ms, lane.number, writer, writer) for writer in writers]
+    kept = [Ended(lane.number, writer, writer) for writer in writers]
     if lane.checkpoint:
-        kept.append(Ended(record.ctime_ms, lane.number, place_key(lane.checkpoint), lane.writers[-1]))
+        kept.append(Ended(lane.number, place_key(lane.checkpoint), lane.writers[-1]))
     return kept
 
 
@@ -76,7 +74,8 @@ def lane_ended(record: LogRecord, run: str, epoch: int, rows: int, time_ms: int,
     """The lane's record with its final number of rows and last time. ``after``: its writer's previous lane. Raises
     LogTakenOverError if ``run`` does not own it in ``epoch``."""
     record.check_writer(run, epoch)
-    return replace(record, claims=(), ended_rows=rows, ended_ms=time_ms, after=after)
+    # The last owner before the ending run: it must not go on in a new lane as if it had claimed none.
+    return replace(record, claims=record.claims[-2:], ended_rows=rows, ended_ms=time_ms, after=after)
 
 
 def full_block(record: LogRecord) -> tuple[int, tuple[int, ...]] | None:

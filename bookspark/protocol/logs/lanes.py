@@ -76,6 +76,35 @@ class TooManyLanesError(BookKeeperError):
     """The log has no room for another lane."""
 
 
+class LaneId(NamedTuple):
+    """A lane of the log with this id. A name may be that of another log by now, an id never is."""
+
+    log: int
+    """The log's id."""
+    number: int
+    """The lane's number."""
+    name: str
+    """The log's name, for messages."""
+
+    @property
+    def key(self) -> str:
+        """The name of the lane's record, and of all that lies under it: ``12``, ``12@3``."""
+        return lane_name(str(self.log), self.number)
+
+    def lane(self, number: int) -> LaneId:
+        """Another lane of the log."""
+        return self._replace(number=number)
+
+    def __str__(self) -> str:
+        return lane_name(self.name, self.number)
+
+
+def lane_id(record: LogRecord) -> LaneId:
+    """The lane that ``record`` describes."""
+    name, number = lane_of(record.name)
+    return LaneId(record.log_id, number, name)
+
+
 def lane_name(log: str, lane: int) -> str:
     return f"{log}{MARK}{lane}" if lane else log
 
@@ -113,7 +142,8 @@ def is_service(writer: str) -> bool:
 
 
 def new_lane(record: LogRecord, lane: int) -> LogRecord:
-    return LogRecord(lane_name(record.name, lane), record.options, record.master_key, ctime_ms=record.ctime_ms)
+    name = lane_name(record.name, lane)
+    return LogRecord(name, record.options, record.master_key, ctime_ms=record.ctime_ms, log_id=record.log_id)
 
 
 def with_lane(
@@ -227,17 +257,17 @@ def _known_lane(record: LogRecord, query: str, committed: Collection[str]) -> in
 # -- offsets
 
 Offset = Mapping[str, int]
-"""A place in a log: ``position``, the rows of lane 0 before it; ``log``, the creation time of the log; for each other lane its
-number, and its rows before it. ``ended``: the number of lanes, first ended first, that lie before it whole and unnamed. Any other
+"""A place in a log: ``position``, the rows of lane 0 before it; ``log``, the id of the log; for each other lane its number, and
+its rows before it. ``ended``: the number of lanes, first ended first, that lie before it whole and unnamed. Any other
 lane is at its beginning."""
 _LANE_0, _LOG, _ENDED = "position", "log", "ended"
 _NO_LANES = frozenset({_LANE_0, _LOG, _ENDED})
 
 
-def offset_at(ctime_ms: int, rows: Mapping[int, int], ended: int = 0) -> dict[str, int]:
+def offset_at(log_id: int, rows: Mapping[int, int], ended: int = 0) -> dict[str, int]:
     """The offset behind these rows by lane, and behind the first ``ended`` ended lanes."""
     others = {str(lane): rows[lane] for lane in sorted(rows) if lane}
-    return {_LANE_0: rows.get(0, 0), _LOG: ctime_ms, **others, **({_ENDED: ended} if ended else {})}
+    return {_LANE_0: rows.get(0, 0), _LOG: log_id, **others, **({_ENDED: ended} if ended else {})}
 
 
 def rows_before(offset: Offset) -> dict[int, int]:

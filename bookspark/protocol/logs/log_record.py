@@ -35,7 +35,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from bookspark.errors import BookKeeperError
+from bookspark.errors import BookKeeperError, DataLossError
 from bookspark.protocol.logs.log_offload import Offload, OffloadError
 from bookspark.protocol.logs.log_options import ALTERABLE, LogOptions
 
@@ -45,7 +45,8 @@ BATCH_WRITE_MS_MAX = 24 * 3600 * 1000
 """A batch write that takes longer counts as dead when another begins, so that its ledgers can be collected. If it lives, its
 commit is refused, and it has written nothing."""
 
-LOG_LABEL, EPOCH_LABEL, ROLE_LABEL, RUN_LABEL = "bookspark.log", "bookspark.epoch", "bookspark.role", "bookspark.run"
+LOG_LABEL, LOG_ID_LABEL = "bookspark.log", "bookspark.log_id"
+EPOCH_LABEL, ROLE_LABEL, RUN_LABEL = "bookspark.epoch", "bookspark.role", "bookspark.run"
 ENCODING_LABEL = "bookspark.encoding"
 COMMIT_ROLE, DATA_ROLE = "commit", "data"
 
@@ -59,7 +60,11 @@ class AnotherQueryError(BookKeeperError):
 
 
 class NoSuchLogError(BookKeeperError):
-    """No log of this name exists."""
+    """No log of this name or id exists."""
+
+
+class LogRecreatedError(NoSuchLogError, DataLossError):
+    """The log was deleted, and its name is that of another log by now, with another id."""
 
 
 class LogExistsError(BookKeeperError):
@@ -97,8 +102,8 @@ class LinkStart(NamedTuple):
 class BatchWrite(NamedTuple):
     run: str
     epoch: int
-    begun_ms: int
-    """In ms since 1970, by its own clock."""
+    begun_ms: int = 0
+    """A time at which it was under way, by the metadata store's clock, in ms since 1970; 0: not known yet."""
     commit_ledger: int = -1
     """The ledger with its commit; −1: it has not committed yet."""
 
@@ -117,9 +122,10 @@ class Lane(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogRecord:
-    """One version of ``/bookspark/logs/<name>``: of a log, which is its lane 0 as well, or of another lane."""
+    """One version of a log's record, which is that of its lane 0 as well, or of another lane's record."""
 
     name: str
+    """The name of the log or lane: ``orders``, ``orders@3``."""
     options: LogOptions = field(default_factory=LogOptions)
     master_key: bytes = field(default=b"", repr=False)
     """The hash of the password, for every ledger of the log."""
@@ -130,7 +136,7 @@ class LogRecord:
     """Runs that claimed the log, and ended batch writes, in this order."""
     commit_ledgers: tuple[CommitLedger, ...] = ()
     ctime_ms: int = 0
-    """Creation time of the log. Distinguishes it from a later one of the same name."""
+    """Creation time of the log, by its creator's clock, in ms since 1970."""
     first_position: int = 0
     """Earlier rows are truncated: they may be gone."""
     dictionary: bytes = b""
@@ -157,7 +163,11 @@ class LogRecord:
     after: int = 0
     """Previous lane of an ended lane's writer; 0: none."""
     link_starts: tuple[LinkStart, ...] = ()
-    """In the chain's order, without ledgers appended by an earlier version."""
+    """In the chain's order."""
+    log_id: int = 0
+    """The log's id: given to one log, and never again."""
+    changed_ms: int = field(default=0, compare=False)
+    """Time of the record's last change, by the metadata store's clock, in ms since 1970. It is not part of the record."""
 
     @property
     def newest_epoch(self) -> int:
@@ -207,10 +217,11 @@ class LogRecord:
         claims = (*self.claims, run)[-CLAIMS_MAX:]
         return replace(self, epoch=self.newest_epoch + 1, owner=run, claims=claims, owner_query=query)
 
-    def batch_write_begun(self, run: str, now_ms: int) -> LogRecord:
+    def batch_write_begun(self, run: str) -> LogRecord:
         """The record with the batch write ``run`` under way. Unchanged if repeated.
 
-        Raises LogTakenOverError if it has ended, or ValueError if ``run`` is empty.
+        A write that is under way for BATCH_WRITE_MS_MAX has ended. Raises LogTakenOverError if ``run`` has, or ValueError if it
+        is empty.
         """
         if not run:
             raise ValueError(f"log {self.name!r}: a batch write without an id can't write")
@@ -218,15 +229,15 @@ class LogRecord:
             return self
         if run in self.claims:
             raise self._taken_over(run)
-        epoch = self.newest_epoch + 1
+        if self.ended_rows is not None:
+            raise LaneEndedError(self.name)
+        epoch, now_ms = self.newest_epoch + 1, self.changed_ms
         last = self.commit_ledgers[-1].ledger_id if self.commit_ledgers else -1
-        kept = [
-            write
-            for write in self.batch_writes
-            # The last ledger of the chain may be open: readers may not see the commit in it yet.
-            if now_ms - write.begun_ms < BATCH_WRITE_MS_MAX or write.commit_ledger == last != -1
-        ]
-        return replace(self, batch_writes=(*kept, BatchWrite(run, epoch, now_ms)), batch_epoch=epoch)
+        writes = [write if write.begun_ms else write._replace(begun_ms=now_ms) for write in self.batch_writes]
+        # The last ledger of the chain may be open: readers may not see the commit in it yet.
+        kept = [w for w in writes if now_ms - w.begun_ms < BATCH_WRITE_MS_MAX or w.commit_ledger == last != -1]
+        claims = (*self.claims, *(write.run for write in writes if write not in kept))[-CLAIMS_MAX:]
+        return replace(self, batch_writes=(*kept, BatchWrite(run, epoch)), batch_epoch=epoch, claims=claims)
 
     def batch_write_ended(self, run: str, closed: bool) -> LogRecord:
         """The record without the batch write ``run``, which can never begin again. Unchanged if repeated.

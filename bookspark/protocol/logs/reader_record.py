@@ -1,14 +1,15 @@
 """One reader of a log: its identity, its progress, and whether its record is outdated.
 
 Law: the record is for people: a reader goes on from its own checkpoint or its saved place. A reader silent for STALE_MS is
-*stale*; a reader that ended in order is *closed*. Times are those of the reader's clock.
+*stale*; a reader that ended in order is *closed*. A reader lives as long as it renews its record; the age of that is measured by
+the metadata store's clock, so no host's clock decides.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from bookspark.protocol.logs.lanes import MARK
@@ -44,14 +45,16 @@ class ReaderRecord:
     offset: Mapping[str, int]
     """The place behind its last finished row."""
     since_ms: int
-    """Start of the reader."""
-    heard_ms: int
-    """Time of this report."""
+    """Start of the reader, by its own clock."""
     reader: str = ""
     """The id of the query, or the name of the group; empty if unknown or none."""
     run: str = ""
     name: str = ""
     closed: bool = False
+    beat: int = 0
+    """Number of the report: a report without news changes the record too."""
+    heard_ms: int = field(default=0, compare=False)
+    """Time of the last report, by the metadata store's clock. It is not part of the record."""
 
     def state(self, now_ms: int) -> ReaderState:
         if self.closed:
@@ -59,13 +62,13 @@ class ReaderRecord:
         return ReaderState.LIVE if now_ms - self.heard_ms <= STALE_MS else ReaderState.STALE
 
 
-def outdated(records: Mapping[str, ReaderRecord], ctime_ms: int, now_ms: int) -> set[str]:
+def outdated(records: Mapping[str, ReaderRecord], now_ms: int) -> set[str]:
     """The names of outdated ``records``, all of one log.
 
-    ``ctime_ms``: creation time of the log; places in an earlier log of the name are outdated. A query's newest run is kept, with
-    all of its sources; a group's live readers are kept, or else the last one heard.
+    Of the runs of a query and the readers of a group, all that live are kept, or else the one heard last; a run with all of its
+    sources.
     """
-    gone = {name for name, one in records.items() if one.offset.get("log") != ctime_ms or _old(one, now_ms)}
+    gone = {name for name, one in records.items() if _old(one, now_ms)}
     same: dict[tuple[str, ...], dict[str, ReaderRecord]] = defaultdict(dict)
     for name, one in records.items():
         if one.reader and name not in gone:
@@ -84,8 +87,10 @@ def _old(record: ReaderRecord, now_ms: int) -> bool:
 
 def _followed(same: Mapping[str, ReaderRecord], now_ms: int) -> set[str]:
     """Readers with a successor, by name; ``same``: records of one query or group."""
-    if next(iter(same.values())).kind is ReaderKind.SPARK:
-        newest = max(same.values(), key=lambda one: one.since_ms)
-        return {name for name, one in same.items() if one.run != newest.run}
-    last = max(same, key=lambda name: same[name].heard_ms)
-    return {name for name, one in same.items() if one.state(now_ms) is not ReaderState.LIVE and name != last}
+
+    def run(name: str) -> str:
+        return same[name].run if same[name].kind is ReaderKind.SPARK else name
+
+    living = {run(name) for name, one in same.items() if one.state(now_ms) is ReaderState.LIVE}
+    last = run(max(same, key=lambda name: same[name].heard_ms))
+    return {name for name in same if run(name) not in (living or {last})}

@@ -7,8 +7,7 @@ Law: rows go from the front of a lane, whole commits at a time, and only beyond 
 
 docs/decisions/lanes.md lists rows that stay longer.
 
-The document is ``/bookspark/retention/<log>``, beside the log's record: versions that do not know it read and write the log as
-before, and do not drop it. Source: Kafka's ``retention.ms`` and ``retention.bytes``.
+The document is ``/bookspark/retention/<id of the log>``. Source: Kafka's ``retention.ms`` and ``retention.bytes``.
 """
 
 from __future__ import annotations
@@ -22,8 +21,6 @@ from bookspark.protocol.logs.log_record import LogRecord
 
 @dataclass(frozen=True)
 class Retention:
-    ctime_ms: int = 0
-    """Creation time of the log: an earlier log of the name may have left its document."""
     retention_ms: int = 0
     """Age of rows to drop, in ms; 0: no bound."""
     retention_bytes: int = 0

@@ -3,7 +3,7 @@
 -- out. bookspark log delete LOG ends a broken-off deletion.
 SELECT l.ledger_id, 'unreferenced ledger of a log' AS kind, l.log, l.log_epoch, l.log_role, l.state,
        CAST(NULL AS BIGINT) AS entries
-FROM ledgers l JOIN logs g ON g.log = l.log AND g.readable AND g.committed_epoch = g.epoch
+FROM ledgers l JOIN logs g ON g.log = l.log AND g.log_id = l.log_id AND g.readable AND g.committed_epoch = g.epoch
 WHERE l.log_epoch < g.epoch
   AND (g.rows = 0 OR EXISTS (SELECT 1 FROM log_commits c WHERE c.log = l.log))
   AND NOT ARRAY_CONTAINS(g.commit_ledgers, l.ledger_id)
@@ -11,7 +11,7 @@ WHERE l.log_epoch < g.epoch
 UNION ALL
 -- A ledger is made after its log. If it was there before the logs were read, its log was, too.
 SELECT l.ledger_id, 'ledger of a deleted log' AS kind, l.log, l.log_epoch, l.log_role, l.state, CAST(NULL AS BIGINT)
-FROM ledgers l LEFT ANTI JOIN logs g ON g.log = SUBSTRING_INDEX(l.log, '@', 1)
+FROM ledgers l LEFT ANTI JOIN logs g ON g.log_id = l.log_id
 LEFT SEMI JOIN ledger_ids i ON i.first_ledger_id DIV 10000 = l.ledger_id DIV 10000
  AND l.ledger_id BETWEEN i.first_ledger_id AND i.last_ledger_id
 WHERE l.log IS NOT NULL AND l.log_role IS NOT NULL

@@ -120,7 +120,7 @@ class BookSparkDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """For ``df.write``. Creates a missing log. Raises ConfigurationError, UnauthorizedAccessError (wrong password),
         NotEnoughBookiesError and MetadataStoreError."""
-        return LogBatchWriter(self._sink(schema, overwrite, SinkOptions.for_batch)[0])
+        return LogBatchWriter(*self._sink(schema, overwrite, SinkOptions.for_batch))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """For ``df.writeStream``. Creates a missing log. Raises ConfigurationError, UnauthorizedAccessError (wrong password),

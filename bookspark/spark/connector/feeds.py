@@ -26,7 +26,7 @@ from bookspark.logs.feeds.lost_rows import PassedOver, data_loss
 from bookspark.logs.feeds.times import Times
 from bookspark.logs.rows.splits import SizedPiece, positioned
 from bookspark.protocol.logs.commits import EntryRange
-from bookspark.protocol.logs.lanes import lane_name, rows_before
+from bookspark.protocol.logs.lanes import LaneId, lane_name, lane_of, rows_before
 from bookspark.spark.options.places import Place
 from bookspark.spark.options.source_options import TIMESTAMP, SourceOptions
 from bookspark.spark.process_client import client
@@ -53,7 +53,8 @@ class Feed(Protocol):
         returns True after any wait."""
 
     def check(self, offset: Offset) -> None:
-        """Raise DataLossError if ``offset`` belongs to another log of this name, ConfigurationError if it has another form."""
+        """Raise LogRecreatedError if ``offset`` belongs to another log of this name, ConfigurationError if it has another
+        form."""
 
     def rows(self, start: Offset, end: Offset) -> int:
         """Number of rows, or entries, between two offsets, with the deleted. Raises MetadataStoreError."""
@@ -74,7 +75,8 @@ def feed(options: SourceOptions) -> Feed:
     bookkeeper = client(options.zookeeper)
     if options.log is not None:
         with_times = TIMESTAMP in options.added
-        return LogFeed(bookkeeper, options.log, options.password, options.fail_on_data_loss, with_times)
+        log = None if options.log_id is None else LaneId(options.log_id, 0, lane_of(options.log)[0])
+        return LogFeed(bookkeeper, options.log, options.password, options.fail_on_data_loss, with_times, log)
     return LedgersFeed(bookkeeper, options.ledgers or (), options.password, options.fail_on_data_loss)
 
 

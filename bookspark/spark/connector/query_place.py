@@ -35,19 +35,19 @@ class Stranger(NamedTuple):
 
 
 class QueryPlace:
-    """The place of the stream, on the driver's side. ``client``: gives the process's client. ``log``: None for ledgers, whose
-    readers report no place."""
+    """The place of the stream, on the driver's side. ``client``: gives the process's client. ``key``: gives the key of the log;
+    None for ledgers, whose readers report no place."""
 
-    def __init__(self, client: Callable[[], BookKeeper], log: str | None) -> None:
-        self._client, self._log = client, log
+    def __init__(self, client: Callable[[], BookKeeper], key: Callable[[], str] | None) -> None:
+        self._client, self._key = client, key
         self._registration: Registration | None = None
 
     def tell(self, offset: Mapping[str, int]) -> None:
         """Record that the query is done with all rows before ``offset``. Never blocks."""
         if self._registration is not None:
             self._registration.moved(offset)
-        elif self._log is not None:
-            self._registration = Registration(self._client(), self._log, ReaderKind.SPARK, offset)
+        elif self._key is not None:
+            self._registration = Registration(self._client(), self._key(), ReaderKind.SPARK, offset)
 
     def tell_now(self) -> None:
         """Record the place at once: the query may end, and Spark then kills this process. Waits five seconds at most."""

@@ -18,6 +18,7 @@ Source: Spark's Kafka source (``subscribe``, ``subscribePattern``), whose new pa
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -33,7 +34,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StringType, StructField, StructType
 
-from bookspark.errors import BookKeeperError, ConfigurationError
+from bookspark.errors import BookKeeperError, ConfigurationError, UnauthorizedAccessError
 from bookspark.logs.chain.registry import LogRegistry
 from bookspark.logs.feeds.lane_feed import Choice
 from bookspark.logs.feeds.log_feed import Limit, LogFeed, Offset
@@ -157,6 +158,10 @@ def _named(log: str) -> str:
 # -- The reads
 
 
+logger = logging.getLogger(__name__)
+
+_strangers: set[str] = set()
+"""Names of logs with another password, which were reported once."""
 _LOOK_SECONDS = 1.0
 """Interval of searches for logs that were made or deleted."""
 _PAUSE_SECONDS_MIN, _PAUSE_SECONDS_MAX = 0.01, 0.25
@@ -188,10 +193,28 @@ def schema_of_logs(options: SourceOptions) -> StructType:
     UnauthorizedAccessError (wrong password) and MetadataStoreError.
     """
     names = options.logs if options.logs is not None else logs_of(options)
-    if not names:
-        raise ConfigurationError(f"no log's name matches logPattern {options.log_pattern!r}, so there are no columns")
-    schemas = {name: schema_of(options.of(name)) for name in names}
+    schemas = {name: schema for name in names if (schema := _schema_of_log(options, name)) is not None}
+    if not schemas:
+        raise ConfigurationError(
+            f"no log with this password has a name that matches logPattern {options.log_pattern!r}, so there are no columns"
+        )
     return merged_columns(schemas, len(ID_COLUMNS) + len(options.added), options.merge_schema)
+
+
+def _schema_of_log(options: SourceOptions, name: str) -> StructType | None:
+    """The columns of one of several logs; None for a log with another password whose name merely matches the pattern: it is not
+    meant, and whoever creates one must not stop the readers of others. Raises the errors of ``schema_of``."""
+    try:
+        return schema_of(options.of(name))
+    except UnauthorizedAccessError:
+        if options.logs is not None:
+            raise
+        if name not in _strangers:
+            _strangers.add(name)
+            logger.warning(
+                "log %r matches logPattern %r, has another password, and is not read", name, options.log_pattern
+            )
+        return None
 
 
 class _LogPartitions:
@@ -225,8 +248,9 @@ class LogsReader(_LogPartitions, DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         parts: list[InputPartition] = []
         for name in self.options.logs or logs_of(self.options):
-            options = self.options.of(name)
-            schema = schema_of(options)
+            options, schema = self.options.of(name), _schema_of_log(self.options, name)
+            if schema is None:
+                continue
             check_fits(name, schema, self.schema, self.options.merge_schema)
             for part in EntryReader(options, schema, ()).planned(self.chooser(name, schema)):
                 assert isinstance(part, Ranges)
@@ -244,7 +268,7 @@ class _OneLog:
         assert isinstance(found, LogFeed)
         found.choose = choose
         self.feed: LogFeed = found
-        self.place = QueryPlace(lambda: client(options.zookeeper), options.log)
+        self.place = QueryPlace(lambda: client(options.zookeeper), lambda: found.key)
 
     def limited(self, start: Offset, end: Offset, share: int, limit: ReadLimit) -> Offset:
         """``end``, or an earlier offset, with at most ``share`` of the unit of ``limit``."""
@@ -266,7 +290,7 @@ class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAv
         self._liveliest = ""
         """The log that had rows last."""
         self._told: set[tuple[str, int]] = set()
-        """Logs already reported as lost, by name and creation time."""
+        """Logs already reported as lost, by name and id."""
         self._patience = Patience(options.poll_timeout_seconds)
         self._delay = TriggerDelay(options.rows_min, options.trigger_delay_seconds) if options.rows_min else None
 
@@ -335,7 +359,7 @@ class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAv
                 continue
             log = self._logs[name]
             try:
-                parts = self.of(name, log.schema).plan(log.feed.pieces(first, last))
+                parts = self.of(name, log.schema).plan(log.feed.pieces(first, last), log.feed.log)
             except BookKeeperError:
                 if not self._is_gone(name, log):
                     raise
@@ -352,7 +376,7 @@ class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAv
         self._patience.batch_done()
         for name, offset in end.items():
             log = self._logs.get(name)
-            if log is not None and offset["log"] == log.feed.ctime_ms:
+            if log is not None and offset["log"] == log.feed.log_id:
                 log.place.tell(offset)
 
     # -- Helpers of the stream
@@ -366,7 +390,9 @@ class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAv
             if name not in self._logs:
                 options = self.options.of(name)
                 try:
-                    schema = schema_of(options)
+                    schema = _schema_of_log(self.options, name)
+                    if schema is None:
+                        continue
                     check_fits(name, schema, self.schema, self.options.merge_schema)
                     self._logs[name] = _OneLog(options, schema, self.chooser(name, schema))
                 except NoSuchLogError:
@@ -387,7 +413,7 @@ class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAv
     def _is_gone(self, name: str, log: _OneLog) -> bool:
         """Whether the log was deleted. If so, forget it and look for it again."""
         record = LogRegistry(client(self.options.zookeeper).metadata).find(name)
-        if record is not None and record.ctime_ms == log.feed.ctime_ms:
+        if record is not None and record.log_id == log.feed.log_id:
             return False
         del self._logs[name]
         self._looked = float("-inf")
@@ -404,10 +430,11 @@ class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAv
         going: Offsets = {}
         for name, offset in start.items():
             log = self._logs.get(name)
-            if log is None or log.feed.ctime_ms < offset["log"]:
+            # A later log of the name has a higher id; a lower one is a look at an earlier state.
+            if log is None or log.feed.log_id < offset["log"]:
                 self._lost(name, "deleted", offset)
-            elif log.feed.ctime_ms > offset["log"]:
-                self._lost(name, "deleted and made again", offset)
+            elif log.feed.log_id > offset["log"]:
+                self._lost(name, f"deleted, and is another log with id {log.feed.log_id} by now", offset)
             else:
                 log.place.tell(offset)
                 going[name] = offset
@@ -416,7 +443,8 @@ class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAv
     def _lost(self, name: str, what: str, offset: Offset) -> None:
         if (name, offset["log"]) not in self._told:
             data_loss(
-                f"log {name!r} was {what} since this query read it up to {offset}", self.options.fail_on_data_loss
+                f"log {name!r} with id {offset['log']} was {what}, since this query read it up to {offset}",
+                self.options.fail_on_data_loss,
             )
             self._told.add((name, offset["log"]))
 
@@ -432,7 +460,7 @@ class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAv
                 end[name] = later(going[name], newest.get(name, going[name]))
                 if end[name] != going[name]:
                     self._liveliest = name
-            elif name in newest and (name not in start or log.feed.ctime_ms > start[name]["log"]):
+            elif name in newest and (name not in start or log.feed.log_id > start[name]["log"]):
                 end[name] = log.feed.earliest()
         return dict(sorted(end.items()))
 
@@ -454,8 +482,8 @@ class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAv
 
     def _in_both(self, start: Offsets, end: Offsets) -> list[str]:
         """The existing logs that both offsets name."""
-        ctimes = {name: log.feed.ctime_ms for name, log in self._logs.items()}
-        return [name for name in start if start[name]["log"] == end[name]["log"] == ctimes.get(name)]
+        ids = {name: log.feed.log_id for name, log in self._logs.items()}
+        return [name for name in start if start[name]["log"] == end[name]["log"] == ids.get(name)]
 
     def _limited(self, start: Offsets, end: Offsets, limit: ReadLimit) -> Offsets:
         """``end``, or an earlier offset: the limit is shared out in proportion to each log's backlog."""

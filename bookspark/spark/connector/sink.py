@@ -5,7 +5,9 @@ batch is identified by (query id, batch id), which Spark repeats in a replay, an
 write by an id made when it is planned. A failed task leaves nothing to undo: no reader ever sees entries that no commit names.
 
 Each query writes its own lane, and batch writes share a lane (``logs.chain.lane_choice``). So no writer ends another or waits for
-it; only batch writes wait for each other.
+it; only batch writes wait for each other. The log is the one of the plan, by its id. The lane and the epoch of a batch write are
+decided in its plan too; those of a query's run, whose id no plan knows, by its claim in the metadata store, which it makes once.
+Both travel in the tasks' messages, and a commit whose messages or ledgers differ in them is refused before it is written.
 
 A query without the right to write disturbs no other. A run looks at its lane's commits before it claims the lane. A batch whose
 number is in the lane is only compared with it, and a query new to the log is refused if its checkpoint has another query's place;
@@ -52,7 +54,6 @@ from bookspark.logs.chain.lane_choice import (
     claimed,
     known_lane,
     lane_for_query,
-    lane_of_run,
     newest_version,
     note_writer,
 )
@@ -64,6 +65,7 @@ from bookspark.logs.rows.encodings import ID_COLUMNS
 from bookspark.logs.rows.statistics import joined
 from bookspark.logs.rows.value_rows import train_dictionary
 from bookspark.protocol.logs.commits import FILES, TXN, Commit, CommitHeader, EntryRange, Fingerprint, merged
+from bookspark.protocol.logs.lanes import LaneId, lane_id
 from bookspark.protocol.logs.log_options import Compression, LogOptions, RowFormat
 from bookspark.protocol.logs.log_record import LogChangedError, LogRecord
 from bookspark.protocol.logs.replays import Batch, is_committed
@@ -419,8 +421,8 @@ def _check_columns(schema: StructType) -> None:
         raise ConfigurationError(f"a column has a type that Arrow has not: {error}; cast it first") from error
 
 
-_counted: set[tuple[int, str, str]] = set()
-"""(pid, zookeeper, log) of logs with counted bookies: once, although a query plans each micro-batch anew."""
+_counted: set[tuple[int, str, int]] = set()
+"""(pid, zookeeper, log's id) of logs with counted bookies: once, although a query plans each micro-batch anew."""
 
 
 def prepare(options: SinkOptions, schema: StructType) -> LogRecord:
@@ -432,7 +434,7 @@ def prepare(options: SinkOptions, schema: StructType) -> LogRecord:
     log = options.log
     bookkeeper = client(log.zookeeper)
     record = _log_for(LogRegistry(bookkeeper.metadata), options, schema)
-    key = os.getpid(), log.zookeeper, log.name
+    key = os.getpid(), log.zookeeper, record.log_id
     if key in _counted:
         return record
     bookies = {b.bookie_id for b in bookkeeper.metadata.bookies().values() if not b.read_only}
@@ -496,12 +498,10 @@ class RangesWritten(WriterCommitMessage):
     """Number of the micro-batch; for a batch write, its ``txnVersion``, else 0."""
     run: str
     """Id of the query's run."""
-    lane: str = ""
-    """The lane that the task wrote to; empty if it wrote no rows."""
+    lane: LaneId | None = None
+    """The lane that the task wrote to; None if it wrote no rows."""
     epoch: int = 0
     """The epoch in which the run writes to the log; 0 if the task wrote no rows."""
-    log_ctime_ms: int = 0
-    """Creation time of the log, in ms since 1970: a later log of the same name is another log."""
     ranges: tuple[EntryRange, ...] = ()
     """In the order of the task's rows."""
     statistics: str = ""
@@ -539,7 +539,8 @@ class LogWriter:
         first = next(rows)
         if record.options.compression is Compression.ZSTD_DICTIONARY and not record.dictionary:
             dictionary, registry = train_dictionary(first), LogRegistry(self.bookkeeper.metadata)
-            record = registry.update(record.name, lambda newest: decided(LogRecord.with_dictionary, newest, dictionary))
+            lane = lane_id(record)
+            record = registry.update(lane, lambda newest: decided(LogRecord.with_dictionary, newest, dictionary))
         encoder = row_encoder(record, self.options.statistics)
         ledger = current_data_ledger(self.bookkeeper, run, record.options, self.options.roll, encoder.encoding)
         with idle_closer().in_use(ledger):
@@ -555,14 +556,17 @@ class LogWriter:
     def commit_of(
         self, written: Sequence[RangesWritten], fingerprint: Fingerprint | None = None
     ) -> tuple[LogRun, Commit]:
-        """The commit of the tasks' ranges, and its writer. Raises BookKeeperError if the log was deleted and created again during
-        the write."""
+        """The commit of the tasks' ranges, and its writer. Raises BookKeeperError if the tasks wrote to several lanes, or in
+        several epochs."""
         first, log = written[0], self.options.log
-        if any(message.log_ctime_ms != first.log_ctime_ms for message in written):
+        places = {(message.lane, message.epoch) for message in written}
+        if len(places) > 1:
+            told = ", ".join(f"{lane} (log {lane.log}) in epoch {epoch}" for lane, epoch in places if lane is not None)
             raise BookKeeperError(
-                f"log {log.name!r} was deleted and created again while batch {first.batch} of query {first.query} was written: "
-                "rows of the batch are gone, and nothing is committed. Run the write again"
+                f"batch {first.batch} of query {first.query} is not committed: its tasks wrote to different places, {told}. Run the "
+                "write again"
             )
+        assert first.lane is not None, "a task with ranges has a lane"
         ranges = merged(item for message in written for item in message.ranges)
         now_ms = time.time_ns() // 1_000_000
         parts = [(message.statistics, sum(item.rows for item in message.ranges)) for message in written]
@@ -570,7 +574,7 @@ class LogWriter:
         commit = Commit(
             first.query, first.batch, first.run, first.epoch, ranges, now_ms, fingerprint=fingerprint, statistics=told
         )
-        return LogRun(replace(log, name=first.lane), first.log_ctime_ms, first.run, first.epoch), commit
+        return LogRun(log, first.lane, first.run, first.epoch), commit
 
 
 def _with_rows(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch] | None:
@@ -588,12 +592,11 @@ there."""
 
 
 class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
-    """``df.writeStream.format("bookspark")``. ``planned``: the log's record at the planning of the micro-batch, which saves each
-    task a read; None: each task reads it."""
+    """``df.writeStream.format("bookspark")``. ``planned``: the log's record at the planning of the micro-batch."""
 
-    def __init__(self, options: SinkOptions, planned: LogRecord | None = None) -> None:
+    def __init__(self, options: SinkOptions, planned: LogRecord) -> None:
         super().__init__(options)
-        self._planned = planned
+        self._planned, self._log = planned, lane_id(planned)
 
     @closed_if_it_fails()
     def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
@@ -616,13 +619,12 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
             for _ in summed:
                 pass
             return replace(told, rows=summed.rows, values=summed.values, only_compared=True)
-        owner = LogRun.of(replace(self.options.log, name=record.name), record)
+        owner = LogRun.of(self.options.log, record)
         written = self.write_rows(iter(summed), owner, record)
         return replace(
             told,
-            lane=record.name,
+            lane=owner.lane,
             epoch=owner.epoch,
-            log_ctime_ms=owner.ctime_ms,
             ranges=written.ranges,
             statistics=written.statistics,
             rows=summed.rows,
@@ -644,24 +646,23 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
         one, LogTakenOverError if another run owns the lane by now, UnauthorizedAccessError (wrong password), and the errors of an
         unreadable lane.
         """
-        log, bookkeeper = self.options.log, self.bookkeeper
+        password, bookkeeper = self.options.log.password, self.bookkeeper
         query = StreamingQuery(told.query, self.options.follows, told.checkpoint)
-        planned = self._planned
-        if planned is not None and planned.owner == told.run:
+        if self._planned.owner == told.run:
             # A takeover of the lane after the plan fences the commit, as it would after a read here.
-            return planned
+            return self._planned
         while True:
-            lane = lane_for_query(bookkeeper, log, query)
+            lane = lane_for_query(bookkeeper, self._log, password, query)
             record = LogRegistry(bookkeeper.metadata).get(lane)
             if record.owner == told.run:
-                note_writer(bookkeeper, log, record, query)
+                note_writer(bookkeeper, record, query)
                 return record
-            record, header = newest_header(bookkeeper, lane, log.password)
+            record, header = newest_header(bookkeeper, lane, password)
             if decided(is_committed, header, self._batch(told, None, is_first=True)):
                 return None
             # Another writer may have been the first in lane 0, which happens once. Then this query gets another lane.
             with suppress(LogChangedError):
-                return claimed(bookkeeper, log, record, told.run, query, header)
+                return claimed(bookkeeper, record, told.run, query, header)
 
     def _batch(self, told: RangesWritten, fingerprint: Fingerprint | None, is_first: bool = False) -> Batch:
         """The batch to be judged. ``is_first``: the run has committed none yet."""
@@ -714,14 +715,15 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
         key = os.getpid(), log.zookeeper, log.name, run
         if not rows and key in _checked_runs:
             return
-        lane = known_lane(self.bookkeeper, log, StreamingQuery(batch.query, self.options.follows, batch.checkpoint))
+        query = StreamingQuery(batch.query, self.options.follows, batch.checkpoint)
+        lane = known_lane(self.bookkeeper, self._log, log.password, query)
         header = CommitHeader() if lane is None else newest_header(self.bookkeeper, lane, log.password)[1]
         if decided(is_committed, header, batch):
             return
         if rows:
             raise BookKeeperError(
-                f"log {log.name!r}: batch {batch.number} of query {batch.query} was in the log, and is not any more: the log was "
-                "deleted and created again meanwhile. Nothing is written; start the query again, and it writes to the new log"
+                f"log {log.name!r}: batch {batch.number} of query {batch.query} was in the log when its tasks looked, and is not "
+                "any more. Nothing is written; start the query again"
             )
         _checked_runs.add(key)
 
@@ -732,35 +734,37 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
 class LogBatchWriter(DataSourceArrowWriter, LogWriter):
     """``df.write.format("bookspark").mode("append")``: one commit, all rows or none."""
 
-    def __init__(self, options: SinkOptions) -> None:
+    def __init__(self, options: SinkOptions, planned: LogRecord) -> None:
+        """Begins the write. ``planned``: the log's record. Raises TooManyLanesError and NoSuchLogError."""
         super().__init__(options)
-        self.run = str(uuid.uuid4())
+        run = str(uuid.uuid4())
+        self._told = RangesWritten(run, 0, run)
+        self._run: LogRun | None = None
+        """None: the log has this version of the application already."""
+        if options.txn_app_id:
+            self._told = replace(self._told, query=TXN + options.txn_app_id, batch=options.txn_version)
+            known = newest_version(self.bookkeeper, planned, options.log.password, self._told.query)
+            if known >= options.txn_version:
+                return
+        self._record = begun_batch_write(self.bookkeeper, lane_id(planned), run)
+        self._run = LogRun.of_batch_write(options.log, self._record, run)
+        self._told = replace(self._told, lane=self._run.lane, epoch=self._run.epoch)
 
     @closed_if_it_fails()
     def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
-        options, log = self.options, self.options.log
-        told = RangesWritten(self.run, 0, self.run)
-        if options.txn_app_id:
-            told = replace(told, query=TXN + options.txn_app_id, batch=options.txn_version)
         batches = _with_rows(iterator)
-        if batches is None:
-            return told
-        if options.txn_app_id and newest_version(self.bookkeeper, log, told.query) >= told.batch:
-            # The commit looks again.
-            deque(batches, maxlen=0)
-            return told
-        record = begun_batch_write(self.bookkeeper, log, self.run)
-        run = LogRun.of_batch_write(replace(log, name=record.name), record, self.run)
-        ranges, known = self.write_rows(batches, run, record)
-        place = replace(told, lane=record.name, epoch=run.epoch, log_ctime_ms=run.ctime_ms)
-        return replace(place, ranges=ranges, statistics=known)
+        if batches is None or self._run is None:
+            deque(batches or (), maxlen=0)
+            return self._told
+        ranges, known = self.write_rows(batches, self._run, self._record)
+        return replace(self._told, ranges=ranges, statistics=known)
 
     @closed_if_it_fails()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """On the driver's side: make all rows part of the log, and close their ledgers.
 
-        Raises LogTakenOverError if the write took so long that it was taken for dead, and BookKeeperError if the log was deleted
-        and created again meanwhile: no row is written. Any other error leaves the outcome open.
+        Raises LogTakenOverError if the write took so long that it was taken for dead, and NoSuchLogError if the log was deleted:
+        no row is written. Any other error leaves the outcome open.
         """
         written = [message for message in messages if isinstance(message, RangesWritten) and message.ranges]
         if not written:
@@ -770,7 +774,7 @@ class LogBatchWriter(DataSourceArrowWriter, LogWriter):
         committer = Committer(self.bookkeeper, run)
         done = committer.commit_version(commit) if self.options.txn_app_id else committer.commit(commit)
         if not done:
-            log.info("log %s has batch %d of %s already", run.log, commit.batch, commit.query)
+            log.info("log %s has batch %d of %s already", run.lane, commit.batch, commit.query)
         # No later write uses this epoch. So its ledgers are closed here, without a later recovery.
         committer.close()
         recover_ledgers(self.bookkeeper, dict.fromkeys(item.ledger_id for item in commit.ranges), run.password)
@@ -782,7 +786,7 @@ class LogBatchWriter(DataSourceArrowWriter, LogWriter):
 
         if thoroughly:
             # In a thread: a log may have many commits to look through.
-            threading.Thread(target=finish, name=f"tend {run.log}", daemon=True).start()
+            threading.Thread(target=finish, name=f"tend {run.lane}", daemon=True).start()
         else:
             finish()
 
@@ -795,14 +799,15 @@ class LogBatchWriter(DataSourceArrowWriter, LogWriter):
 
     def _end(self) -> None:
         """Record that the write commits no more. If that fails, its epoch stays open for a day, without harm."""
-        address, bookkeeper = self.options.log, self.bookkeeper
+        run, bookkeeper = self._run, self.bookkeeper
+        if run is None:
+            return
         registry = LogRegistry(bookkeeper.metadata)
         try:
-            record = lane_of_run(bookkeeper, address, self.run)
-            write, closed = record.batch_write(self.run), False
+            write, closed = registry.get(run.lane).batch_write(run.run), False
             if write is not None and write.commit_ledger >= 0:
-                recover_ledgers(bookkeeper, [write.commit_ledger], address.password)
+                recover_ledgers(bookkeeper, [write.commit_ledger], run.password)
                 closed = bookkeeper.get_ledger_metadata(write.commit_ledger).closed
-            registry.end_batch_write(record.name, self.run, closed)
+            registry.end_batch_write(run.lane, run.run, closed)
         except BookKeeperError as error:
-            log.info("log %s: batch write %s could not be ended: %s", self.options.log.name, self.run, error)
+            log.info("log %s: batch write %s could not be ended: %s", run.lane, run.run, error)

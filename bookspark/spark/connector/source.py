@@ -25,10 +25,11 @@ The plan is made beside the driver's JVM (``partitions``). Each partition is rea
 from __future__ import annotations
 
 import os
+import uuid
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -53,7 +54,8 @@ from pyspark.sql.types import (
 )
 
 from bookspark.errors import BookKeeperError, ConfigurationError, MetadataVersionError, NoSuchLedgerError, ReadError
-from bookspark.logs.chain.registry import STARTS, LogRegistry, check_password
+from bookspark.logs.chain.log_run import lane_of_ledger
+from bookspark.logs.chain.registry import STARTS, LogRegistry, check_password, recreated
 from bookspark.logs.feeds.gaps import NOT_READ, Gap, GapKind, deleted_gap, readable_and_gaps
 from bookspark.logs.feeds.lane_feed import Choice
 from bookspark.logs.feeds.log_feed import Limit, LogFeed, Offset
@@ -63,8 +65,8 @@ from bookspark.logs.rows.encodings import APPENDED_AT, ID_COLUMNS, RowDecoder
 from bookspark.logs.rows.splits import Piece, SizedPiece, split
 from bookspark.logs.rows.stamped_rows import headers_type
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
-from bookspark.protocol.logs.lanes import lane_name, lane_of, later
-from bookspark.protocol.logs.log_record import LOG_LABEL
+from bookspark.protocol.logs.lanes import LaneId, later
+from bookspark.protocol.logs.log_record import LogRecreatedError
 from bookspark.spark.connector.feeds import Feed, chosen_place, feed
 from bookspark.spark.connector.query_place import QueryPlace, Stranger, introduce_query
 from bookspark.spark.connector.trigger_delay import Patience, TriggerDelay
@@ -79,7 +81,8 @@ from bookspark.spark.rows.rows import row_decoder
 from bookspark.spark.tables.system_tables import system_table
 from bookspark.spark.where.choosing import Chooser
 from bookspark.spark.where.wanted import Wanted
-from bookspark.store.metadata.records.documents import proven, read_struct
+from bookspark.store.metadata.records.documents import proven_struct, read_struct
+from bookspark.store.metadata.records.versioned import compare_and_set
 
 if TYPE_CHECKING:
     import pyarrow
@@ -194,38 +197,52 @@ def go_on(
 # however often the query dies and however far the log grows. Until then Spark asks for the initial offset again at each start.
 # The end of the log would be later by then, and the rows in between would be lost.
 #
-# The record is ``/bookspark/starts/<subscription>@<log>``, the offset as JSON.
+# The record is ``/bookspark/starts/<subscription>@<id of the log>``. A pin has an owner, the run that asked for it last. It takes
+# an earlier run's pin over, and that run no longer deletes it: a run that was suspended within its first micro-batch would
+# otherwise take away the start of its successor.
+
+
+class Pin(msgspec.Struct, frozen=True):
+    """The start of a query."""
+
+    owner: str
+    """The reader that asked for it last."""
+    offset: Offset
 
 
 class PinnedStart:
     """The start of the query that reads ``options.log`` as ``options.subscription``."""
 
     def __init__(self, options: SourceOptions) -> None:
-        self._zookeeper = options.zookeeper
-        self._name = f"{options.subscription}@{options.log}"
+        self._zookeeper, self._subscription = options.zookeeper, options.subscription
+        self._owner, self._name = uuid.uuid4().hex, ""
 
-    def pin(self, offset: Offset) -> Offset:
-        """The earlier pinned start; without it, pin ``offset``.
+    def pin(self, offset: Offset, key: str) -> Offset:
+        """The earlier pinned start in the log of this key; without it, pin ``offset``. Raises MetadataStoreError."""
+        store, self._name = client(self._zookeeper).metadata, f"{self._subscription}@{key}"
 
-        A pin of a log that was since deleted and created again is replaced. Raises MetadataStoreError.
-        """
-        store = client(self._zookeeper).metadata
-        while True:
-            found = store.read_record(STARTS, self._name)
-            document = proven(offset, msgspec.json.encode, msgspec.json.decode, f"start {self._name!r}")
-            if found is not None:
-                pinned = read_struct(found.value, Offset, f"start {self._name!r}")
-                if pinned.get("log") == offset.get("log"):
-                    return pinned
-            # If another process was first, read its pin.
-            with suppress(MetadataVersionError):
-                version = None if found is None else found.version
-                store.write_record(STARTS, self._name, document, version)
-                return offset
+        def owned(document: bytes | None) -> bytes:
+            nonlocal offset
+            offset = offset if document is None else _pin(document, self._name).offset
+            return proven_struct(Pin(self._owner, offset), f"start {self._name!r}")
+
+        read, write = partial(store.read_record, STARTS, self._name), partial(store.write_record, STARTS, self._name)
+        compare_and_set(f"start {self._name!r}", read, owned, write)
+        return offset
 
     def unpin(self) -> None:
-        """Delete the pin: after a micro-batch Spark's own checkpoint has the query's place. Raises MetadataStoreError."""
-        client(self._zookeeper).metadata.delete_record(STARTS, self._name)
+        """Delete the pin, unless it has another owner by now: after a micro-batch Spark's own checkpoint has the query's place.
+        Raises MetadataStoreError."""
+        store = client(self._zookeeper).metadata
+        found = store.read_record(STARTS, self._name)
+        if found is not None and _pin(found.value, self._name).owner == self._owner:
+            # At another version it has another owner.
+            with suppress(MetadataVersionError):
+                store.delete_record(STARTS, self._name, found.version)
+
+
+def _pin(document: bytes, name: str) -> Pin:
+    return read_struct(document, Pin, f"start {name!r}")
 
 
 # -- Small record batches joined before Spark gets them
@@ -291,9 +308,9 @@ LEDGER_SCHEMA = _schema(
 class Ranges(InputPartition):
     """Pieces of ledgers that one task reads, in order."""
 
-    def __init__(self, pieces: Sequence[Piece]) -> None:
+    def __init__(self, pieces: Sequence[Piece], log: LaneId | None = None) -> None:
         super().__init__(None)
-        self.pieces = tuple(pieces)
+        self.pieces, self.log = tuple(pieces), log
         self.stranger: Stranger | None = None
         """The stream that the task is to introduce."""
 
@@ -312,11 +329,18 @@ def schema_of(options: SourceOptions) -> StructType:
         return system_table(options.table).schema
     if options.log is not None:
         record = LogRegistry(client(options.zookeeper).metadata).get(options.log)
+        if options.log_id not in (None, record.log_id):
+            raise recreated(options.log, options.log_id, record.log_id)
         check_password(record, options.password)
         columns = [*(columns_of(record.options) or VALUE_SCHEMA), *ID_SCHEMA]
         columns += added_fields(options, [column.name for column in columns])
         return StructType(columns)
     return LEDGER_SCHEMA
+
+
+def log_of(source: Feed) -> LaneId | None:
+    """The log of a feed; None for ledgers."""
+    return source.log if isinstance(source, LogFeed) else None
 
 
 class EntryPartitions:
@@ -335,8 +359,9 @@ class EntryPartitions:
         """The chooser of rows; None: all rows."""
         return self.wanted.chooser(self.options.log or "", self.schema, self.options.added)
 
-    def plan(self, pieces: Iterable[SizedPiece]) -> list[InputPartition]:
-        return [Ranges(part) for part in split(pieces, self.options.min_partitions)]
+    def plan(self, pieces: Iterable[SizedPiece], log: LaneId | None) -> list[InputPartition]:
+        """``log``: the log of the pieces; None for ledgers."""
+        return [Ranges(part, log) for part in split(pieces, self.options.min_partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         """In a task: the rows of the partition. Raises DataLossError and ReadError."""
@@ -344,16 +369,20 @@ class EntryPartitions:
         bookkeeper = client(self.options.zookeeper)
         if partition.stranger is not None:
             introduce_query(bookkeeper, partition.stranger)
-        return gathered(self._found(bookkeeper, deque(partition.pieces)))
+        return gathered(self._found(bookkeeper, partition.log, deque(partition.pieces)))
 
-    def _found(self, bookkeeper: BookKeeper, pieces: deque[Piece]) -> Iterator[pyarrow.RecordBatch]:
+    def _found(self, bookkeeper: BookKeeper, log: LaneId | None, pieces: deque[Piece]) -> Iterator[pyarrow.RecordBatch]:
         kept = handles_of_process(os.getpid(), bookkeeper, self.options.password)
         ledgers = OpenedLedgers(bookkeeper, self.options.password, self._decoder, kept)
         times = RowTimes(pieces) if TIMESTAMP in self._added else None
         small = SmallPieces(ledgers, self._of_entries, in_entries(self._added))
         while pieces:
             lane, together = pieces[0].lane, small.read(pieces)
-            some = self._rows(ledgers, pieces, times) if together is None else [self._with_added(together, times, lane)]
+            some = (
+                self._rows(ledgers, log, pieces, times)
+                if together is None
+                else [self._with_added(together, times, lane)]
+            )
             for rows in some:
                 if (found := self.wanted.of(rows)).num_rows:
                     yield found
@@ -372,14 +401,14 @@ class EntryPartitions:
         return without(StructType([self.schema[name] for name in self.names]), self._added) or ID_SCHEMA
 
     def _rows(
-        self, ledgers: OpenedLedgers, pieces: deque[Piece], times: RowTimes | None
+        self, ledgers: OpenedLedgers, log: LaneId | None, pieces: deque[Piece], times: RowTimes | None
     ) -> Iterator[pyarrow.RecordBatch]:
         """The rows of the first piece, and perhaps of later pieces; read pieces are taken from ``pieces``. ``times``: of the rows
         of all pieces, or None."""
         piece, delivered = pieces[0], 0
         options, bookkeeper = self.options, ledgers.bookkeeper
         try:
-            for rows in rows_of(ledgers, options.log, pieces, self._of_entries, in_entries(self._added)):
+            for rows in rows_of(ledgers, log, pieces, self._of_entries, in_entries(self._added)):
                 delivered += rows.num_rows
                 yield self._with_added(rows, times, piece.lane)
         except NoSuchLedgerError:
@@ -388,30 +417,28 @@ class EntryPartitions:
                 times.take(rest.rows)
             data_loss(
                 f"entries {rest.first_entry_id} to {rest.last_entry_id} of ledger {rest.ledger_id} were to be read, "
-                f"and the ledger was deleted{self._which(bookkeeper, rest)}",
+                f"and the ledger was deleted{_which(bookkeeper, log, rest)}",
                 options.fail_on_data_loss,
                 rest.rows,
             )
         except NOT_READ as error:
             go_on(bookkeeper, options, pieces, piece.part(delivered, piece.rows), times, error)
 
-    def _which(self, bookkeeper: BookKeeper, rest: Piece) -> str:
-        """The rows of a deleted ledger in the log, and whether they are truncated or lost."""
-        if self.options.log is None:
-            return ""
-        record = LogRegistry(bookkeeper.metadata).find(lane_name(lane_of(self.options.log)[0], rest.lane))
-        gap = None if record is None else deleted_gap(record, rest)
-        return "" if gap is None else f": {gap}"
-
     def _decoder(self, metadata: LedgerMetadata) -> RowDecoder:
         if self.options.log is None:
             return _LedgerRows()
-        # The lane of the ledger: each lane has its own dictionary.
-        name = metadata.custom_metadata.get(LOG_LABEL, self.options.log.encode()).decode()
         registry = LogRegistry(client(self.options.zookeeper).metadata)
         others = len(ID_COLUMNS) + len(self.options.added)
         own = StructType(self.schema.fields[:-others])
-        return row_decoder(metadata, own, lambda: registry.get(name).dictionary)
+        # Each lane has its own dictionary.
+        return row_decoder(metadata, own, lambda: registry.get(lane_of_ledger(metadata)).dictionary)
+
+
+def _which(bookkeeper: BookKeeper, log: LaneId | None, rest: Piece) -> str:
+    """The rows of a deleted ledger in the log, and whether they are truncated or lost."""
+    record = None if log is None else LogRegistry(bookkeeper.metadata).find(log.lane(rest.lane))
+    gap = None if record is None else deleted_gap(record, rest)
+    return "" if gap is None else f": {gap}"
 
 
 class EntryReader(EntryPartitions, DataSourceReader):
@@ -427,7 +454,7 @@ class EntryReader(EntryPartitions, DataSourceReader):
             source.choose = choose
             start = chosen_place(source, "startingOffsets", self.options.start, start, end)
             end = chosen_place(source, "endingOffsets", self.options.end, end, end)
-        return self.plan(source.pieces(start, end)) or [Ranges(())]
+        return self.plan(source.pieces(start, end), log_of(source)) or [Ranges(())]
 
 
 class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -441,9 +468,11 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
         super().__init__(options, schema, names)
         self._target: Offset | None = None
         self._newest: Offset | None = None
+        self._told: set[str] = set()
+        """Losses that were reported."""
         self._patience = Patience(options.poll_timeout_seconds)
         self._pinned = PinnedStart(options) if options.start == LATEST else None
-        self._place = QueryPlace(lambda: client(options.zookeeper), options.log)
+        self._place = self._new_place()
         self._delay = TriggerDelay(options.rows_min, options.trigger_delay_seconds) if options.rows_min else None
 
     def __reduce__(self) -> tuple[type[EntryStreamReader], tuple[SourceOptions, StructType, Sequence[str]]]:
@@ -457,10 +486,41 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
             found.choose = self.chooser
         return found
 
+    def _new_place(self) -> QueryPlace:
+        def key() -> str:
+            assert isinstance(self._feed, LogFeed)
+            return self._feed.key
+
+        return QueryPlace(lambda: client(self.options.zookeeper), None if self.options.log is None else key)
+
+    def _from(self, start: Offset) -> Offset:
+        """``start``; without ``failOnDataLoss`` the beginning of the log that has the name now, if ``start`` is of an earlier
+        one. Raises LogRecreatedError with both ids."""
+        try:
+            self._feed.check(start)
+            return start
+        except LogRecreatedError as error:
+            self._lost(error)
+            return self._feed.earliest()
+
+    def _lost(self, error: LogRecreatedError) -> None:
+        if self.options.fail_on_data_loss:
+            raise error
+        if str(error) not in self._told:
+            self._told.add(str(error))
+            data_loss(f"{error}; the query goes on with the new log from its beginning", fail=False)
+
+    def _again(self, error: LogRecreatedError) -> None:
+        """After ``error`` of the feed: read the log that has the name now, or raise."""
+        self._lost(error)
+        self.__dict__.pop("_feed", None)
+        self._place, self._target = self._new_place(), None if self._target is None else self._feed.newest()
+
     def initialOffset(self) -> Offset:
         """The offset at which a query without a Spark checkpoint starts."""
         if self._pinned is not None:
-            return self._pinned.pin(self._feed.newest())
+            assert isinstance(self._feed, LogFeed)
+            return self._pinned.pin(self._feed.newest(), self._feed.key)
         source, wanted = self._feed, self.options.start
         if isinstance(source, LogFeed) and not isinstance(wanted, str):
             newest = source.newest()
@@ -483,7 +543,17 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """The end of the next micro-batch. With no new rows, or too few, it waits as long as ``Patience`` allows."""
-        self._feed.check(start)
+        try:
+            return self._latest(start, limit)
+        except LogRecreatedError as error:
+            self._again(error)
+            return self._latest(start, limit)
+
+    def _latest(self, start: Offset, limit: ReadLimit) -> Offset:
+        before, start = start, self._from(start)
+        if start != before:
+            # The next micro-batch begins in the new log, and so that offset differs from the last one.
+            return start
         self._place.tell(start)
         # A trigger that ends the query gives no limit, or its target.
         delay = None if self._target is not None or isinstance(limit, ReadAllAvailable) else self._delay
@@ -520,13 +590,24 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """The plan of a micro-batch, also of a replay."""
-        self._feed.check(start)
-        self._place.tell(start)
-        plan = self.plan(self._feed.pieces(start, end))
+        try:
+            plan = self._planned(start, end)
+        except LogRecreatedError as error:
+            self._again(error)
+            plan = self._planned(start, end)
         for first in plan[:1]:
             assert isinstance(first, Ranges)
             first.stranger = self._place.stranger
         return plan
+
+    def _planned(self, start: Offset, end: Offset) -> list[InputPartition]:
+        start = self._from(start)
+        if isinstance(self._feed, LogFeed) and end.get("log") != self._feed.log_id:
+            # The micro-batch was planned before the log was deleted.
+            self._feed.check(start)
+            return []
+        self._place.tell(start)
+        return self.plan(self._feed.pieces(start, end), log_of(self._feed))
 
     def commit(self, end: Offset) -> None:
         """Note a finished micro-batch: Spark's checkpoint has its end. Spark calls this for each source of the query, even

@@ -20,7 +20,7 @@ from bookspark.errors import NoSuchLedgerError, ReadError
 from bookspark.logs.chain.registry import LogRegistry
 from bookspark.logs.rows.encodings import ROW_HEADERS, ROW_KEY
 from bookspark.logs.rows.splits import Piece
-from bookspark.protocol.logs.lanes import is_service, lane_name, lane_of
+from bookspark.protocol.logs.lanes import LaneId, is_service
 from bookspark.spark.offload import table
 from bookspark.spark.offload.opened_ledgers import OpenedLedgers
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 
 def rows_of(
-    ledgers: OpenedLedgers, log: str | None, pieces: deque[Piece], schema: StructType, others: Sequence[str] = ()
+    ledgers: OpenedLedgers, log: LaneId | None, pieces: deque[Piece], schema: StructType, others: Sequence[str] = ()
 ) -> Iterator[pyarrow.RecordBatch]:
     """The rows of the first of ``pieces``, in order, with the columns of ``schema``.
 
     The rows come from the piece's ledger or, if that was deleted, from the table of the offload of ``log``, together with the
-    rows of the pieces that follow in the table. ``log``: the log's name; None if the pieces are of ledgers. ``ledgers``: those of
+    rows of the pieces that follow in the table. ``log``: None if the pieces are of ledgers. ``ledgers``: those of
     the task, the same at each call. ``others``: more columns, if the entries have them. Read pieces are taken from the left of
     ``pieces``.
 
@@ -80,7 +80,7 @@ def columns_of(rows: pyarrow.RecordBatch, schema: StructType, others: Sequence[s
 
 def offloaded_rows(
     store: MetadataStore,
-    log: str,
+    log: LaneId,
     piece: Piece,
     following: deque[Piece],
     schema: StructType,
@@ -93,20 +93,22 @@ def offloaded_rows(
     the table is unreadable, or lacks rows that it should have by the log's record, or if ``others`` has a producer's keys or
     headers, which the table lacks.
     """
-    log = lane_name(lane_of(log)[0], piece.lane)
-    record = LogRegistry(store).get(log)
+    lane = log.lane(piece.lane)
+    record = LogRegistry(store).get(lane)
     offload = record.offload
     if offload is None or _end(piece) > offload.position:
         return None
     if {ROW_KEY, ROW_HEADERS}.intersection(others) and is_service(record.owner_query):
         raise ReadError(
-            f"rows before {offload.position} of log {log!r} were offloaded to {offload.table}, which keeps no keys and "
+            f"rows before {offload.position} of log '{lane}' were offloaded to {offload.table}, which keeps no keys and "
             f"headers: leave options includeKey and includeHeaders out, or begin at row {offload.position}"
         )
     pieces = [piece]
     while following and _follows(following[0], pieces[-1]) and _end(following[0]) <= offload.position:
         pieces.append(following.popleft())
-    batches: list[pyarrow.RecordBatch] = table.rows(offload.table, log, pieces, schema).combine_chunks().to_batches()
+    batches: list[pyarrow.RecordBatch] = (
+        table.rows(offload.table, str(lane), pieces, schema).combine_chunks().to_batches()
+    )
     return iter(batches)
 
 

@@ -34,7 +34,6 @@ from urllib.parse import urlsplit
 from pyspark.sql.types import StructType
 
 from bookspark.errors import BookKeeperError, NoSuchLedgerError
-from bookspark.logs.chain.log_run import LogAddress
 from bookspark.logs.chain.maintenance import recover_ledgers
 from bookspark.logs.chain.reader import commits
 from bookspark.logs.chain.registry import LaneName, LogRegistry, check_password
@@ -42,7 +41,7 @@ from bookspark.logs.rows.data_ledgers import RollPolicy
 from bookspark.logs.rows.encodings import ID_COLUMNS, RowDecoder
 from bookspark.logs.rows.splits import Piece, SizedPiece, positioned, split
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
-from bookspark.protocol.logs.lanes import MARK, lane_of
+from bookspark.protocol.logs.lanes import MARK, LaneId
 from bookspark.protocol.logs.log_offload import OffloadError
 from bookspark.protocol.logs.log_record import LogRecord
 from bookspark.protocol.logs.orphans import epoch_of
@@ -74,18 +73,20 @@ if TYPE_CHECKING:
 class _Part(NamedTuple):
     """The part that a task compares."""
 
-    log: LogAddress
+    zookeeper: str
+    log: LaneId
+    password: bytes
     place: str
     schema: StructType
     pieces: Sequence[Piece]
 
 
-def _prove(spark: SparkSession, log: LogAddress, place: str, schema: StructType, pieces: Iterable[SizedPiece]) -> None:
-    """Return if the table at ``place`` has the rows of ``pieces`` as in their ledgers. ``schema``: all columns of the log.
+def _prove(spark: SparkSession, whole: _Part, pieces: Iterable[SizedPiece]) -> None:
+    """Return if the table has the rows of ``pieces`` as in their ledgers. ``whole``: the other values of each part.
 
     Raises OffloadError with the difference or the reason why a row is unreadable, and Spark's errors.
     """
-    parts = [_Part(log, place, schema, part) for part in split(pieces, 1)]
+    parts = [whole._replace(pieces=part) for part in split(pieces, 1)]
     if not parts:
         return
     found = spark.sparkContext.parallelize(parts, len(parts)).map(_compare).collect()
@@ -100,15 +101,15 @@ def _compare(part: _Part) -> str | None:
     """In a task: the fault of the rows of ``part`` in the table, in words, or None."""
     import pyarrow
 
-    bookkeeper, log = client(part.log.zookeeper), part.log
+    bookkeeper, log = client(part.zookeeper), part.log
     columns = StructType(part.schema.fields[: -len(ID_COLUMNS)])
 
     def decoder(metadata: LedgerMetadata) -> RowDecoder:
-        return row_decoder(metadata, columns, lambda: LogRegistry(bookkeeper.metadata).get(log.name).dictionary)
+        return row_decoder(metadata, columns, lambda: LogRegistry(bookkeeper.metadata).get(log).dictionary)
 
     try:
-        found = table.rows(part.place, log.name, part.pieces, part.schema)
-        ledgers, left = OpenedLedgers(bookkeeper, log.password, decoder), deque(part.pieces)
+        found = table.rows(part.place, str(log), part.pieces, part.schema)
+        ledgers, left = OpenedLedgers(bookkeeper, part.password, decoder), deque(part.pieces)
         in_ledgers: list[pyarrow.RecordBatch] = []
         while left:
             in_ledgers += rows_in_ledger(ledgers, left.popleft(), part.schema, (), left)
@@ -119,7 +120,7 @@ def _compare(part: _Part) -> str | None:
     if at is None:
         return None
     position = found.column("position")[at].as_py() if at < found.num_rows else part.pieces[-1].position
-    return f"row {position} of log {log.name!r} is another one in {part.place} than in its ledger"
+    return f"row {position} of log '{log}' is another one in {part.place} than in its ledger"
 
 
 def _first_difference(one: pyarrow.Table, other: pyarrow.Table) -> int | None:
@@ -181,7 +182,7 @@ def offload(
         first = _offload_lane(_Run(spark, bookkeeper, lanes[0], table, password.encode()), delete_after_seconds)
         others = [
             _offload_lane(
-                _Run(spark, bookkeeper, lane, f"{place_of(table)}{MARK}{lane_of(lane)[1]}", password.encode()),
+                _Run(spark, bookkeeper, lane, f"{place_of(table)}{MARK}{lane.number}", password.encode()),
                 delete_after_seconds,
             )
             for lane in lanes[1:]
@@ -210,7 +211,7 @@ def place_of(table: str) -> str:
 class _Run:
     """An offload of one lane of a log."""
 
-    def __init__(self, spark: SparkSession, bookkeeper: BookKeeper, log: str, table: str, password: bytes) -> None:
+    def __init__(self, spark: SparkSession, bookkeeper: BookKeeper, log: LaneId, table: str, password: bytes) -> None:
         self._spark, self._bookkeeper, self._log, self._password = spark, bookkeeper, log, password
         self._table = place_of(table)
         self._registry = LogRegistry(bookkeeper.metadata)
@@ -222,12 +223,11 @@ class _Run:
         retention = self._registry.retention(record)
         if not retention.forever:
             raise OffloadError(
-                f"log {log!r} has a retention, and a log has either a retention or an offload: rows would be gone from the log "
+                f"log '{log}' has a retention, and a log has either a retention or an offload: rows would be gone from the log "
                 "while the table still has them. End the retention: "
-                f"`bookspark log alter {lane_of(log)[0]} --retention-hours 0 --retention-bytes 0`"
+                f"`bookspark log alter {log.name} --retention-hours 0 --retention-bytes 0`"
             )
-        self._ctime_ms = record.ctime_ms
-        self._transactions = f"bookspark offload of log {log} made at {record.ctime_ms}"
+        self._transactions = f"bookspark offload of log {log} with id {log.log}"
 
     @property
     def position(self) -> int:
@@ -307,20 +307,10 @@ class _Run:
         return [ledger_id for ledger_id in sorted(needless) if self._delete(ledger_id)]
 
     def _record(self) -> LogRecord:
-        return self._same(self._registry.get(self._log))
+        return self._registry.get(self._log)
 
     def _update(self, transition: Callable[[LogRecord], LogRecord]) -> LogRecord:
-        return self._registry.update(self._log, lambda record: transition(self._same(record)))
-
-    def _same(self, record: LogRecord) -> LogRecord:
-        """Return ``record``. Raises OffloadError if it is that of another log of the same name: the rows in the table are not its
-        rows."""
-        if record.ctime_ms != self._ctime_ms:
-            raise OffloadError(
-                f"log {self._log!r} was deleted and created again while it was offloaded: the table at {self._table} "
-                "has rows of the old log. Offload the new log to another table"
-            )
-        return record
+        return self._registry.update(self._log, transition)
 
     def _start(self, record: LogRecord) -> int:
         offloaded = 0 if record.offload is None else record.offload.position
@@ -349,8 +339,8 @@ class _Run:
             yield from positioned(placed.commit.ranges, placed.before.rows, start, end)
 
     def _prove(self, pieces: Iterable[SizedPiece]) -> None:
-        log = LogAddress(self._bookkeeper.zookeeper, self._log, self._password)
-        _prove(self._spark, log, self._table, self._schema, pieces)
+        place = self._bookkeeper.zookeeper, self._log, self._password, self._table
+        _prove(self._spark, _Part(*place, self._schema, ()), pieces)
 
     @cached_property
     def _schema(self) -> StructType:
@@ -363,12 +353,9 @@ class _Run:
 
     def _rows(self, start: int, end: int) -> DataFrame:
         source = self._spark.read.format("bookspark").option("zookeeper", self._bookkeeper.zookeeper)
-        lane = lane_of(self._log)
-        source = (
-            source.option("log", f"{lane[0]}{MARK}{lane[1]}")
-            .option("startingOffsets", start)
-            .option("endingOffsets", end)
-        )
+        lane = self._log
+        source = source.option("log", f"{lane.name}{MARK}{lane.number}").option("logId", lane.log)
+        source = source.option("startingOffsets", start).option("endingOffsets", end)
         if self._password:
             source = source.option("password", self._password.decode())
         return source.load()

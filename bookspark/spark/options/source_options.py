@@ -4,9 +4,9 @@ Law: an unknown option, or a wrong value, is a ConfigurationError on the driver 
 ``given_options`` has the common options of reads and writes.
 
 Source
-    One of ``log`` (a name), ``logs`` (``a,b,c``), ``logPattern`` (a Python regular expression for whole names), ``ledger`` (an
-    id), ``ledgers`` (``1,2,7-9``) and ``table`` (a system table). ``minPartitions`` (1, for each log; large ones are divided by
-    size anyway). ``failOnDataLoss`` (true). For a log: ``startingOffsets`` (``earliest``, a position from 0 that the log has
+    One of ``log`` (a name; with ``logId`` only the log of this id, not a later one of the name), ``logs`` (``a,b,c``),
+    ``logPattern`` (a Python regular expression for whole names), ``ledger`` (an id), ``ledgers`` (``1,2,7-9``) and ``table`` (a
+    system table). ``minPartitions`` (1, for each log; large ones are divided by size anyway). ``failOnDataLoss`` (true). For a log: ``startingOffsets`` (``earliest``, a position from 0 that the log has
     reached, or a JSON object of positions by lane; other lanes from their beginning), or ``startingTimestamp`` (a time, see
     ``times``: from the first row committed then or later), or ``startingOffsetsByTimestamp`` (a JSON object of times by lane;
     other lanes from their beginning). ``includeTimestamp``, ``includeLane``, ``includeKey`` and ``includeHeaders`` (false): add
@@ -57,7 +57,7 @@ from bookspark.spark.options.places import (
 )
 from bookspark.spark.where.grammar import Node, parsed
 from bookspark.store.metadata.records.names import LedgerId
-from bookspark.support.arguments import AtLeastOne, Rule, from_text
+from bookspark.support.arguments import AtLeastOne, BytesOrNone, Rule, from_text
 
 PollMilliseconds = Annotated[int, Meta(ge=0, le=1_000_000_000)]
 
@@ -126,6 +126,8 @@ class SourceOptions:
     password: bytes = field(repr=False)
     log: str | None
     """The name of the log to read, or of one of its lanes (``orders@3``)."""
+    log_id: int | None
+    """The id that the log must have; None: any."""
     logs: tuple[str, ...] | None
     log_pattern: str | None
     """A regular expression for whole names of logs to read."""
@@ -165,7 +167,7 @@ class SourceOptions:
     def parse(cls, given: Mapping[str, str], zookeeper: str | None = None) -> SourceOptions:
         """The options in ``given``, as Spark passes them. ``zookeeper``: the session's cluster. Raises ConfigurationError."""
         options = GivenOptions(given)
-        log = options.judged("log", LaneName)
+        log, log_id = options.judged("log", LaneName), options.judged("logId", BytesOrNone)
         logs = options.take("logs", _names, "names of logs like a,b,c")
         log_pattern = options.judged("logPattern", _Pattern)
         several = logs is not None or log_pattern is not None
@@ -206,6 +208,8 @@ class SourceOptions:
             raise ConfigurationError(
                 f"what to read? Give exactly one of the options log, logs, logPattern, ledger, ledgers and table; {found}"
             )
+        if log_id is not None and log is None:
+            raise ConfigurationError("option logId is for reading one log (option log); leave it out")
         if merge_schema is not None and not several:
             raise ConfigurationError(
                 "option mergeSchema is for reading several logs (logs or logPattern); leave it out"
@@ -237,6 +241,7 @@ class SourceOptions:
             zookeeper=address,
             password=password,
             log=log,
+            log_id=log_id,
             logs=logs,
             log_pattern=log_pattern,
             merge_schema=bool(merge_schema),

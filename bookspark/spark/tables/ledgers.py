@@ -22,7 +22,7 @@ from pyspark.sql.types import ArrayType, StructType
 
 from bookspark.errors import BookKeeperError
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
-from bookspark.protocol.logs.log_record import EPOCH_LABEL, LOG_LABEL, ROLE_LABEL
+from bookspark.protocol.logs.log_record import EPOCH_LABEL, LOG_ID_LABEL, LOG_LABEL, ROLE_LABEL
 from bookspark.spark.tables.table import INT, LONG, TEXT, TEXTS, TIME, Rows, SystemTable, text, time
 from bookspark.store.metadata.records.ledger_spans import IDS_PER_SPAN, ranges_of
 
@@ -147,7 +147,6 @@ def _structs(table: SystemTable, metadata: LedgerMetadata) -> list[dict[str, Any
 
 def _ledger_row(metadata: LedgerMetadata, version: int, confirmed: int | None) -> tuple[Any, ...]:
     labels = metadata.custom_metadata
-    epoch = labels.get(EPOCH_LABEL)
     return (
         metadata.ledger_id,
         version,
@@ -164,10 +163,15 @@ def _ledger_row(metadata: LedgerMetadata, version: int, confirmed: int | None) -
         len(metadata.fragments),
         time(metadata.ctime_ms),
         text(labels.get(LOG_LABEL)),
-        int(epoch) if epoch is not None and epoch.isdigit() and len(epoch) < 19 else None,
+        _number(labels.get(EPOCH_LABEL)),
         text(labels.get(ROLE_LABEL)),
+        _number(labels.get(LOG_ID_LABEL)),
         json.dumps({name: text(value) for name, value in sorted(labels.items())}),
     )
+
+
+def _number(label: bytes | None) -> int | None:
+    return int(label) if label is not None and label.isdigit() and len(label) < 19 else None
 
 
 def _unreadable_row(ledger_id: int) -> tuple[Any, ...]:
@@ -260,6 +264,7 @@ LEDGERS = SystemTable(
         ("log", TEXT, "Its log; null if none"),
         ("log_epoch", LONG, "Epoch of the log at creation; null without a log"),
         ("log_role", TEXT, "commit or data; null without a log"),
+        ("log_id", LONG, "Id of its log; null without a log"),
         ("custom_metadata", TEXT, "Custom metadata as a JSON object; other bytes than text are escaped"),
     ),
     _plan_ledgers,

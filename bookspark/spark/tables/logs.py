@@ -17,6 +17,7 @@ from bookspark.logs.chain.codec import LogFormatError
 from bookspark.logs.chain.reader import AT_THE_END
 from bookspark.logs.feeds.gaps import gaps_of_lane
 from bookspark.protocol.logs.commits import EntryRange, Position
+from bookspark.protocol.logs.lanes import LaneId
 from bookspark.protocol.logs.log_record import LogRecord, NoSuchLogError
 from bookspark.spark.tables.table import FLAG, INT, LONG, LONGS, TEXT, TIME, Rows, SystemTable, once, time
 
@@ -32,14 +33,14 @@ log = logging.getLogger(__name__)
 # another password than the given have no gaps here; table ``logs`` shows which logs those are.
 
 
-def _lanes(bookkeeper: BookKeeper) -> list[str]:
-    return LogRegistry(bookkeeper.metadata).lane_names()
+def _lanes(bookkeeper: BookKeeper) -> list[LaneId]:
+    return LogRegistry(bookkeeper.metadata).all_lanes()
 
 
-def _gap_rows(bookkeeper: BookKeeper, name: str, password: bytes) -> Rows:
+def _gap_rows(bookkeeper: BookKeeper, lane: LaneId, password: bytes) -> Rows:
     try:
-        for gap in gaps_of_lane(bookkeeper, name, password):
-            yield name, gap.lane, gap.first, gap.last, gap.rows, gap.kind.value
+        for gap in gaps_of_lane(bookkeeper, lane, password):
+            yield str(lane), gap.lane, gap.first, gap.last, gap.rows, gap.kind.value
     except (NoSuchLogError, UnauthorizedAccessError):
         # It was deleted since the listing, or has another password.
         return
@@ -77,12 +78,13 @@ def _readable(record: LogRecord, password: bytes) -> bool:
 
 def _log_rows(bookkeeper: BookKeeper, argument: None, password: bytes) -> Rows:
     registry = LogRegistry(bookkeeper.metadata)
-    for name in registry.lane_names():
+    for lane in registry.all_lanes():
+        name = str(lane)
         try:
-            found = _found(bookkeeper, name, password)
+            found = _found(bookkeeper, lane, password)
         except LogFormatError as error:
             log.warning("%s", error)
-            yield name, *[None] * (_READABLE - 1), False, *[None] * (len(LOGS.columns) - _READABLE - 1)
+            yield name, *[None] * (_READABLE - 1), False, *[None] * (len(LOGS.columns) - _READABLE - 2), lane.log
             continue
         if found is None:
             continue
@@ -103,6 +105,7 @@ def _log_rows(bookkeeper: BookKeeper, argument: None, password: bytes) -> Rows:
             None if record.offload is None else record.offload.position,
             record.first_position,
             time(record.ctime_ms),
+            lane.log,
         )
 
 
@@ -114,22 +117,22 @@ def _decided(record: LogRecord) -> int | None:
     return oldest if record.recovered else min(record.commit_ledgers[-1].epoch, oldest - 1)
 
 
-def _found(bookkeeper: BookKeeper, name: str, password: bytes) -> tuple[LogRecord, Position | None] | None:
+def _found(bookkeeper: BookKeeper, lane: LaneId, password: bytes) -> tuple[LogRecord, Position | None] | None:
     """The log's record, and the log's end if ``password`` is the log's and its commits are there. None if the log was deleted
     since the listing."""
-    record = LogRegistry(bookkeeper.metadata).find(name)
+    record = LogRegistry(bookkeeper.metadata).find(lane)
     if record is None:
         return None
     if not _readable(record, password):
         return record, None
     try:
-        reader = LogReader(bookkeeper, name, password, AT_THE_END)
+        reader = LogReader(bookkeeper, lane, password, AT_THE_END)
         return reader.record, _end(reader)
     except NoSuchLogError:
         return None
     except (NoSuchLedgerError, NoSuchEntryError) as error:
         # The reader has checked: the log's record still names that ledger.
-        log.warning("log %s: its commits can't be read: %s", name, error)
+        log.warning("log %s: its commits can't be read: %s", lane, error)
         return record, None
 
 
@@ -152,16 +155,17 @@ def _opened_is_deleted(reader: LogReader) -> bool:
     return False
 
 
-def _commit_rows(bookkeeper: BookKeeper, name: str, password: bytes) -> Rows:
+def _commit_rows(bookkeeper: BookKeeper, lane: LaneId, password: bytes) -> Rows:
+    name = str(lane)
     try:
-        record = LogRegistry(bookkeeper.metadata).find(name)
+        record = LogRegistry(bookkeeper.metadata).find(lane)
     except LogFormatError as error:
         log.warning("%s", error)
         return
     if record is None or not _readable(record, password):
         return
     try:
-        reader = LogReader(bookkeeper, name, password)
+        reader = LogReader(bookkeeper, lane, password)
         for placed in reader.commits():
             yield from _ranges(name, placed, placed.before.rows, placed.commit.ranges)
     except NoSuchLogError:
@@ -187,10 +191,6 @@ def _ranges(name: str, placed: PlacedCommit, position: int, ranges: Iterable[Ent
             position, item.ledger_id, item.first_entry_id, item.last_entry_id, item.rows, item.size,
         )  # fmt: skip
         position += item.rows
-
-
-def _log_names(bookkeeper: BookKeeper) -> list[str]:
-    return LogRegistry(bookkeeper.metadata).lane_names()
 
 
 LOGS = SystemTable(
@@ -222,6 +222,7 @@ LOGS = SystemTable(
         ("offloaded_rows", LONG, "Position before which rows are in that table; null without a table"),
         ("first_position", LONG, "Position of the first row after truncation"),
         ("created_at", TIME, "Time of creation"),
+        ("log_id", LONG, "Id of the log, which no other log ever gets"),
     ),
     once,
     _log_rows,
@@ -245,6 +246,6 @@ LOG_COMMITS = SystemTable(
         ("rows", LONG, "Rows"),
         ("bytes", LONG, "Bytes of payload"),
     ),
-    _log_names,
+    _lanes,
     _commit_rows,
 )

@@ -21,7 +21,7 @@ from bookspark.store.metadata.autorecovery.underreplication_tasks import Underre
 from bookspark.store.metadata.documents.sharing import Sharing
 from bookspark.store.metadata.records.bookie_registration import BookieRegistration
 from bookspark.store.metadata.records.ledger_spans import LedgerSpan
-from bookspark.store.metadata.records.versioned import Versioned, VersionedLedger
+from bookspark.store.metadata.records.versioned import Record, Versioned, VersionedLedger
 
 
 class MetadataStore(Protocol):
@@ -116,10 +116,10 @@ class MetadataStore(Protocol):
     # -- small records of other layers (log records, service records), each an opaque JSON document under a name. A version
     # never recurs, even after a deletion. A compare-and-set may also be refused after the deletion of another record of the
     # kind.
-    def read_record(self, kind: str, name: str) -> Versioned[bytes] | None:
+    def read_record(self, kind: str, name: str) -> Record | None:
         """The record ``name`` of this kind; None if there is none."""
 
-    def read_records(self, kind: str, names: Iterable[str]) -> Iterator[Versioned[bytes] | None]:
+    def read_records(self, kind: str, names: Iterable[str]) -> Iterator[Record | None]:
         """Each of many records by name, in order, many at a time."""
 
     def write_record(self, kind: str, name: str, value: bytes, version: int | None) -> int:

@@ -23,7 +23,7 @@ from bookspark.errors import (
     ReadError,
 )
 from bookspark.logs.chain.codec import decode_record
-from bookspark.logs.chain.registry import KIND
+from bookspark.logs.chain.registry import RECORDS
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bookspark.protocol.logs.lanes import lane_of
 from bookspark.protocol.logs.log_record import LogRecord
@@ -69,7 +69,7 @@ class World:
 
     def record(self, name: str) -> LogRecord | None:
         """The current record of a lane."""
-        found = self.records.read_record(KIND, name)
+        found = self.records.read_record(RECORDS, name)
         return None if found is None else decode_record(found.value, name)
 
     def tell_all(self) -> None:
@@ -101,7 +101,7 @@ class Records:
     def read_record(self, kind: str, name: str) -> Any:
         self._client.step(f"read_record {(kind, name)}")
         found = self._store.read_record(kind, name)
-        if found is not None and kind == KIND and name == self._client.deletes:
+        if found is not None and kind == RECORDS and name == self._client.deletes:
             self._client.found = self._client.found or decode_record(found.value, name).ctime_ms
             self._world.meant_to_go.add(self._client.found)
         return found
@@ -110,7 +110,7 @@ class Records:
         # The read version may be outdated by then.
         self._world.turns.stand_still(_STANDS_BEFORE_A_CHANGE * self._world.turns.pause_chance)
         self._client.step(f"write_record {name} {value!r}")
-        before = self._store.read_record(kind, name) if kind == KIND else None
+        before = self._store.read_record(kind, name) if kind == RECORDS else None
         try:
             new = self._store.write_record(kind, name, value, version)
         except MetadataVersionError:
@@ -128,11 +128,11 @@ class Records:
 
     def delete_record(self, kind: str, name: str, version: int | None = None) -> None:
         self._client.step(f"delete_record {name}")
-        found = self._store.read_record(kind, name) if kind == KIND and self._client.deletes else None
+        found = self._store.read_record(kind, name) if kind == RECORDS and self._client.deletes else None
         self._store.delete_record(kind, name, version)
         if found is not None:
             ctime_ms = decode_record(found.value, name).ctime_ms
-            log = self._store.read_record(KIND, lane_of(name)[0])
+            log = self._store.read_record(RECORDS, lane_of(name)[0])
             there = None if log is None else decode_record(log.value, name).ctime_ms
             assert ctime_ms == self._client.found or there != ctime_ms, (
                 f"{name} of the log that is there is deleted by somebody who found another one"

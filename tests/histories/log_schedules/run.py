@@ -12,7 +12,7 @@ from typing import Any
 
 from bookspark.logs import LogRegistry, delete_log
 from bookspark.logs.chain.maintenance import collect_orphans
-from bookspark.logs.chain.registry import KIND
+from bookspark.logs.chain.registry import RECORDS
 from bookspark.protocol.logs.log_options import LogOptions
 from bookspark.protocol.logs.log_record import EPOCH_LABEL, LOG_LABEL, NoSuchLogError
 from tests.histories.log_schedules.actors import LOG, Stage
@@ -200,5 +200,5 @@ def _end(stage: Stage, world: World, offloads: Any, groups: Groups) -> None:
     with suppress(NoSuchLogError):
         delete_log(client, LOG, b"")
     assert not world.records.list_ledgers(), f"left behind: {world.records.list_ledgers()}"
-    left = world.records.list_records(KIND)
+    left = world.records.list_records(RECORDS)
     assert not left, f"left behind: {left}"

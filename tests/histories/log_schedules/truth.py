@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from bookspark.errors import NoSuchLedgerError
 from bookspark.logs.chain.codec import decode_commit, decode_header, decode_record
-from bookspark.logs.chain.registry import KIND
+from bookspark.logs.chain.registry import RECORDS
 from bookspark.logs.chain.stamps import stamp_of
 from bookspark.protocol.logs.commits import Commit, Position
 from bookspark.protocol.logs.lanes import lane_name, lane_of, writer_of
@@ -55,7 +55,7 @@ class Truth:
     def lanes(self) -> Iterator[LogRecord]:
         """The lanes of the existing log, unless it is being deleted."""
         store = self._world.records
-        records = {name: decode_record(store.read_record(KIND, name).value, name) for name in store.list_records(KIND)}
+        records = {name: decode_record(store.read_record(RECORDS, name).value, name) for name in store.list_records(RECORDS)}
         for name, record in records.items():
             log = records.get(lane_of(name)[0])
             if log is not None and log.ctime_ms == record.ctime_ms and log.ctime_ms not in self._world.meant_to_go:

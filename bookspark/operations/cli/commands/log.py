@@ -16,7 +16,7 @@ from bookspark.operations.cli.commands.ledger import AckQuorum, Copies, Digest, 
 from bookspark.operations.cli.terminal.command_options import Json, Password, Yes, Zookeeper, client
 from bookspark.operations.cli.terminal.output import console, payload_document, problem, table
 from bookspark.protocol.ledger.ledger_metadata import DigestType, LedgerType, Replication
-from bookspark.protocol.logs.lanes import MARK, lane_of, writers_of_lanes
+from bookspark.protocol.logs.lanes import MARK, LaneId, lane_id, lane_of, writers_of_lanes
 from bookspark.protocol.logs.log_options import ALTERABLE, Compression, LogOptions
 from bookspark.protocol.logs.log_record import LOG_LABEL
 
@@ -181,8 +181,8 @@ def create(
     )
     with client(zookeeper) as bookkeeper:
         registry = LogRegistry(bookkeeper.metadata)
-        registry.create(log, options, password.encode())
-        registry.alter(log, retention_ms=_milliseconds(retention_hours), retention_bytes=retention_bytes)
+        made = lane_id(registry.create(log, options, password.encode()))
+        registry.alter(made, retention_ms=_milliseconds(retention_hours), retention_bytes=retention_bytes)
 
 
 @app.command()
@@ -207,9 +207,10 @@ def alter(
 
     with client(zookeeper) as bookkeeper:
         registry = LogRegistry(bookkeeper.metadata)
-        check_password(registry.get(log), password.encode())
+        record = registry.get(log)
+        check_password(record, password.encode())
         options = registry.alter(
-            log,
+            lane_id(record),
             ensemble_size=ensemble_size,
             write_quorum=write_quorum,
             ack_quorum=ack_quorum,
@@ -218,7 +219,7 @@ def alter(
             retention_ms=_milliseconds(retention_hours),
             retention_bytes=retention_bytes,
         )
-        kept = retention_document(registry.retention(registry.get(log)))
+        kept = retention_document(registry.retention(record))
     facts = {name: getattr(value := getattr(options, name), "value", value) for name in ALTERABLE} | kept
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
@@ -275,6 +276,7 @@ def describe(log: LaneName, zookeeper: Zookeeper = "", password: Password = "", 
     ranges = list(chain.from_iterable(placed.commit.ranges for placed in found))
     facts: dict[str, Any] = {
         "log": log,
+        "id": record.log_id,
         "created": iso_time(record.ctime_ms),
         "epoch": record.epoch,
         "owner": record.owner,
@@ -296,7 +298,7 @@ def describe(log: LaneName, zookeeper: Zookeeper = "", password: Password = "", 
         "bytes": sum(end.size for end in ends.values()),
         "commit_ledgers": [link.ledger_id for one in records.values() for link in one.commit_ledgers],
         "data_ledgers": sorted({*opened, *(item.ledger_id for item in ranges)}),
-        "lanes": [f"{lane}: {end.rows:,} rows, {writers[lane]}" for lane, end in ends.items()],
+        "lanes": [f"{lane}: {end.rows:,} rows, {writers[str(lane)]}" for lane, end in ends.items()],
     }
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
@@ -317,6 +319,7 @@ def read(
     """Print the committed rows of a log, lane by lane, in order, each with a line break; rows of several columns as JSON."""
     from bookspark.logs import LogRegistry
     from bookspark.logs.chain.commit_times import row_at
+    from bookspark.logs.chain.log_run import lane_of_ledger
     from bookspark.logs.feeds.lane_feed import LaneFeed
     from bookspark.logs.feeds.lost_rows import PassedOver
     from bookspark.logs.rows.encodings import RowDecoder
@@ -332,22 +335,21 @@ def read(
     times = [chosen_time_ms("since", since), chosen_time_ms("before", before)]
     with client(zookeeper) as bookkeeper:
         registry = LogRegistry(bookkeeper.metadata)
-        columns = columns_of(registry.get(log).options)
-        lanes = registry.lanes_of(log)
+        record, lanes = registry.get(log), registry.lanes_of(log)
+        columns = columns_of(record.options)
         if len(lanes) > 1 and (from_row, until_row) != (None, None):
             raise typer.BadParameter(
                 f"log {log} has {len(lanes)} lanes, and a row is a row of one of them: read one lane, for example {log}@0",
                 param_hint="--from-row, --until-row",
             )
 
-        def span(lane: str) -> tuple[int, int | None]:
+        def span(lane: LaneId) -> tuple[int, int | None]:
             since_row, before_row = (None if ms is None else row_at(bookkeeper, lane, secret, ms) for ms in times)
             first = max(registry.get(lane).first_position, from_row or 0, since_row or 0)
             return first, min((row for row in (until_row, before_row) if row is not None), default=None)
 
         def decoder(metadata: LedgerMetadata) -> RowDecoder:
-            lane = metadata.custom_metadata.get(LOG_LABEL, log.encode()).decode()
-            return row_decoder(metadata, columns, lambda: registry.get(lane).dictionary)
+            return row_decoder(metadata, columns, lambda: registry.get(lane_of_ledger(metadata)).dictionary)
 
         def pieces() -> Iterator[SizedPiece]:
             for lane in lanes:
@@ -359,7 +361,7 @@ def read(
         for part in map(deque, split(pieces(), 1)):
             ledgers = OpenedLedgers(bookkeeper, secret, decoder)
             while part:
-                for rows in rows_of(ledgers, log, part, columns or VALUE_SCHEMA):
+                for rows in rows_of(ledgers, lane_id(record), part, columns or VALUE_SCHEMA):
                     lines = rows.column(0).to_pylist() if columns is None else map(json_line, rows.to_pylist())
                     out.writelines(line + b"\n" for line in lines)
     out.flush()

@@ -7,6 +7,7 @@ client's session; ``another()`` is a second client of the same cluster, in the s
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,7 +35,7 @@ from bookspark.store.metadata.records.codec import (
 from bookspark.store.metadata.records.ledger_spans import LedgerSpan, spans_of
 from bookspark.store.metadata.records.names import check_ledger_id, check_name, check_record
 from bookspark.store.metadata.records.refusals import ledger_exists, no_cookie, no_such_ledger, sized, version_changed
-from bookspark.store.metadata.records.versioned import Versioned, VersionedLedger
+from bookspark.store.metadata.records.versioned import Record, Versioned, VersionedLedger
 
 # -- The world in memory, shared by the stores of one cluster.
 
@@ -66,6 +67,7 @@ class World:
         self.numbers = 0
         """Number of the last numbered document."""
         self.documents: dict[Key, Versioned[bytes]] = {}
+        self.changed_ms: dict[Key, int] = {}
         self.deletions: Counter[Key] = Counter()
         """Deletions by key, for kinds whose versions never recur."""
         self.watches: dict[Key, list[Once]] = {}
@@ -80,6 +82,7 @@ class World:
             return None
         new = self.deletions[key] << 31 if version is None else version + 1
         self.documents[key] = Versioned(document, new)
+        self.changed_ms[key] = time.time_ns() // 1_000_000
         self._tell(key)
         return new
 
@@ -365,11 +368,13 @@ class MemoryStore:
 
     # -- records
 
-    def read_record(self, kind: str, name: str) -> Versioned[bytes] | None:
+    def read_record(self, kind: str, name: str) -> Record | None:
         with self._open() as world:
-            return world.documents.get(_record_key(kind, name))
+            key = _record_key(kind, name)
+            found = world.documents.get(key)
+            return None if found is None else Record(*found, world.changed_ms[key])
 
-    def read_records(self, kind: str, names: Iterable[str]) -> Iterator[Versioned[bytes] | None]:
+    def read_records(self, kind: str, names: Iterable[str]) -> Iterator[Record | None]:
         return (self.read_record(kind, name) for name in names)
 
     def write_record(self, kind: str, name: str, value: bytes, version: int | None) -> int:

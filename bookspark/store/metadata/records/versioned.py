@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from bookspark.errors import MetadataVersionError
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 
 Value = TypeVar("Value")
+Value_co = TypeVar("Value_co", covariant=True)
 
 
 class Versioned(NamedTuple, Generic[Value]):
@@ -18,15 +19,32 @@ class Versioned(NamedTuple, Generic[Value]):
     version: int
 
 
+class Record(NamedTuple):
+    """A small record: its document, its version, and the time of its last change."""
+
+    value: bytes
+    version: int
+    changed_ms: int
+    """By the store's clock (ZooKeeper's), in ms since 1970: the ages of two records compare, whatever the clients' clocks say."""
+
+
 VersionedLedger = Versioned[LedgerMetadata]
 """The metadata of a ledger with the version of its record."""
 
 UPDATES_MAX = 100
 
 
+class _HasVersion(Protocol[Value_co]):
+    @property
+    def value(self) -> Value_co: ...
+
+    @property
+    def version(self) -> int: ...
+
+
 def compare_and_set(
     what: str,
-    read: Callable[[], Versioned[Value] | None],
+    read: Callable[[], _HasVersion[Value] | None],
     change: Callable[[Value | None], Value | None],
     write: Callable[[Value, int | None], object],
 ) -> Value | None:

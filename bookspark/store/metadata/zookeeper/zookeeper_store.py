@@ -49,7 +49,7 @@ from bookspark.store.metadata.records.codec import (
 from bookspark.store.metadata.records.ledger_spans import IDS_PER_SPAN, LedgerSpan, spans_of
 from bookspark.store.metadata.records.names import decode_name
 from bookspark.store.metadata.records.refusals import ledger_exists, no_cookie, no_such_ledger, sized, version_changed
-from bookspark.store.metadata.records.versioned import Versioned, VersionedLedger, compare_and_set
+from bookspark.store.metadata.records.versioned import Record, Versioned, VersionedLedger, compare_and_set
 from bookspark.store.metadata.zookeeper.connection import Connection, DefiniteError
 from bookspark.store.metadata.zookeeper.layout import (
     Layout,
@@ -387,11 +387,11 @@ class RecordNodes:
         self._there: set[str] = set()
         """Guards known to exist."""
 
-    def read(self, kind: str, name: str) -> Versioned[bytes] | None:
+    def read(self, kind: str, name: str) -> Record | None:
         """Value and version, as new as any earlier confirmed write; None if there is no such record."""
         return self._read(f"reading {kind} record {name!r}", kind, [name])[0]
 
-    def read_each(self, kind: str, names: Iterable[str]) -> Iterator[Versioned[bytes] | None]:
+    def read_each(self, kind: str, names: Iterable[str]) -> Iterator[Record | None]:
         """Value and version of each record, many at a time."""
         rest = iter(names)
         while group := list(islice(rest, _RECORDS_AT_ONCE)):
@@ -428,7 +428,7 @@ class RecordNodes:
 
     # -- inside
 
-    def _read(self, what: str, kind: str, names: Sequence[str]) -> list[Versioned[bytes] | None]:
+    def _read(self, what: str, kind: str, names: Sequence[str]) -> list[Record | None]:
         guard_of = {name: self._guard(kind, name) for name in names}
         guards, client = sorted(set(guard_of.values())), self._client
         paths = [self._layout.record(kind, name) for name in names]
@@ -443,7 +443,9 @@ class RecordNodes:
         )
         versions = {guard: self._version(guard, stat) for guard, stat in zip(guards, outcomes, strict=False)}
         return [
-            None if isinstance(one, NoNodeError) else Versioned(one[0], versions[guard_of[name]] + one[1].version)
+            None
+            if isinstance(one, NoNodeError)
+            else Record(one[0], versions[guard_of[name]] + one[1].version, one[1].mtime)
             for name, one in zip(names, outcomes[len(guards) :], strict=True)
         ]
 
@@ -907,10 +909,10 @@ class ZooKeeperStore:
 
     # -- records
 
-    def read_record(self, kind: str, name: str) -> Versioned[bytes] | None:
+    def read_record(self, kind: str, name: str) -> Record | None:
         return self._records.read(kind, name)
 
-    def read_records(self, kind: str, names: Iterable[str]) -> Iterator[Versioned[bytes] | None]:
+    def read_records(self, kind: str, names: Iterable[str]) -> Iterator[Record | None]:
         return self._records.read_each(kind, names)
 
     def write_record(self, kind: str, name: str, value: bytes, version: int | None) -> int:
