@@ -154,7 +154,8 @@ class Turns:
 
 @checks_methods
 class Producer:
-    """The writer of one lane of a log, made by ``Log.producer``. Thread-safe.
+    """The writer of one lane of a log, made by ``Log.producer``. Thread-safe. ``log_id``: the log at ``log``; None: the one that has
+    its name now.
 
     An error of the cluster ends it: every waiting row and every later append fails. Unacknowledged rows may be in the log: create
     the producer again, read ``last_sequence``, and append the rows after it.
@@ -163,7 +164,6 @@ class Producer:
     """
 
     def __init__(self, bookkeeper: BookKeeper, log: LogAddress, name: str, log_id: LaneId | None = None) -> None:
-        """``log_id``: the log at ``log``; None: the one that has its name now."""
         registry, self.name = LogRegistry(bookkeeper.metadata), name
         record = registry.get(log_id or log.name)
         check_password(record, log.password)

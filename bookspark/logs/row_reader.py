@@ -174,7 +174,8 @@ class LogRow(NamedTuple):
 
 @checks_methods
 class RowReader:
-    """Reads a log from an offset on; made by ``Log.reader``. For one thread."""
+    """Reads a log from an offset on; made by ``Log.reader``. For one thread. ``log_id``: the log at ``log``; None: the one that has
+    its name now."""
 
     def __init__(
         self,
@@ -185,7 +186,6 @@ class RowReader:
         share: bool = False,
         log_id: LaneId | None = None,
     ) -> None:
-        """``log_id``: the log at ``log``; None: the one that has its name now."""
         self._bookkeeper, self._log, self._group = bookkeeper, log, group
         self._registry = LogRegistry(bookkeeper.metadata)
         record = self._registry.get(log_id or log.name)

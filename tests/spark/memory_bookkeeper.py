@@ -13,7 +13,9 @@ from typing import Any
 import pyarrow
 
 from bookspark.errors import AddTimeoutError, BookKeeperError, LedgerClosedError, LedgerFencedError, NoSuchLedgerError
+from bookspark.logs import LogRun
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from bookspark.protocol.logs.log_options import LogOptions
 from bookspark.store.client.writing.futures import AppendFuture, Watermark
 from bookspark.store.metadata.memory.memory_store import MemoryStore
 from bookspark.store.wire.columns import Heads
@@ -38,11 +40,12 @@ class MemoryBookKeeper:
         self.untold: set[int] = set()
         # True: a bookie is down, and no other bookie can take over its copies of guaranteed ledgers.
         self.hang_closes = False
+        self._data_ledgers: dict[LogRun, int] = {}
 
     def other(self) -> MemoryBookKeeper:
         """Another client of the same cluster."""
         other = MemoryBookKeeper(self.metadata, self.entries)
-        other.untold = self.untold
+        other.untold, other._data_ledgers = self.untold, self._data_ledgers
         return other
 
     def open_ledgers(self) -> list[int]:
@@ -60,6 +63,12 @@ class MemoryBookKeeper:
         self.metadata.create_ledger(metadata)
         self.entries[metadata.ledger_id] = []
         return MemoryLedger(self, metadata.ledger_id)
+
+    def data_ledger(self, run: LogRun) -> int:
+        """The id of a data ledger of ``run``, the same at each call, for commits whose rows nobody reads."""
+        if run not in self._data_ledgers:
+            self._data_ledgers[run] = run.create_ledger(self, LogOptions(), "data").ledger_id
+        return self._data_ledgers[run]
 
     def open_ledger(self, ledger_id: int, password: bytes = b"") -> MemoryReader:
         metadata, version = self.metadata.read_ledger(ledger_id)

@@ -22,5 +22,7 @@ def memory_stream(feed: Feed, options: Mapping[str, str] | None = None) -> Entry
     given = {"log": "orders", "zookeeper": "nowhere", "pollTimeoutMs": "0"} if options is None else options
     reader = EntryStreamReader(SourceOptions.parse(given), StructType(), ())
     reader.__dict__["_feed"] = feed
-    reader._place = QueryPlace(reader._place._client, log=None)
+    client = reader._place._client
+    reader._new_place = lambda: QueryPlace(client, None)  # type: ignore[method-assign]
+    reader._place = reader._new_place()
     return reader

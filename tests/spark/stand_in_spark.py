@@ -116,11 +116,11 @@ class StandInSpark:
         """Write a micro-batch as Spark does: a new writer, tasks, and its commit."""
         given = {"zookeeper": "memory", "log": query.log, "checkpointlocation": str(query.checkpoint), **query.options}
         options = SinkOptions.parse(given)
-        LogRegistry(self.bookkeeper.metadata).ensure(query.log, dict(options.chosen), b"")
+        planned = LogRegistry(self.bookkeeper.metadata).ensure(query.log, dict(options.chosen), b"")
         self._enter_process(query)
         self._properties.clear()
         self._properties |= {**self._runs[query.checkpoint], "streaming.sql.batchId": str(number)}
-        writer = sink.LogStreamWriter(options)
+        writer = sink.LogStreamWriter(options, planned)
         parts = [lines[task::_TASKS] for task in range(_TASKS)]
         writer.commit([writer.write(_batches(part)) for part in parts], number)
 

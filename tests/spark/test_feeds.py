@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -25,8 +24,9 @@ from bookspark.logs.chain.committer import Committer
 from bookspark.logs.chain.maintenance import collect_recent_orphans
 from bookspark.logs.feeds.log_feed import Limit, LogFeed
 from bookspark.protocol.logs.commits import Commit, EntryRange
+from bookspark.protocol.logs.lanes import LaneId
 from bookspark.protocol.logs.log_options import LogOptions
-from bookspark.protocol.logs.log_record import NoSuchLogError
+from bookspark.protocol.logs.log_record import LogRecreatedError, NoSuchLogError
 from bookspark.spark.connector import source
 from bookspark.spark.connector.feeds import LedgersFeed
 from bookspark.spark.connector.sink import LogWriter, RangesWritten
@@ -54,15 +54,14 @@ class Log:
     def begin(self, run: str) -> None:
         """A new run takes over; it has a commit ledger and a data ledger of its own."""
         owner = LogRun.of(ORDERS, self.registry.claim("orders", run))
-        self.run, self.epoch = owner.run, owner.epoch
+        self.owner, self.run, self.epoch = owner, owner.run, owner.epoch
         self.committer = Committer(cast(BookKeeper, self.bookkeeper), owner)
         self.roll()
 
     def roll(self) -> None:
         """Begin the next data ledger of the run."""
-        options = {"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2, "password": b""}
-        labels = {"bookspark.log": b"orders", "bookspark.epoch": str(self.epoch).encode()}
-        self.data: MemoryLedger = self.bookkeeper.create_ledger(**options, custom_metadata=labels)
+        found: object = self.owner.create_ledger(cast(BookKeeper, self.bookkeeper), LogOptions(), "data")
+        self.data = cast(MemoryLedger, found)
 
     def commit(self, count: int = 1, time_ms: int = 0) -> None:
         for _ in range(count):
@@ -245,22 +244,20 @@ def test_offset_of_an_old_log_is_refused_in_the_log_created_again(log: Log) -> N
         log.feed()
     log.registry.ensure("orders", {}, b"")
     feed = log.feed()
-    offset["log"] -= feed.earliest()["log"] == offset["log"]  # made within the same millisecond
-    with pytest.raises(DataLossError, match=r"deleted and created again.*new checkpoint"):
+    both_ids = rf"id {offset['log']} was deleted.* another log by now, with id {feed.log_id}.*new checkpointLocation"
+    with pytest.raises(DataLossError, match=both_ids):
         feed.check(offset)
     reader = memory_stream(feed)
-    with pytest.raises(DataLossError, match="created again"):
+    with pytest.raises(LogRecreatedError, match=both_ids):
         reader.latestOffset(offset, ReadAllAvailable())
-    with pytest.raises(DataLossError, match="created again"):
+    with pytest.raises(LogRecreatedError, match=both_ids):
         reader.partitions(offset, offset)
 
 
-def made_anew(log: Log, run: str = "n") -> None:
-    """Create the log again under its readers, at a later time by the clock."""
-    made = log.registry.get("orders").ctime_ms
+def recreated(log: Log, run: str = "n") -> None:
+    """Create the log again under its readers."""
     delete_log(cast(BookKeeper, log.bookkeeper), "orders", b"")
     log.registry.ensure("orders", {}, b"")
-    log.registry.update("orders", lambda record: replace(record, ctime_ms=made + 1))
     log.batches = 0
     log.begin(run)
 
@@ -270,12 +267,37 @@ def test_running_stream_reads_nothing_of_a_log_created_again(log: Log, batches: 
     log.commit(3)
     feed = log.feed()
     end = feed.newest()
-    made_anew(log)
+    recreated(log)
     log.commit(batches)
-    with pytest.raises(DataLossError, match="created again since this query read it up to row 30"):
-        feed.newest()
-    with pytest.raises(DataLossError, match="created again"):
-        feed.pieces(feed.at(0), end)
+    now = log.registry.get("orders").log_id
+    for _ in range(2):
+        with pytest.raises(LogRecreatedError, match=f"with id {end['log']} was deleted.* with id {now}"):
+            feed.newest()
+        with pytest.raises(LogRecreatedError, match=f"with id {end['log']} was deleted.* with id {now}"):
+            feed.pieces(feed.at(0), end)
+
+
+def test_stream_without_fail_on_data_loss_reads_the_log_created_again_from_its_beginning(
+    log: Log, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also after a restart, with the offset of the old log in Spark's checkpoint."""
+    options = {"log": "orders", "zookeeper": "nowhere", "pollTimeoutMs": "0", "failOnDataLoss": "false"}
+    monkeypatch.setattr(source, "feed", lambda options: log.feed(fail_on_data_loss=False))
+    log.commit(3)
+    running = memory_stream(log.feed(fail_on_data_loss=False), options)
+    old = running.latestOffset(running.initialOffset(), ReadAllAvailable())
+    recreated(log)
+    log.commit(2)
+    for reader in (running, memory_stream(log.feed(fail_on_data_loss=False), options)):
+        assert reader.partitions({**old, "position": 20}, old) == [], "rows of the old log are gone"
+        begin = reader.latestOffset(old, ReadAllAvailable())
+        assert begin == log.feed().at(0)
+        assert reader.partitions(old, begin) == []
+        end = reader.latestOffset(begin, ReadAllAvailable())
+        assert end == log.feed().at(20)
+        rows = [piece.rows for part in reader.partitions(begin, end) for piece in part.pieces]  # type: ignore[attr-defined]
+        assert sum(rows) == 20
+    assert f"with id {old['log']} was deleted" in caplog.text and f"with id {begin['log']}" in caplog.text
 
 
 @pytest.mark.parametrize("run", ["a", "n"])
@@ -290,7 +312,7 @@ def test_process_reuses_nothing_of_the_old_log_for_the_log_created_again(log: Lo
         return current_committer(bookkeeper, owner), ledger
 
     before = kept("a")
-    made_anew(log, run)
+    recreated(log, run)
     after = kept(run)
     assert before[0] is not after[0] and before[1] is not after[1]
 
@@ -314,7 +336,7 @@ def test_stream_from_the_end_ignores_the_old_pin_in_a_log_created_again(
     assert query().initialOffset()["position"] == 20
     log.commit()
     assert query().initialOffset()["position"] == 20, "pinned"
-    made_anew(log)
+    recreated(log)
     log.commit()
     for _ in range(2):
         reader = query()
@@ -326,10 +348,11 @@ def test_stream_from_the_end_ignores_the_old_pin_in_a_log_created_again(
 
 def test_batch_written_to_two_logs_of_the_same_name_is_not_committed() -> None:
     writer = LogWriter(SinkOptions.parse({"log": "orders", "zookeeper": "nowhere"}))
-    messages = [RangesWritten("q", 0, "a", 1, ctime, (EntryRange(ctime, 0, 9, 10, 100),)) for ctime in (7, 8)]
-    with pytest.raises(
-        BookKeeperError, match=r"created again while batch 0 of query q was written.*nothing is committed"
-    ):
+    messages = [
+        RangesWritten("q", 0, "a", LaneId(log_id, 0, "orders"), 1, (EntryRange(log_id, 0, 9, 10, 100),))
+        for log_id in (7, 8)
+    ]
+    with pytest.raises(BookKeeperError, match=r"batch 0 of query q is not committed.*log [78]\).*log [78]\)"):
         writer.commit_of(messages)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pyarrow
@@ -10,6 +11,7 @@ import pytest
 
 from bookspark.errors import (
     AddTimeoutError,
+    BookKeeperError,
     LedgerFencedError,
     LedgerRecoveryError,
     MetadataStoreError,
@@ -35,7 +37,7 @@ from bookspark.logs.rows.encodings import Payloads
 from bookspark.protocol.ledger.ledger_metadata import LedgerType
 from bookspark.protocol.logs.commits import Commit, EntryRange
 from bookspark.protocol.logs.log_options import LogOptions
-from bookspark.protocol.logs.log_record import LogTakenOverError
+from bookspark.protocol.logs.log_record import LogRecreatedError, LogTakenOverError
 from bookspark.protocol.logs.replays import CheckpointRewoundError
 from bookspark.spark.connector import sink
 from bookspark.spark.options.sink_options import SinkOptions
@@ -51,16 +53,39 @@ def bookkeeper() -> MemoryBookKeeper:
     return bookkeeper
 
 
-def claimed(bookkeeper: MemoryBookKeeper, run: str) -> Committer:
-    return Committer(bookkeeper, claim(bookkeeper, run))
+class Writer(Committer):
+    """A committer of batches of ten rows each, in a data ledger of its run."""
+
+    def __init__(self, bookkeeper: MemoryBookKeeper, run: LogRun) -> None:
+        super().__init__(bookkeeper, run)
+        self._client = bookkeeper
+
+    def batch(self, number: int, query: str = "q") -> Commit:
+        ledger_id = self._client.data_ledger(self.run)
+        return Commit(
+            query, number, self.run.run, self.run.epoch, (EntryRange(ledger_id, number * 10, number * 10 + 9, 10, 100),)
+        )
+
+    def write(self, number: int, query: str = "q") -> bool:
+        return self.commit(self.batch(number, query))
+
+    def write_all(self) -> bool:
+        """As a batch write."""
+        return self.write(0, self.run.run)
+
+
+def claimed(bookkeeper: MemoryBookKeeper, run: str) -> Writer:
+    return Writer(bookkeeper, claim(bookkeeper, run))
 
 
 def claim(bookkeeper: MemoryBookKeeper, run: str) -> LogRun:
     return LogRun.of(ORDERS, LogRegistry(bookkeeper.metadata).claim("orders", run))
 
 
-def batch(number: int, run: str = "a", epoch: int = 1, query: str = "q", ledger: int = 1000) -> Commit:
-    return Commit(query, number, run, epoch, (EntryRange(ledger, number * 10, number * 10 + 9, 10, 100),))
+def commit_ledgers(bookkeeper: MemoryBookKeeper) -> list[int]:
+    """All of them, in the chain or not."""
+    labels = {one: bookkeeper.get_ledger_metadata(one).custom_metadata for one in bookkeeper.list_ledgers()}
+    return [one for one, found in labels.items() if found["bookspark.role"] == b"commit"]
 
 
 def committed(bookkeeper: MemoryBookKeeper) -> list[tuple[str, int]]:
@@ -69,78 +94,78 @@ def committed(bookkeeper: MemoryBookKeeper) -> list[tuple[str, int]]:
 
 def test_batches_are_committed_in_order_to_one_commit_ledger(bookkeeper: MemoryBookKeeper) -> None:
     writer = claimed(bookkeeper, "a")
-    assert all(writer.commit(batch(n)) for n in range(3))
+    assert all(writer.write(n) for n in range(3))
     assert committed(bookkeeper) == [("q", 0), ("q", 1), ("q", 2)]
     assert len(LogRegistry(bookkeeper.metadata).get("orders").commit_ledgers) == 1
 
 
 def test_replayed_batch_is_not_committed_again(bookkeeper: MemoryBookKeeper) -> None:
     writer = claimed(bookkeeper, "a")
-    writer.commit(batch(0))
-    assert not writer.commit(batch(0))
+    writer.write(0)
+    assert not writer.write(0)
     assert committed(bookkeeper) == [("q", 0)]
 
 
 def test_new_process_of_a_run_recognises_a_batch_committed_before_its_kill(
     bookkeeper: MemoryBookKeeper,
 ) -> None:
-    claimed(bookkeeper, "a").commit(batch(0))
-    assert not claimed(bookkeeper.other(), "a").commit(batch(0))
+    claimed(bookkeeper, "a").write(0)
+    assert not claimed(bookkeeper.other(), "a").write(0)
     assert committed(bookkeeper) == [("q", 0)]
 
 
 def test_restarted_query_recognises_the_batch_of_its_former_run(bookkeeper: MemoryBookKeeper) -> None:
-    claimed(bookkeeper, "a").commit(batch(0))
+    claimed(bookkeeper, "a").write(0)
     after = claimed(bookkeeper.other(), "b")
-    assert not after.commit(batch(0, "b", 2))
-    assert after.commit(batch(1, "b", 2))
+    assert not after.write(0)
+    assert after.write(1)
     assert committed(bookkeeper) == [("q", 0), ("q", 1)]
 
 
 def test_new_rows_under_an_old_batch_number_are_refused_instead_of_dropped(bookkeeper: MemoryBookKeeper) -> None:
     writer = claimed(bookkeeper, "a")
     for number in range(3):
-        writer.commit(batch(number))
+        writer.write(number)
     restored = claimed(bookkeeper, "b")  # from a copy of the checkpoint that knew only batch 0
     for _ in range(2):
         with pytest.raises(CheckpointRewoundError):
-            restored.commit(batch(1, "b", 2))
+            restored.write(1)
     assert committed(bookkeeper) == [("q", 0), ("q", 1), ("q", 2)]
-    assert restored.commit(batch(3, "b", 2)), "with the newest checkpoint it goes on"
+    assert restored.write(3), "with the newest checkpoint it goes on"
 
 
 def test_append_with_a_lost_answer_is_settled_by_recovery(bookkeeper: MemoryBookKeeper) -> None:
     writer = claimed(bookkeeper, "a")
-    writer.commit(batch(0))
+    writer.write(0)
     bookkeeper.lose_answers = 1
-    assert not writer.commit(batch(1))
-    assert writer.commit(batch(2))
+    assert not writer.write(1)
+    assert writer.write(2)
     assert committed(bookkeeper) == [("q", 0), ("q", 1), ("q", 2)]
 
 
 def test_zombie_is_fenced_by_the_next_owner_and_its_commit_raises(bookkeeper: MemoryBookKeeper) -> None:
     zombie = claimed(bookkeeper, "a")
-    zombie.commit(batch(0))
-    claimed(bookkeeper.other(), "b").commit(batch(1, "b", 2))
+    zombie.write(0)
+    claimed(bookkeeper.other(), "b").write(1)
     with pytest.raises(LogTakenOverError, match="another run took over: run b"):
-        zombie.commit(batch(2))
+        zombie.write(2)
     assert committed(bookkeeper) == [("q", 0), ("q", 1)]
 
 
 def test_zombie_commit_before_the_next_owners_recovery_succeeds_and_is_seen(bookkeeper: MemoryBookKeeper) -> None:
     zombie = claimed(bookkeeper, "a")
-    zombie.commit(batch(0))
+    zombie.write(0)
     after = claimed(bookkeeper.other(), "b")
-    assert zombie.commit(batch(1))
-    assert not after.commit(batch(1, "b", 2))
+    assert zombie.write(1)
+    assert not after.write(1)
     assert committed(bookkeeper) == [("q", 0), ("q", 1)]
 
 
 def test_committer_fenced_in_its_own_epoch_rolls_and_continues(bookkeeper: MemoryBookKeeper) -> None:
     writer = claimed(bookkeeper, "a")
-    writer.commit(batch(0))
+    writer.write(0)
     bookkeeper.open_ledger(LogRegistry(bookkeeper.metadata).get("orders").commit_ledgers[-1].ledger_id)
-    assert writer.commit(batch(1))
+    assert writer.write(1)
     assert committed(bookkeeper) == [("q", 0), ("q", 1)]
     assert len(LogRegistry(bookkeeper.metadata).get("orders").commit_ledgers) == 2
 
@@ -157,22 +182,22 @@ def taken_over_while_the_answer_is_lost(bookkeeper: MemoryBookKeeper) -> None:
 
 def test_batch_written_before_a_takeover_is_not_reported_as_failed(bookkeeper: MemoryBookKeeper) -> None:
     writer = claimed(bookkeeper, "a")
-    writer.commit(batch(0))
+    writer.write(0)
     taken_over_while_the_answer_is_lost(bookkeeper)
-    assert not writer.commit(batch(1))
-    claimed(bookkeeper.other(), "b").commit(batch(0, "b", 2, query="b"))
+    assert not writer.write(1)
+    claimed(bookkeeper.other(), "b").write(0, "b")
     assert committed(bookkeeper) == [("q", 0), ("q", 1), ("b", 0)]
 
 
 def test_batch_fenced_by_a_takeover_raises_and_is_not_in_the_log(bookkeeper: MemoryBookKeeper) -> None:
     def fenced(_: int) -> None:
-        assert claimed(bookkeeper.other(), "b").commit(batch(0, "b", 2, query="p"))
+        assert claimed(bookkeeper.other(), "b").write(0, "p")
 
     writer = claimed(bookkeeper, "a")
-    writer.commit(batch(0))
+    writer.write(0)
     bookkeeper.before_append.append(fenced)
     with pytest.raises(LogTakenOverError, match="another run took over"):
-        writer.commit(batch(1))
+        writer.write(1)
     assert committed(bookkeeper) == [("q", 0), ("p", 0)]
 
 
@@ -183,32 +208,28 @@ def test_batch_of_unknown_outcome_after_a_takeover_raises_and_says_so(
         raise LedgerRecoveryError("its bookies are down")
 
     writer = claimed(bookkeeper, "a")
-    writer.commit(batch(0))
+    writer.write(0)
     taken_over_while_the_answer_is_lost(bookkeeper)
     monkeypatch.setattr(bookkeeper, "open_ledger", lost)
     with pytest.raises(LedgerRecoveryError, match=r"is not known .*streaming query that is started again finds out"):
-        writer.commit(batch(1))
+        writer.write(1)
 
 
 # -- batch writes beside a query, and beside each other
 
 
-def batch_write(bookkeeper: MemoryBookKeeper, run: str) -> Committer:
+def batch_write(bookkeeper: MemoryBookKeeper, run: str) -> Writer:
     record = LogRegistry(bookkeeper.metadata).begin_batch_write("orders", run)
-    return Committer(bookkeeper, LogRun.of_batch_write(ORDERS, record, run))
-
-
-def rows_written(committer: Committer) -> Commit:
-    return batch(0, committer.run.run, committer.run.epoch, query=committer.run.run)
+    return Writer(bookkeeper, LogRun.of_batch_write(ORDERS, record, run))
 
 
 def test_batch_write_does_not_end_a_query_of_the_same_log(bookkeeper: MemoryBookKeeper) -> None:
     """A stream died at the first ad-hoc append to its log."""
     query = claimed(bookkeeper, "a")
-    assert query.commit(batch(0))
+    assert query.write(0)
     write = batch_write(bookkeeper.other(), "w")
-    assert write.commit(rows_written(write)) and not write.commit(rows_written(write))
-    assert query.commit(batch(1)) and query.commit(batch(2))
+    assert write.write_all() and not write.write_all()
+    assert query.write(1) and query.write(2)
     assert committed(bookkeeper) == [("q", 0), ("w", 0), ("q", 1), ("q", 2)]
 
 
@@ -218,23 +239,23 @@ def test_commit_succeeds_amid_concurrent_commits_of_batch_writes(
 ) -> None:
     """There are more batch writes than a commit has attempts."""
     query, first = claimed(bookkeeper, "a"), batch_write(bookkeeper, "first")
-    query.commit(batch(0))
+    query.write(0)
     writes = [batch_write(bookkeeper.other(), f"w{number}") for number in range(12)]
     waiting = iter(writes)
 
     def another(_: int) -> None:
         write = next(waiting, None)
         if write is not None:
-            assert write.commit(rows_written(write))
+            assert write.write_all()
 
     bookkeeper.before_append += [lambda _: None] * appends_before + [another] * len(writes)
-    assert query.commit(batch(1)) and first.commit(rows_written(first))
+    assert query.write(1) and first.write_all()
     for write in waiting:
-        write.commit(rows_written(write))
+        write.write_all()
     names = [query for query, _ in committed(bookkeeper)]
     assert sorted(names) == sorted(["q", "q", "first", *(write.run.run for write in writes)])
     linked = {link.ledger_id for link in LogRegistry(bookkeeper.metadata).get("orders").commit_ledgers}
-    assert set(bookkeeper.list_ledgers()) == linked, "what lost a race is deleted"
+    assert set(commit_ledgers(bookkeeper)) == linked, "what lost a race is deleted"
 
 
 def test_query_and_batch_write_never_collect_each_others_ledgers(bookkeeper: MemoryBookKeeper) -> None:
@@ -244,13 +265,13 @@ def test_query_and_batch_write_never_collect_each_others_ledgers(bookkeeper: Mem
     theirs = DataWriter(DataLedger(bookkeeper, write.run, LogOptions(), RollPolicy()))
     theirs.append(values(b"the batch write's"))
     other = batch_write(bookkeeper.other(), "x")
-    other.commit(rows_written(other))
+    other.write_all()
     other.tend(thoroughly=True)
     query, ranges = claimed(bookkeeper, "a"), pending.finish()
     assert query.commit(Commit("q", 0, "a", 1, ranges))
     query.tend(thoroughly=True)
     last = batch_write(bookkeeper.other(), "y")
-    last.commit(rows_written(last))
+    last.write_all()
     last.tend(thoroughly=True)
     assert not bookkeeper.get_ledger_metadata(ranges[0].ledger_id).closed, "nor closed while its query goes on"
     assert write.commit(Commit("w", 0, "w", write.run.epoch, theirs.finish()))
@@ -264,9 +285,9 @@ def test_chain_lengthened_by_batch_writes_is_compacted_while_the_query_runs(
     monkeypatch.setattr("bookspark.logs.chain.committer.CHAIN_MAX", 4)
     query = claimed(bookkeeper, "a")
     for number in range(8):
-        query.commit(batch(number))
+        query.write(number)
         write = batch_write(bookkeeper, f"w{number}")
-        write.commit(rows_written(write))
+        write.write_all()
         query.tend(thoroughly=True)
         assert len(LogRegistry(bookkeeper.metadata).get("orders").commit_ledgers) <= 6
     assert len(committed(bookkeeper)) == 16
@@ -284,10 +305,10 @@ def test_batch_write_with_an_unanswered_record_update_is_settled_by_a_retry(
     with monkeypatch.context() as patched:
         patched.setattr(LogRegistry, "add_commit_ledger", add_and_fail)
         with pytest.raises(MetadataStoreError):
-            write.commit(rows_written(write))
+            write.write_all()
     other = batch_write(bookkeeper.other(), "x")
-    other.commit(rows_written(other))
-    assert not write.commit(rows_written(write))
+    other.write_all()
+    assert not write.write_all()
     assert committed(bookkeeper) == [("w", 0), ("x", 0)]
 
 
@@ -309,7 +330,8 @@ def test_rows_of_a_batch_write_with_an_open_commit_ledger_are_no_orphans(
         raise LedgerRecoveryError("bookies are down")
 
     monkeypatch.setattr(sink, "client", lambda zookeeper: bookkeeper)
-    write = sink.LogBatchWriter(SinkOptions.parse({"log": "orders"}, ORDERS.zookeeper))
+    planned = LogRegistry(bookkeeper.metadata).get("orders")
+    write = sink.LogBatchWriter(SinkOptions.parse({"log": "orders"}, ORDERS.zookeeper), planned)
     told = write.write(iter([pyarrow.record_batch({"value": [b"a row"]})]))
     with monkeypatch.context() as patched:
         patched.setattr(LogRegistry, "add_commit_ledger", add_untold)
@@ -320,19 +342,19 @@ def test_rows_of_a_batch_write_with_an_open_commit_ledger_are_no_orphans(
         if unanswered:
             write.abort([told])
     # The record names the ledger, so its first commit counts, though no answering bookie knows that it is confirmed.
-    assert committed(bookkeeper) == [(write.run, 0)] and collect_orphans(bookkeeper, "orders", b"") == []
+    assert committed(bookkeeper) == [(told.run, 0)] and collect_orphans(bookkeeper, "orders", b"") == []
     write.abort([told])
     assert LogRegistry(bookkeeper.metadata).get("orders").batch_writes == ()
-    assert committed(bookkeeper) == [(write.run, 0)] and collect_orphans(bookkeeper, "orders", b"") == []
+    assert committed(bookkeeper) == [(told.run, 0)] and collect_orphans(bookkeeper, "orders", b"") == []
     assert rows_of(bookkeeper, told.ranges) == [b"a row"]
 
 
 def test_committer_continues_after_closing_its_idle_ledger(bookkeeper: MemoryBookKeeper) -> None:
     query = claimed(bookkeeper, "a")
-    query.commit(batch(0))
+    query.write(0)
     query.close()
-    assert bookkeeper.get_ledger_metadata(bookkeeper.list_ledgers()[0]).closed
-    assert query.commit(batch(1)) and not query.commit(batch(1))
+    assert bookkeeper.get_ledger_metadata(commit_ledgers(bookkeeper)[0]).closed
+    assert query.write(1) and not query.write(1)
     assert committed(bookkeeper) == [("q", 0), ("q", 1)]
 
 
@@ -342,11 +364,11 @@ def test_committer_continues_after_closing_its_idle_ledger(bookkeeper: MemoryBoo
 def test_two_processes_of_a_run_that_roll_at_once_make_a_single_chain(bookkeeper: MemoryBookKeeper) -> None:
     first, second = claimed(bookkeeper, "a"), claimed(bookkeeper.other(), "a")
     # While the first writes its header, the second gets its commit ledger into the record.
-    bookkeeper.before_append.append(lambda ledger_id: second.commit(batch(0)) and None)
-    assert not first.commit(batch(0))
+    bookkeeper.before_append.append(lambda ledger_id: second.write(0) and None)
+    assert not first.write(0)
     assert committed(bookkeeper) == [("q", 0)]
     record = LogRegistry(bookkeeper.metadata).get("orders")
-    assert bookkeeper.list_ledgers() == [link.ledger_id for link in record.commit_ledgers], (
+    assert commit_ledgers(bookkeeper) == [link.ledger_id for link in record.commit_ledgers], (
         "the loser's ledger is deleted"
     )
 
@@ -355,8 +377,8 @@ def test_run_taken_over_during_its_roll_leaves_no_ledger(bookkeeper: MemoryBookK
     first = claimed(bookkeeper, "a")
     bookkeeper.before_append.append(lambda ledger_id: claimed(bookkeeper.other(), "b") and None)
     with pytest.raises(LogTakenOverError):
-        first.commit(batch(0))
-    assert bookkeeper.list_ledgers() == []
+        first.write(0)
+    assert commit_ledgers(bookkeeper) == []
 
 
 def test_takeover_during_a_roll_raises_although_a_guaranteed_ledger_cannot_close(
@@ -366,8 +388,8 @@ def test_takeover_during_a_roll_raises_although_a_guaranteed_ledger_cannot_close
     bookkeeper.before_append.append(lambda ledger_id: claimed(bookkeeper.other(), "b") and None)
     bookkeeper.hang_closes = True
     with pytest.raises(LogTakenOverError):
-        first.commit(batch(0))
-    assert bookkeeper.list_ledgers() == []
+        first.write(0)
+    assert commit_ledgers(bookkeeper) == []
 
 
 def test_full_commit_ledger_is_followed_by_a_ledger_that_sums_it_up(
@@ -377,7 +399,7 @@ def test_full_commit_ledger_is_followed_by_a_ledger_that_sums_it_up(
     writer = claimed(bookkeeper, "a")
     registry = LogRegistry(bookkeeper.metadata)
     for number in range(5):
-        writer.commit(batch(number))
+        writer.write(number)
         if number == 2:
             registry.alter("orders", ack_quorum=3)
     record = registry.get("orders")
@@ -388,11 +410,11 @@ def test_full_commit_ledger_is_followed_by_a_ledger_that_sums_it_up(
 
 
 def test_commit_ledger_without_its_header_raises_in_the_next_run(bookkeeper: MemoryBookKeeper) -> None:
-    claimed(bookkeeper, "a").commit(batch(0))
+    claimed(bookkeeper, "a").write(0)
     ledger_id = LogRegistry(bookkeeper.metadata).get("orders").commit_ledgers[-1].ledger_id
     bookkeeper.entries[ledger_id].clear()
     with pytest.raises(LedgerRecoveryError, match="recovered without its header"):
-        claimed(bookkeeper.other(), "b").commit(batch(1, "b", 2))
+        claimed(bookkeeper.other(), "b").write(1)
 
 
 def test_next_owner_closes_data_ledgers_left_open(bookkeeper: MemoryBookKeeper) -> None:
@@ -401,7 +423,7 @@ def test_next_owner_closes_data_ledgers_left_open(bookkeeper: MemoryBookKeeper) 
     (item,) = writer.finish()
     claimed(bookkeeper, "a").commit(Commit("q", 0, "a", 1, (item,)))
     after = claimed(bookkeeper.other(), "b")
-    after.commit(batch(1, "b", 2, ledger=78))
+    after.write(1)
     assert not bookkeeper.get_ledger_metadata(item.ledger_id).closed
     after.tend(thoroughly=False)
     assert bookkeeper.get_ledger_metadata(item.ledger_id).closed
@@ -420,10 +442,10 @@ def test_open_data_ledger_is_closed_although_the_next_run_died_before_committing
 
     bookkeeper.before_append += [lambda _: None, died]
     with pytest.raises(MetadataStoreError):
-        claimed(bookkeeper, "b").commit(batch(1, "b", 2))
+        claimed(bookkeeper, "b").write(1)
     assert len(chain(bookkeeper)) == 1, "a commit ledger is never in the chain without a commit"
     after = claimed(bookkeeper, "c")
-    after.commit(batch(1, "c", 3))
+    after.write(1)
     after.tend(thoroughly=True)
     assert bookkeeper.get_ledger_metadata(item.ledger_id).closed
 
@@ -447,14 +469,16 @@ def test_recent_orphan_collection_reads_no_ledger_of_earlier_epochs(
 ) -> None:
     monkeypatch.setattr("bookspark.logs.chain.maintenance.RECENT_EPOCHS", 1)
     for number, run in enumerate("abcd", 1):
-        claimed(bookkeeper, run).commit(batch(number, run, number))
+        claimed(bookkeeper, run).write(number)
     seen: list[int] = []
     found = bookkeeper.get_ledger_metadata
     monkeypatch.setattr(
         bookkeeper, "get_ledger_metadata", lambda ledger_id: (seen.append(ledger_id), found(ledger_id))[1]
     )
     assert collect_recent_orphans(bookkeeper, "orders", b"") == []
-    assert set(seen) == {*bookkeeper.list_ledgers()[2:], 1000}, "and the data ledger of the epoch"
+    # Each run has a data ledger, then a commit ledger.
+    first, second, _, last = bookkeeper.list_ledgers()[4:]
+    assert set(seen) == {first, second, last}, "the newest run's data may be committed yet"
 
 
 # -- long chains
@@ -465,34 +489,34 @@ def chain(bookkeeper: MemoryBookKeeper) -> list[int]:
 
 
 @pytest.fixture
-def long_chain(bookkeeper: MemoryBookKeeper, monkeypatch: pytest.MonkeyPatch) -> Committer:
+def long_chain(bookkeeper: MemoryBookKeeper, monkeypatch: pytest.MonkeyPatch) -> Writer:
     """The owner of a log that was written in ten runs, two batches each."""
     monkeypatch.setattr("bookspark.logs.chain.committer.CHAIN_MAX", 4)
     for number in range(10):
         owner = claimed(bookkeeper, f"run {number}")
         for k in range(2):
-            owner.commit(batch(2 * number + k, f"run {number}", number + 1))
+            owner.write(2 * number + k)
     assert len(chain(bookkeeper)) == 10
     return owner
 
 
-def test_compacted_chain_has_the_same_commits(bookkeeper: MemoryBookKeeper, long_chain: Committer) -> None:
+def test_compacted_chain_has_the_same_commits(bookkeeper: MemoryBookKeeper, long_chain: Writer) -> None:
     before = list(commits(bookkeeper, "orders", b""))
     last = chain(bookkeeper)[-1]
     long_chain.tend(thoroughly=True)
     assert len(chain(bookkeeper)) == 2 and chain(bookkeeper)[-1] == last
-    assert bookkeeper.list_ledgers() == sorted(chain(bookkeeper)), "what was copied is deleted"
+    assert commit_ledgers(bookkeeper) == sorted(chain(bookkeeper)), "what was copied is deleted"
     assert list(commits(bookkeeper, "orders", b"")) == before
     assert [p.commit.batch for p in commits(bookkeeper, "orders", b"", 75)] == list(range(7, 20)), (
         "from the commit that has row 75"
     )
-    assert long_chain.commit(batch(20, "run 9", 10)), "the owner goes on in its commit ledger"
+    assert long_chain.write(20), "the owner goes on in its commit ledger"
     assert chain(bookkeeper)[-1] == last
-    assert not claimed(bookkeeper.other(), "next").commit(batch(20, "next", 11))
+    assert not claimed(bookkeeper.other(), "next").write(20)
 
 
 def test_full_commit_ledgers_are_not_copied_again(
-    bookkeeper: MemoryBookKeeper, long_chain: Committer, monkeypatch: pytest.MonkeyPatch
+    bookkeeper: MemoryBookKeeper, long_chain: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bookspark.logs.chain.committer.COMMITS_PER_LEDGER_MAX", 8)
     before = list(commits(bookkeeper, "orders", b""))
@@ -504,9 +528,7 @@ def test_full_commit_ledgers_are_not_copied_again(
     assert list(commits(bookkeeper, "orders", b"")) == before
 
 
-def test_compaction_is_postponed_if_its_copy_cannot_be_closed(
-    bookkeeper: MemoryBookKeeper, long_chain: Committer
-) -> None:
+def test_compaction_is_postponed_if_its_copy_cannot_be_closed(bookkeeper: MemoryBookKeeper, long_chain: Writer) -> None:
     before = chain(bookkeeper)
     bookkeeper.hang_closes = True
     long_chain.tend(thoroughly=True)
@@ -515,7 +537,7 @@ def test_compaction_is_postponed_if_its_copy_cannot_be_closed(
 
 @pytest.mark.parametrize("read", [0, 1, 2, 7, 18, 19])
 def test_reader_continues_in_place_when_its_chain_is_compacted(
-    bookkeeper: MemoryBookKeeper, long_chain: Committer, read: int
+    bookkeeper: MemoryBookKeeper, long_chain: Writer, read: int
 ) -> None:
     before = list(commits(bookkeeper, "orders", b""))
     reading = LogReader(bookkeeper, "orders", b"").commits()
@@ -528,7 +550,7 @@ def test_reader_continues_in_place_when_its_chain_is_compacted(
 @pytest.mark.parametrize("position", [0, 75, 199])
 def test_reader_survives_compaction_between_its_reads_of_record_and_ledger(
     bookkeeper: MemoryBookKeeper,
-    long_chain: Committer,
+    long_chain: Writer,
     monkeypatch: pytest.MonkeyPatch,
     opened_before: int,
     position: int,
@@ -550,7 +572,7 @@ def test_reader_survives_compaction_between_its_reads_of_record_and_ledger(
 
 @pytest.mark.parametrize("following", [False, True])
 def test_missing_commit_ledger_of_the_chain_raises(
-    bookkeeper: MemoryBookKeeper, long_chain: Committer, following: bool
+    bookkeeper: MemoryBookKeeper, long_chain: Writer, following: bool
 ) -> None:
     reading = LogReader(bookkeeper, "orders", b"").commits()
     next(reading)
@@ -559,18 +581,18 @@ def test_missing_commit_ledger_of_the_chain_raises(
         list(reading if following else commits(bookkeeper, "orders", b""))
 
 
-def test_run_that_lost_the_log_compacts_nothing(bookkeeper: MemoryBookKeeper, long_chain: Committer) -> None:
+def test_run_that_lost_the_log_compacts_nothing(bookkeeper: MemoryBookKeeper, long_chain: Writer) -> None:
     before = chain(bookkeeper)
     owner = claimed(bookkeeper, "next")
     long_chain.tend(thoroughly=True)
     assert chain(bookkeeper) == before
-    owner.commit(batch(20, "next", 11))
+    owner.write(20)
     assert collect_orphans(bookkeeper, "orders", b"") != []
-    assert bookkeeper.list_ledgers() == chain(bookkeeper), "its copy is an orphan"
+    assert commit_ledgers(bookkeeper) == chain(bookkeeper), "its copy is an orphan"
 
 
 def test_compacted_copy_in_the_record_stays_although_the_update_seemed_to_fail(
-    bookkeeper: MemoryBookKeeper, long_chain: Committer, monkeypatch: pytest.MonkeyPatch
+    bookkeeper: MemoryBookKeeper, long_chain: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = list(commits(bookkeeper, "orders", b""))
     update = LogRegistry.update
@@ -654,7 +676,7 @@ def test_task_syncs_its_volatile_ledgers_before_it_ends(bookkeeper: MemoryBookKe
     writer = data_writer(bookkeeper, options=VOLATILE, bytes_max=3)
     for payload in (b"aaaa", b"b"):
         writer.append(values(payload))
-    assert bookkeeper.synced == {0: 0}, "a ledger is synced before it is rolled, for its close may fail"
+    assert list(bookkeeper.synced.values()) == [0], "a ledger is synced before it is rolled, for its close may fail"
     ranges = writer.finish()
     assert bookkeeper.synced == {r.ledger_id: r.last_entry_id for r in ranges}
 
@@ -677,7 +699,7 @@ def test_task_with_a_failed_sync_raises_and_the_next_task_begins_a_new_ledger(
     again = DataWriter(writer._ledger)
     again.append(values(b"a"))
     (range_,) = again.finish()
-    assert range_.ledger_id == 1
+    assert range_.ledger_id == bookkeeper.list_ledgers()[1]
 
 
 def test_append_to_a_fenced_volatile_ledger_with_unsynced_rows_raises(
@@ -700,7 +722,7 @@ def test_orphans_are_collected_once_the_new_owner_has_committed(bookkeeper: Memo
     ranges = kept.finish()
     claimed(bookkeeper, "a").commit(Commit("q", 0, "a", 1, ranges))
     assert collect_orphans(bookkeeper, "orders", b"") == []
-    claimed(bookkeeper, "b").commit(Commit("q", 1, "b", 2, (EntryRange(ranges[0].ledger_id, 0, 0, 1, 1),)))
+    claimed(bookkeeper, "b").write(1)
     assert collect_orphans(bookkeeper, "orders", b"") == [orphan]
     assert orphan not in bookkeeper.list_ledgers()
 
@@ -724,7 +746,7 @@ def test_unrecoverable_ledger_hinders_no_deletion_of_orphans_or_the_log(
         lost = data_writer(bookkeeper, run)
         lost.append(values(b"never committed"))
         orphans.append(lost.finish()[0].ledger_id)
-        claimed(bookkeeper, run).commit(batch(number, run, number))
+        claimed(bookkeeper, run).write(number)
     unrecoverable(bookkeeper, monkeypatch, orphans[0], LedgerRecoveryError("its bookies are gone"))
     assert collect_orphans(bookkeeper, "orders", b"") == orphans[:2]
     unrecoverable(bookkeeper, monkeypatch, bookkeeper.list_ledgers()[0], LedgerRecoveryError("its bookies are gone"))
@@ -736,7 +758,7 @@ def test_ledger_with_another_password_survives_log_deletion_without_hindering_it
     bookkeeper: MemoryBookKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number, run in enumerate("ab", 1):
-        claimed(bookkeeper, run).commit(batch(number, run, number))
+        claimed(bookkeeper, run).write(number)
     foreign = bookkeeper.list_ledgers()[0]
     unrecoverable(bookkeeper, monkeypatch, foreign, UnauthorizedAccessError("another password"))
     delete_log(bookkeeper, "orders", b"")
@@ -746,27 +768,28 @@ def test_ledger_with_another_password_survives_log_deletion_without_hindering_it
 def test_log_created_again_by_a_query_during_deletion_keeps_its_ledgers(
     bookkeeper: MemoryBookKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    claimed(bookkeeper, "a").commit(batch(0))
+    claimed(bookkeeper, "a").write(0)
     registry, deleter = LogRegistry(bookkeeper.metadata), bookkeeper.other()
 
     def next_micro_batch() -> list[int]:
         found = bookkeeper.list_ledgers()
         if registry.find("orders") is None:
             registry.ensure("orders", {}, b"")
-            claimed(bookkeeper, "a").commit(batch(1))
+            claimed(bookkeeper, "a").write(1)
             found = bookkeeper.list_ledgers()
         return found
 
     monkeypatch.setattr(deleter, "list_ledgers", next_micro_batch)
     delete_log(deleter, "orders", b"")
     assert committed(bookkeeper) == [("q", 1)]
-    assert bookkeeper.list_ledgers() == chain(bookkeeper)
+    assert commit_ledgers(bookkeeper) == chain(bookkeeper)
 
 
 def test_ledger_made_during_log_deletion_is_deleted_and_its_commit_refused(
     bookkeeper: MemoryBookKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    claimed(bookkeeper, "a").commit(batch(0))
+    late = claimed(bookkeeper, "a")
+    late.write(0)
     writer, deleter = data_writer(bookkeeper, "a"), bookkeeper.other()
     registry = LogRegistry(bookkeeper.metadata)
 
@@ -778,7 +801,26 @@ def test_ledger_made_during_log_deletion_is_deleted_and_its_commit_refused(
     monkeypatch.setattr(deleter, "list_ledgers", task_goes_on)
     delete_log(deleter, "orders", b"")
     assert bookkeeper.list_ledgers() == []
-    registry.ensure("orders", {}, b"")  # as the sink does before it commits
-    with pytest.raises(LogTakenOverError):
-        Committer(bookkeeper, LogRun(ORDERS, 0, "a", 1)).commit(Commit("q", 1, "a", 1, writer.finish()))
+    registry.ensure("orders", {}, b"")  # as the sink of a new query does
+    with pytest.raises(BookKeeperError, match=r"not committed, because its ledger [0-9]+ was deleted"):
+        late.commit(Commit("q", 1, "a", 1, writer.finish()))
+    with pytest.raises(LogRecreatedError, match=f"with id {late.run.lane.log} was deleted.*another log by now"):
+        late.commit(Commit("q", 1, "a", 1, ()))
     assert committed(bookkeeper) == []
+
+
+def test_commit_of_ledgers_of_another_run_lane_or_log_is_refused(bookkeeper: MemoryBookKeeper) -> None:
+    """Such ledgers are orphans as soon as their own run is over: the log would name rows that are deleted."""
+    others = []
+    for log in ("orders", "payments"):
+        LogRegistry(bookkeeper.metadata).ensure(log, {}, b"")
+        record = LogRegistry(bookkeeper.metadata).claim(log, "before")
+        others.append(Writer(bookkeeper, LogRun.of(LogAddress("zookeeper", log), record)).batch(0))
+    writer = claimed(bookkeeper, "a")
+    for other in others:
+        with pytest.raises(
+            BookKeeperError, match=r"not committed, because its ledger [0-9]+ was made for .* in epoch 1"
+        ):
+            writer.commit(replace(writer.batch(0), ranges=other.ranges))
+    assert committed(bookkeeper) == []
+    assert writer.write(0)

@@ -24,11 +24,12 @@ def committed_batches():
     registry.ensure("orders", {}, PASSWORD)
     for epoch, run in enumerate("ab", 1):
         address = LogAddress("zookeeper", "orders", PASSWORD)
-        writer = Committer(bookkeeper, LogRun.of(address, registry.claim("orders", run)))
+        owner = LogRun.of(address, registry.claim("orders", run))
+        writer, ledger_id = Committer(bookkeeper, owner), bookkeeper.data_ledger(owner)
         for number in (3 * epoch, 3 * epoch, 3 * epoch + 1):
-            writer.commit(Commit("q", number, run, epoch, (EntryRange(1000, number, number, 1, 10),)))
+            writer.commit(Commit("q", number, run, epoch, (EntryRange(ledger_id, number, number, 1, 10),)))
         with pytest.raises(CheckpointRewoundError):
-            writer.commit(Commit("q", 0, run, epoch, (EntryRange(1000, 0, 0, 1, 10),)))
+            writer.commit(Commit("q", 0, run, epoch, (EntryRange(ledger_id, 0, 0, 1, 10),)))
     collect_orphans(bookkeeper, "orders", PASSWORD)
 
 

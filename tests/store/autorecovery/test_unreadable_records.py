@@ -285,27 +285,34 @@ def test_system_tables_list_a_ledger_with_an_unreadable_record(cluster: Cluster,
 def test_unreadable_record_of_a_log_does_not_hide_other_logs(cluster: Cluster) -> None:
     from bookspark.protocol.logs.log_options import LogOptions
 
-    registry = LogRegistry(cluster.metadata)
+    registry, store = LogRegistry(cluster.metadata), cluster.metadata
     registry.create("good", LogOptions(), b"")
     for name, document in (("bad", b"{"), ("nested", b"[" * 100_000), ("other", b'{"format": 1, "log": 3}')):
-        cluster.metadata.write_record("logs", name, document, None)
+        store.write_record("log_records", str(registry.create(name, LogOptions(), b"").log_id), document, 0)
+        with pytest.raises(LogFormatError, match=name):
+            registry.get(name)
+    unnamed = registry.create("unnamed", LogOptions(), b"")
+    for name in ("unnamed", "nobodys"):
+        store.write_record("logs", name, b"{", 0 if name == "unnamed" else None)
         with pytest.raises(LogFormatError, match=name):
             registry.get(name)
     rows = {row[0]: row for row in LOGS.rows(cluster, None, b"")}  # type: ignore[arg-type]
-    assert rows.keys() == {"good", "bad", "nested", "other"}
+    assert rows.keys() == {"good", "bad", "nested", "other", "unnamed"}
     assert rows["bad"][8] is False and rows["good"][8] is True
+    # An audit would else call its ledgers those of a deleted log.
+    assert rows["unnamed"][-1] == unnamed.log_id
     (batch,) = LOGS.read(cluster, None, b"")  # type: ignore[arg-type]
-    assert batch.num_rows == 4
+    assert batch.num_rows == 5
     assert encode_record(registry.get("good"))
 
 
 def test_deletion_of_a_log_keeps_a_ledger_with_an_unreadable_record(cluster: Cluster, caplog) -> None:
     from bookspark.protocol.logs.log_options import LogOptions
-    from bookspark.protocol.logs.log_record import EPOCH_LABEL, LOG_LABEL
+    from bookspark.protocol.logs.log_record import EPOCH_LABEL, LOG_ID_LABEL, LOG_LABEL
 
     store = cluster.metadata
-    LogRegistry(store).create("log", LogOptions(), b"")
-    labels = {LOG_LABEL: b"log", EPOCH_LABEL: b"not a number"}
+    log_id = LogRegistry(store).create("log", LogOptions(), b"").log_id
+    labels = {LOG_LABEL: b"log", LOG_ID_LABEL: str(log_id).encode(), EPOCH_LABEL: b"not a number"}
     store.create_ledger(ledger(3, custom_metadata=labels))
     store.create_ledger(ledger(7, custom_metadata=labels))
     deleted: list[int] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -24,7 +25,7 @@ from bookspark.protocol.ledger.ledger_metadata import LEDGER_ID_MAX
 from bookspark.store.metadata.lost_records import give_up_lost_records, note_lost_records, read_lost_records
 from bookspark.store.metadata.records.bookie_registration import BookieRegistration
 from bookspark.store.metadata.store import MetadataStore
-from tests.awaiting import Changes
+from tests.awaiting import Changes, await_that
 from tests.store.metadata.kit import clients, ledger
 
 BOOKIE = BookieRegistration("bookie-1", "127.0.0.1:3181", incarnation=7, host="here", pid=12)
@@ -410,7 +411,8 @@ def test_many_records_are_read_in_the_given_order_with_none_for_missing_records(
     store.write_record("logs", names[3], b"newer", 0)
     found = list(store.read_records("logs", iter(names[::-1])))
     assert found == [store.read_record("logs", name) for name in names[::-1]]
-    assert found[-4] == (b"newer", 1) and found[-2] is None
+    newer = found[-4]
+    assert newer is not None and newer[:2] == (b"newer", 1) and found[-2] is None
     assert list(store.read_records("logs", [])) == []
 
 
@@ -424,7 +426,8 @@ def test_a_record_of_any_name_is_changed_by_compare_and_set(store: MetadataStore
     assert store.write_record("logs", name, b"2", 0) == 1
     with pytest.raises(MetadataVersionError, match="version 0"):
         store.write_record("logs", name, b"3", 0)
-    assert store.read_record("logs", name) == (b"2", 1)
+    found = store.read_record("logs", name)
+    assert found is not None and found[:2] == (b"2", 1)
     assert store.list_records("logs") == [name]
     assert store.list_records("services") == []
     with pytest.raises(MetadataVersionError):
@@ -460,6 +463,18 @@ def test_compare_and_set_fails_on_a_record_deleted_and_created_again(
     made = store.write_record("logs", "orders", b"third", None)
     assert other.write_record("logs", "orders", b"third again", made) == made + 1
     assert made not in (found.version, kept.version)
+
+
+def test_a_record_shows_when_it_was_changed_by_the_stores_clock(store: MetadataStore, other: MetadataStore) -> None:
+    store.write_record("logs", "orders", b"1", None)
+    store.write_record("logs", "later", b"1", None)
+    first, later = store.read_records("logs", ["orders", "later"])
+    assert first is not None and later is not None and first.changed_ms <= later.changed_ms
+    await_that(lambda: time.time_ns() // 1_000_000 > later.changed_ms + 5)
+    other.write_record("logs", "orders", b"2", 0)
+    changed = store.read_record("logs", "orders")
+    assert changed is not None and changed.changed_ms > later.changed_ms
+    assert abs(changed.changed_ms - time.time_ns() // 1_000_000) < 60_000
 
 
 def test_records_with_awkward_names_coexist(store: MetadataStore, other: MetadataStore) -> None:

@@ -33,7 +33,6 @@ NOT_CALLED_BY_USERS = {
     "bookspark.support.arguments": "the mechanism itself",
     "bookspark.logs.chain.committer": "a part of the sink",
     "bookspark.logs.rows.data_ledgers": "a part of the sink",
-    "made_anew": "makes an error",
     "tell_at_once": "for measurements, and histories of what happened when",
     "place_of": "a step of offload",
     "naming": "a step of decommission",
