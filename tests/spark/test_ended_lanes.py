@@ -16,7 +16,7 @@ from bookspark.logs.feeds.log_feed import Limit, Offset
 from bookspark.logs.feeds.times import Times
 from bookspark.logs.lane_ending import end_lane
 from bookspark.protocol.logs import ended_lanes
-from bookspark.protocol.logs.lanes import ended_before, lane_of
+from bookspark.protocol.logs.lanes import ended_before
 from bookspark.protocol.logs.log_record import LogTakenOverError
 from bookspark.spark.connector import sink
 from bookspark.store.metadata.memory.memory_store import MemoryStore
@@ -82,13 +82,13 @@ class EndingStory(Story):
 
     def end(self) -> None:
         bookkeeper: Any = self.engine.bookkeeper
-        name = self.random.choice(self.lanes() or [""])
+        lane = self.random.choice(self.lanes() or [None])
         with (
             suppress(ConfigurationError, _KilledError),
             killed_at(self.random.randint(1, 12), self.random.random() < 0.5),
         ):
-            if name:
-                end_lane(bookkeeper, name)
+            if lane is not None:
+                end_lane(bookkeeper, str(lane))
 
     def place_of(self, lane: int, end: Offset) -> int:
         found = registry(self.engine)
@@ -96,7 +96,7 @@ class EndingStory(Story):
         return ended.index(lane) - len(ended) if lane in ended else lane
 
     def check(self) -> None:
-        lanes = {lane_of(lane)[1]: lane for lane in self.lanes()}
+        lanes = {lane.number: lane for lane in self.lanes()}
         ends = {n: newest_header(self.engine.bookkeeper, lane, b"")[1].position.rows for n, lane in lanes.items()}
         # The header of a lane without a commit has the last batch of the lane before it, and no rows.
         reader = feed(self.engine, fail=False) if lanes else None

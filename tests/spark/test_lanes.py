@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 from pyspark.sql.types import StructType
 
-from bookspark.errors import ConfigurationError, DataLossError, MetadataStoreError, ReadError
+from bookspark.errors import BookKeeperError, ConfigurationError, DataLossError, MetadataStoreError, ReadError
 from bookspark.logs import (
     LogAddress,
     LogRegistry,
     LogRun,
     collect_orphans,
-    commits,
     delete_log,
     newest_header,
     truncate_log,
@@ -27,8 +26,8 @@ from bookspark.logs.chain.lane_choice import StreamingQuery, begun_batch_write, 
 from bookspark.logs.chain.lane_index import LaneIndex, NewLane
 from bookspark.logs.feeds.log_feed import Limit, LogFeed, Offset
 from bookspark.logs.rows.splits import SizedPiece
-from bookspark.protocol.logs.lanes import BATCH_WRITES, lane_of, writer_of
-from bookspark.protocol.logs.log_record import LogChangedError, LogRecord, LogTakenOverError
+from bookspark.protocol.logs.lanes import BATCH_WRITES, LaneId, lane_id, writer_of
+from bookspark.protocol.logs.log_record import LogChangedError, LogRecord, LogRecreatedError, LogTakenOverError
 from bookspark.protocol.logs.replays import CheckpointRewoundError
 from bookspark.spark.connector import sink, source
 from bookspark.spark.options.sink_options import SinkOptions
@@ -50,8 +49,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> StandInSpark:
 def append(engine: StandInSpark, lines: list[str], log: str = "orders") -> None:
     """Append lines by a batch write."""
     options = SinkOptions.parse({"zookeeper": "memory", "log": log})
-    LogRegistry(engine.bookkeeper.metadata).ensure(log, {}, b"")
-    writer = sink.LogBatchWriter(options)
+    writer = sink.LogBatchWriter(options, LogRegistry(engine.bookkeeper.metadata).ensure(log, {}, b""))
     writer.commit([writer.write(_batches(lines[task::2])) for task in range(2)])
 
 
@@ -97,7 +95,7 @@ def registry(engine: StandInSpark) -> LogRegistry:
 
 
 def index_of(engine: StandInSpark) -> LaneIndex:
-    return LaneIndex(engine.bookkeeper.metadata, LogRegistry(engine.bookkeeper.metadata).lane("orders"))
+    return LaneIndex(engine.bookkeeper.metadata, lane_id(registry(engine).get("orders")))
 
 
 # -- scenarios in a fixed order
@@ -118,18 +116,7 @@ def test_second_query_and_batch_writes_get_their_own_lanes_and_end_no_writer(
     assert len(record.commit_ledgers) == len(registry(engine).get("orders@1").commit_ledgers) == 1
     assert [lane.writers[-1] for lane in record.lanes][1:] == [BATCH_WRITES]
     assert registry(engine).names() == ["orders"]
-    assert registry(engine).lanes_of("orders") == ["orders", "orders@1", "orders@2"]
-
-
-def test_log_record_keeps_format_1_until_a_second_query_makes_a_lane(engine: StandInSpark, tmp_path: Path) -> None:
-    engine.write(query_of(engine, tmp_path / "one"), 0, ["a"])
-    found = engine.bookkeeper.metadata.read_record("logs", "orders")
-    assert found is not None
-    document = json.loads(found.value)
-    assert document["format"] == 1 and "lanes" not in document["log"]
-    engine.write(query_of(engine, tmp_path / "two"), 0, ["b"])
-    found = engine.bookkeeper.metadata.read_record("logs", "orders")
-    assert found is not None and json.loads(found.value)["format"] == 2, "an earlier version would read lane 0 alone"
+    assert list(map(str, registry(engine).lanes_of("orders"))) == ["orders", "orders@1", "orders@2"]
 
 
 def test_batch_writes_share_lane_0_of_a_log_without_a_query(engine: StandInSpark, tmp_path: Path) -> None:
@@ -139,28 +126,6 @@ def test_batch_writes_share_lane_0_of_a_log_without_a_query(engine: StandInSpark
     engine.write(query_of(engine, tmp_path / "one"), 0, ["c"])
     append(engine, ["d"])
     assert (read(engine, "orders@0"), read(engine, "orders@1")) == (["a", "b", "d"], ["c"])
-
-
-def test_query_and_batch_writes_continue_in_a_log_of_an_earlier_version(engine: StandInSpark, tmp_path: Path) -> None:
-    """The query stays in lane 0, the checkpoint of a reader of it stays valid, and nothing is rewritten."""
-    one = query_of(engine, tmp_path / "one")
-    engine.write(one, 0, ["one 0"])
-    # Write a batch as before there were lanes.
-    options = SinkOptions.parse({"zookeeper": "memory", "log": "orders"})
-    writer = sink.LogBatchWriter(options)
-    registry(engine).begin_batch_write("orders", writer.run)
-    writer.commit([writer.write(_batches(["append 0"]))])
-    assert registry(engine).get("orders").lanes == ()
-    checkpoint = {"position": 1, "log": registry(engine).get("orders").ctime_ms}
-    before = [placed.commit for placed in commits(engine.bookkeeper, "orders", b"")]
-    engine.begin_run(one)
-    engine.write(one, 0, ["one 0"])
-    engine.write(one, 1, ["one 1"])
-    append(engine, ["append 1"])
-    assert [placed.commit for placed in commits(engine.bookkeeper, "orders", b"")][:2] == before
-    reader = feed(engine)
-    reader.check(checkpoint)
-    assert values(engine, reader.pieces(checkpoint, reader.newest())) == ["append 0", "one 1", "append 1"]
 
 
 def test_follower_continues_in_the_lane_of_the_followed_query_which_is_refused(
@@ -216,14 +181,13 @@ def test_two_first_queries_at_once_get_two_lanes(
 def test_first_query_and_first_batch_write_at_once_get_two_lanes(engine: StandInSpark, tmp_path: Path) -> None:
     bookkeeper: Any = engine.bookkeeper
     registry(engine).ensure("orders", {}, b"")
-    query = StreamingQuery("q1")
-    lane = lane_for_query(bookkeeper, ORDERS, query)
-    assert lane == "orders"
-    record, header = newest_header(bookkeeper, lane, b"")
-    assert begun_batch_write(bookkeeper, ORDERS, "w").name == "orders"
+    query, log = StreamingQuery("q1"), lane_id(registry(engine).get("orders"))
+    assert lane_for_query(bookkeeper, log, b"", query) == log
+    record, header = newest_header(bookkeeper, log, b"")
+    assert begun_batch_write(bookkeeper, log, "w").name == "orders"
     with pytest.raises(LogChangedError):
-        claimed(bookkeeper, ORDERS, record, "run", query, header)
-    assert lane_for_query(bookkeeper, ORDERS, query) == "orders@1"
+        claimed(bookkeeper, record, "run", query, header)
+    assert lane_for_query(bookkeeper, log, b"", query) == log.lane(1)
 
 
 def test_lanes_made_at_once_get_distinct_numbers_and_a_single_lane_per_writer(
@@ -233,72 +197,83 @@ def test_lanes_made_at_once_get_distinct_numbers_and_a_single_lane_per_writer(
     found.ensure("orders", {}, b"")
     put, others = LaneIndex._put, [writer_of("q3"), writer_of("q2")]
 
-    def interrupted(self: LaneIndex, made: LogRecord, log: LogRecord) -> None:
-        put(self, made, log)
+    def interrupted(self: LaneIndex, made: LogRecord) -> None:
+        put(self, made)
         if others:
             index_of(engine).begin(NewLane(others.pop()))
 
     monkeypatch.setattr(LaneIndex, "_put", interrupted)
-    assert index_of(engine).begin(NewLane(writer_of("q1"))) == 3
-    assert index_of(engine).begin(NewLane(writer_of("q2"))) == 2
+    assert index_of(engine).begin(NewLane(writer_of("q1"))).number == 3
+    assert index_of(engine).begin(NewLane(writer_of("q2"))).number == 2
     numbers = {lane.writers[0]: lane.number for lane in found.get("orders").lanes}
     assert numbers == {"query:q3": 1, "query:q2": 2, "query:q1": 3}
 
 
-def test_lane_left_by_an_earlier_log_of_the_name_is_not_reused(engine: StandInSpark, tmp_path: Path) -> None:
+def test_lanes_left_by_an_interrupted_deletion_do_no_harm_to_a_later_log_of_the_name(
+    engine: StandInSpark, tmp_path: Path
+) -> None:
     engine.write(query_of(engine, tmp_path / "one"), 0, ["one"])
     engine.write(query_of(engine, tmp_path / "two"), 0, ["two"])
-    # An interrupted deletion: the log's record is gone, the lane's is not.
-    old = registry(engine).get("orders@1")
-    registry(engine).delete("orders")
-    while registry(engine).ensure("orders", {}, b"").ctime_ms == old.ctime_ms:
-        registry(engine).delete("orders")
+    # The log's own record goes first, and then the deletion was killed.
+    old, store = registry(engine).get("orders"), engine.bookkeeper.metadata
+    store.delete_record("log_records", str(old.log_id))
+    assert store.list_records("log_records") == [f"{old.log_id}@1"]
+    assert registry(engine).find("orders") is None and registry(engine).all_lanes() == []
     engine.write(query_of(engine, tmp_path / "three"), 0, ["three"])
     engine.write(query_of(engine, tmp_path / "four"), 0, ["four"])
     assert read(engine) == ["three", "four"]
-    assert registry(engine).get("orders@1").ctime_ms == registry(engine).get("orders").ctime_ms != old.ctime_ms
+    new = registry(engine).get("orders").log_id
+    assert new != old.log_id
+    assert sorted(store.list_records("log_records")) == [str(new), f"{new}@1"], "and the creation has cleaned up"
 
 
-def test_late_lane_maker_overwrites_no_lane_of_a_later_log(
-    engine: StandInSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("after", [False, True], ids=["before it wrote the lane", "after it"])
+def test_late_lane_maker_changes_nothing_in_a_later_log_of_the_name(
+    engine: StandInSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool
 ) -> None:
-    """The lane's record was emptied, and its committed rows could no longer be read."""
+    """A lane's record was emptied, and its committed rows could no longer be read."""
     found = registry(engine)
     old = found.ensure("orders", {}, b"")
     put = LaneIndex._put
 
-    def stalled(self: LaneIndex, made: LogRecord, log: LogRecord) -> None:
+    def stalled(self: LaneIndex, made: LogRecord) -> None:
+        if after:
+            put(self, made)
         monkeypatch.setattr(LaneIndex, "_put", put)
-        found.delete("orders")
-        while found.ensure("orders", {}, b"").ctime_ms == old.ctime_ms:
-            found.delete("orders")
+        delete_log(engine.bookkeeper, "orders", b"")
         for who in ("one", "two"):
             engine.write(query_of(engine, tmp_path / who), 0, [who])
-        put(self, made, log)
+        if not after:
+            put(self, made)
 
     monkeypatch.setattr(LaneIndex, "_put", stalled)
-    assert index_of(engine).begin(NewLane(writer_of("late"))) == 2
+    index = index_of(engine)
+    with pytest.raises(LogRecreatedError, match=f"with id {old.log_id} was deleted.* another log by now"):
+        index.begin(NewLane(writer_of("late")))
     assert read(engine) == ["one", "two"]
-    assert {found.get(lane).ctime_ms for lane in found.lanes_of("orders")} == {found.get("orders").ctime_ms}
+    assert [lane.number for lane in found.lanes_of("orders")] == [0, 1]
 
 
-def test_late_lane_maker_adds_no_lane_of_an_earlier_log_to_a_later_log(
-    engine: StandInSpark, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = registry(engine)
-    old = found.ensure("orders", {}, b"")
-    put = LaneIndex._put
-
-    def stalled(self: LaneIndex, made: LogRecord, log: LogRecord) -> None:
-        put(self, made, log)
-        monkeypatch.setattr(LaneIndex, "_put", put)
-        found.delete("orders")
-        while found.ensure("orders", {}, b"").ctime_ms == old.ctime_ms:
-            found.delete("orders")
-
-    monkeypatch.setattr(LaneIndex, "_put", stalled)
-    lane = index_of(engine).begin(NewLane(writer_of("late")))
-    assert found.get(f"orders@{lane}").ctime_ms == found.get("orders").ctime_ms != old.ctime_ms
+def test_query_planned_for_a_log_that_is_another_by_now_writes_nothing(engine: StandInSpark, tmp_path: Path) -> None:
+    """Its rows were meant for the log that was there when it was planned."""
+    one = query_of(engine, tmp_path / "one")
+    engine.write(one, 0, ["one"])
+    options = SinkOptions.parse({"zookeeper": "memory", "log": "orders", "checkpointlocation": str(one.checkpoint)})
+    planned = registry(engine).get("orders")
+    stream, batch = sink.LogStreamWriter(options, planned), sink.LogBatchWriter(options, planned)
+    told = batch.write(_batches(["row"]))
+    delete_log(engine.bookkeeper, "orders", b"")
+    now = registry(engine).ensure("orders", {}, b"")
+    engine.begin_run(one)
+    engine._properties |= {**engine._runs[one.checkpoint], "streaming.sql.batchId": "1"}
+    both_ids = f"with id {planned.log_id} was deleted.* with id {now.log_id}"
+    with pytest.raises(LogRecreatedError, match=both_ids):
+        stream.write(_batches(["row"]))
+    with pytest.raises(LogRecreatedError, match=both_ids):
+        sink.LogBatchWriter(options, planned)
+    with pytest.raises(BookKeeperError, match="not committed"):
+        batch.commit([told])
+    assert read(engine) == []
 
 
 def test_follower_killed_after_its_claim_keeps_the_followed_lane(
@@ -329,7 +304,7 @@ def test_follower_killed_after_its_claim_keeps_the_followed_lane(
 def test_offset_in_a_lane_is_refused_in_another_lane(engine: StandInSpark, tmp_path: Path) -> None:
     for who, rows in (("one", 5), ("two", 3), ("three", 2)):
         engine.write(query_of(engine, tmp_path / who), 0, [f"{who} {row}" for row in range(rows)])
-    log = registry(engine).get("orders").ctime_ms
+    log = registry(engine).get("orders").log_id
     ends = {name: feed(engine, name).newest() for name in ("orders@0", "orders@1", "orders@2")}
     assert ends["orders@0"] == {"position": 5, "log": log}
     assert ends["orders@1"] == {"position": 0, "log": log, "1": 3}
@@ -355,7 +330,7 @@ def test_log_is_deleted_with_all_its_lanes_and_no_other_log(engine: StandInSpark
             engine.begin_run(query)
             engine.write(query, 0, [who])
     delete_log(engine.bookkeeper, "orders", b"")
-    assert registry(engine).lane_names() == ["orders2", "orders2@1"]
+    assert list(map(str, registry(engine).all_lanes())) == ["orders2", "orders2@1"]
     labels = {
         engine.bookkeeper.get_ledger_metadata(ledger).custom_metadata["bookspark.log"]
         for ledger in engine.bookkeeper.list_ledgers()
@@ -550,7 +525,7 @@ class Story:
         if writer.number >= 0:
             self.engine.write(writer.query, writer.number, writer.last)
 
-    def lanes(self) -> list[str]:
+    def lanes(self) -> list[LaneId]:
         found = registry(self.engine)
         return found.lanes_of("orders") if found.find("orders") else []
 
@@ -558,17 +533,15 @@ class Story:
         for lane in self.lanes():
             record = registry(self.engine).get(lane)
             if record.owner:
-                run = LogRun.of(LogAddress("memory", lane), record)
+                run = LogRun.of(ORDERS, record)
                 committer.compact_chain(self.engine.bookkeeper, run)
 
     def truncate(self) -> None:
         for lane in self.lanes()[:1] if self.random.random() < 0.5 else self.lanes()[-1:]:
-            name = lane if "@" in lane else f"{lane}@0"
-            end = newest_header(self.engine.bookkeeper, name, b"")[1].position.rows
+            end = newest_header(self.engine.bookkeeper, lane, b"")[1].position.rows
             row = self.random.randint(0, end // 2)
-            truncate_log(self.engine.bookkeeper, name, row, b"")
-            number = lane_of(lane)[1]
-            self.truncated[number] = max(row, self.truncated.get(number, 0))
+            truncate_log(self.engine.bookkeeper, f"orders@{lane.number}", row, b"")
+            self.truncated[lane.number] = max(row, self.truncated.get(lane.number, 0))
         # A running reader may plan rows truncated since, and its tasks would raise.
         self.reader = None
 
@@ -608,9 +581,7 @@ class Story:
 
     def check(self) -> None:
         """Read the remaining rows, and compare each lane with the rows of its writer."""
-        ends = {
-            lane_of(lane)[1]: newest_header(self.engine.bookkeeper, lane, b"")[1].position.rows for lane in self.lanes()
-        }
+        ends = {lane.number: newest_header(self.engine.bookkeeper, lane, b"")[1].position.rows for lane in self.lanes()}
         while self.at is None or {0: self.at["position"]} | {n: self.at.get(str(n), 0) for n in ends if n} != ends:
             self.read()
         wanted = [lines for lines in (*(writer.written for writer in self.writers), self.appended) if lines]

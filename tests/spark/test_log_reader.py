@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -28,18 +27,20 @@ def test_commits_between_the_readers_lac_request_and_the_next_recovery_are_read(
     def run(name: str) -> Committer:
         return Committer(bookkeeper, LogRun.of(LogAddress("zookeeper", "orders"), registry.claim("orders", name)))
 
-    def batch(number: int, run: str, epoch: int) -> Commit:
-        return Commit("q", number, run, epoch, (EntryRange(1000, number * 10, number * 10 + 9, 10, 100),))
+    def commit(writer: Committer, number: int) -> None:
+        owner = writer.run
+        rows = EntryRange(bookkeeper.data_ledger(owner), number * 10, number * 10 + 9, 10, 100)
+        writer.commit(Commit("q", number, owner.run, owner.epoch, (rows,)))
 
     first = run("a")
-    first.commit(batch(0, "a", 1))
+    commit(first, 0)
     look = MemoryReader.read_last_add_confirmed
 
     def look_and_be_slow(self: MemoryReader) -> int:
         monkeypatch.undo()
         heard = look(self)
-        first.commit(batch(1, "a", 1))
-        run("b").commit(batch(2, "b", 2))
+        commit(first, 1)
+        commit(run("b"), 2)
         return heard
 
     reader = LogReader(bookkeeper, "orders", b"")
@@ -49,27 +50,22 @@ def test_commits_between_the_readers_lac_request_and_the_next_recovery_are_read(
 
 
 def log_of(random: Random, monkeypatch: pytest.MonkeyPatch) -> MemoryBookKeeper:
-    """Commits of 0 to 30 rows by several runs, in several ledgers, compacted or not; some by earlier versions, which do not
-    record what precedes them, or only how many rows."""
+    """Commits of 0 to 30 rows by several runs, in several ledgers, compacted or not."""
     bookkeeper = MemoryBookKeeper()
     registry = LogRegistry(bookkeeper.metadata)
     registry.ensure("orders", {}, b"")
     monkeypatch.setattr(committer, "COMMITS_PER_LEDGER_MAX", random.choice([5, 40, 1000]))
     monkeypatch.setattr(committer, "CHAIN_MAX", random.choice([2, 64]))
-    left_out = random.choice([(), (), ("first_byte",), ("first_row", "first_byte")])
-    among = random.choice([0.02, 0.5, 1.0])
-    encode = committer.encode_commit
-
-    def encoded(commit: Commit) -> bytes:
-        return encode(replace(commit, **dict.fromkeys(left_out if random.random() < among else ())))
-
-    monkeypatch.setattr(committer, "encode_commit", encoded)
     for number in range(random.randrange(1, 120)):
         if number == 0 or random.random() < 0.03:
             run = LogRun.of(LogAddress("zookeeper", "orders"), registry.claim("orders", f"run {number}"))
             writer = Committer(bookkeeper, run)
         rows = random.choice([0, 1, 10, 30])
-        ranges = (EntryRange(1000, number, number, rows, rows * random.choice([0, 9])),) if rows else ()
+        ranges = (
+            (EntryRange(bookkeeper.data_ledger(run), number, number, rows, rows * random.choice([0, 9])),)
+            if rows
+            else ()
+        )
         writer.commit(Commit("q", number, run.run, run.epoch, ranges))
         if random.random() < 0.05:
             committer.compact_chain(bookkeeper, run)
@@ -101,10 +97,11 @@ def test_reader_from_the_end_returns_every_later_commit() -> None:
     registry.ensure("orders", {}, b"")
     run = LogRun.of(LogAddress("zookeeper", "orders"), registry.claim("orders", "a"))
     writer, reader = Committer(bookkeeper, run), LogReader(bookkeeper, "orders", b"", AT_THE_END)
+    data = bookkeeper.data_ledger(run)
     found, made = [], 0
     for count in (7, 5, 1, 4):
         for number in range(made, made := made + count):
-            writer.commit(Commit("q", number, "a", run.epoch, (EntryRange(1000, number, number, 1, 9),)))
+            writer.commit(Commit("q", number, "a", run.epoch, (EntryRange(data, number, number, 1, 9),)))
         found += [placed.commit.batch for placed in reader.commits()]
     assert found == list(range(6, 17))
 
@@ -122,7 +119,11 @@ def test_reader_from_late_in_a_commit_ledger_skips_the_earlier_commits(
     random = Random(begin)
     for number in range(500):
         rows = random.randint(1, 20)
-        writer.commit(Commit("q", number, "a", run.epoch, (EntryRange(1000, number, number, rows, 9 * rows),)))
+        writer.commit(
+            Commit(
+                "q", number, "a", run.epoch, (EntryRange(bookkeeper.data_ledger(run), number, number, rows, 9 * rows),)
+            )
+        )
     reader, seen = LogReader(bookkeeper, "orders", b"", begin), list[int]()
     read = MemoryReader.read
 
@@ -150,7 +151,8 @@ def test_commit_returned_by_a_wait_is_not_read_again(monkeypatch: pytest.MonkeyP
         return Committer(bookkeeper, LogRun.of(LogAddress("zookeeper", "orders"), registry.claim("orders", name)))
 
     def commit(writer: Committer, number: int) -> None:
-        writer.commit(Commit("q", number, writer.run.run, writer.run.epoch, (EntryRange(1000, number, number, 1, 9),)))
+        rows = EntryRange(bookkeeper.data_ledger(writer.run), number, number, 1, 9)
+        writer.commit(Commit("q", number, writer.run.run, writer.run.epoch, (rows,)))
 
     def told() -> list[int]:
         return [placed.commit.batch for placed in reader.commits()]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pickle
 
 from bookspark.logs import LogAddress, LogRun
+from bookspark.protocol.logs.lanes import LaneId
 from bookspark.protocol.logs.log_record import LogRecord
 from bookspark.spark.options.sink_options import SinkOptions
 from bookspark.spark.options.source_options import SourceOptions
 
-RUN = LogRun(LogAddress("host:1", "orders", b"secret"), 1000, "run", 7)
+RUN = LogRun(LogAddress("host:1", "orders", b"secret"), LaneId(1000, 3, "orders"), "run", 7)
 
 
 def test_run_survives_pickling() -> None:
@@ -17,7 +18,7 @@ def test_run_survives_pickling() -> None:
 
 
 def test_run_of_a_record_is_its_owner() -> None:
-    record = LogRecord("orders", epoch=6, ctime_ms=1000).claim("run")
+    record = LogRecord("orders@3", epoch=6, log_id=1000).claim("run")
     assert LogRun.of(RUN.address, record) == RUN
 
 

@@ -16,7 +16,6 @@ from pyspark.sql.types import StructType
 from bookspark.errors import ConfigurationError, DataLossError
 from bookspark.logs import commits, truncate_log
 from bookspark.logs.chain import committer
-from bookspark.logs.chain.codec import encode_commit
 from bookspark.logs.chain.commit_ledgers import read_commits
 from bookspark.logs.chain.commit_times import KnownLedgers, row_at
 from bookspark.logs.chain.reader import AT_THE_END, LogReader
@@ -24,7 +23,6 @@ from bookspark.logs.feeds.log_feed import LogFeed
 from bookspark.logs.feeds.times import RowTimes, Times, time_ms, times_of_lanes
 from bookspark.logs.rows.splits import Piece, TimedRows, positioned, split
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata
-from bookspark.protocol.logs.commits import Commit
 from bookspark.spark.connector import source
 from bookspark.spark.connector.source import EntryReader
 from bookspark.spark.frames import _of_lane
@@ -33,7 +31,7 @@ from bookspark.store.client import BookKeeper
 from bookspark.store.metadata.memory.memory_store import MemoryStore
 from tests.spark.memory_bookkeeper import MemoryBookKeeper, MemoryReader
 from tests.spark.memory_stream import memory_stream
-from tests.spark.test_feeds import ROWS, Log, made_anew
+from tests.spark.test_feeds import ROWS, Log, recreated
 from tests.stories import seeds
 
 SEEDS = seeds(10)
@@ -72,39 +70,24 @@ def test_each_commit_records_its_first_row(log: Log, monkeypatch: pytest.MonkeyP
     log.begin("b")
     log.commit(2)
     found = list(commits(cast(BookKeeper, log.bookkeeper), "orders", b""))
-    assert [placed.commit.first_row for placed in found] == [None, *(placed.before.rows for placed in found[1:])]
+    assert [placed.commit.first_row for placed in found] == [placed.before.rows for placed in found]
 
 
 # -- search by time
 
 
 def history(log: Log, random: Random, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commits in several ledgers by several runs, compacted or not, the earliest perhaps by an earlier version."""
+    """Commits in several ledgers by several runs, compacted or not."""
     monkeypatch.setattr(committer, "COMMITS_PER_LEDGER_MAX", random.choice([2, 7, 100]))
     monkeypatch.setattr(committer, "CHAIN_MAX", random.choice([2, 64]))
-    early = random.choice([0, 0, 10])
     now = 1000
     for number in range(random.randrange(60)):
         now += random.choice([0, 0, 1, 1, 7, 1000])
         if random.random() < 0.1:
             log.begin(f"run {number}")
-        with pytest.MonkeyPatch.context() as patched:
-            if number < early:
-                patched.setattr(committer, "encode_commit", as_an_earlier_version)
-            log.commit(time_ms=now)
+        log.commit(time_ms=now)
         if random.random() < 0.1:
             committer.compact_chain(cast(BookKeeper, log.bookkeeper), log.committer.run)
-        if random.random() < 0.03:
-            written_by_an_earlier_version(log)
-
-
-def written_by_an_earlier_version(log: Log) -> None:
-    """Remove the fields that an earlier version does not know from the record."""
-    log.registry.update("orders", lambda record: replace(record, link_starts=()))
-
-
-def as_an_earlier_version(commit: Commit) -> bytes:
-    return encode_commit(replace(commit, first_row=None))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -164,9 +147,9 @@ def test_search_by_time_raises_if_the_log_was_created_again(log: Log) -> None:
     """The log was deleted and created again since its record was read, and no reader of the lane would notice."""
     log.commit(3, time_ms=10)
     record = log.registry.get("orders")
-    made_anew(log)
+    recreated(log)
     log.commit(time_ms=10)
-    with pytest.raises(DataLossError, match="created again"):
+    with pytest.raises(DataLossError, match="another log by now"):
         row_at(cast(BookKeeper, log.bookkeeper), "orders", b"", 10, record=replace(record, link_starts=()))
 
 
@@ -201,8 +184,6 @@ def test_ledger_cache_of_searches_stays_correct_while_the_chain_changes(
             log.begin(f"run {number}")
         if random.random() < 0.1:
             committer.compact_chain(bookkeeper, log.committer.run)
-        if random.random() < 0.05:
-            written_by_an_earlier_version(log)
         if random.random() < 0.05:
             truncate_log(bookkeeper, "orders", random.randrange(ROWS * (number + 1)), b"")
         if random.random() < 0.3:
@@ -488,9 +469,9 @@ def test_seek_to_a_known_time_raises_after_the_log_is_created_again(log: Log) ->
     log.commit(time_ms=10)
     feed = log.feed()
     assert feed.at_time(10)["position"] == 0
-    made_anew(log)
+    recreated(log)
     log.commit(time_ms=10)
-    with pytest.raises(DataLossError, match="created again"):
+    with pytest.raises(DataLossError, match="another log by now"):
         feed.at_time(10)
 
 

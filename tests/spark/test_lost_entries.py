@@ -14,7 +14,7 @@ from bookspark.errors import DataLossError, ReadError
 from bookspark.logs.feeds.gaps import GapKind, gaps_of_lane
 from bookspark.logs.feeds.log_feed import LogFeed
 from bookspark.logs.rows.splits import Piece
-from bookspark.protocol.logs.lanes import lane_of
+from bookspark.protocol.logs.lanes import LaneId, lane_of
 from bookspark.spark.connector import source
 from bookspark.spark.connector.source import TIMESTAMP
 from bookspark.spark.offload.opened_ledgers import OpenedLedgers
@@ -28,7 +28,7 @@ TRUNCATED, LOST, UNKNOWN = GapKind.TRUNCATED, GapKind.LOST, GapKind.NOT_YET_KNOW
 
 
 def _rows_of(
-    ledgers: OpenedLedgers, name: str, pieces: deque[Piece], schema: Any, others: Any
+    ledgers: OpenedLedgers, log: LaneId, pieces: deque[Piece], schema: Any, others: Any
 ) -> Iterator[pyarrow.RecordBatch]:
     """Batches of four entries, not decoded: rows before an unreadable row may not have come when it fails."""
     piece = pieces.popleft()
@@ -47,7 +47,7 @@ def _read(story: Story, lane: str, monkeypatch: pytest.MonkeyPatch, fail: bool, 
     pieces = [piece for piece, _ in feed.pieces({"position": 0, "log": end["log"]}, end)]
     schema = StructType([*source.ID_SCHEMA, StructField(TIMESTAMP, TimestampType())])
     tasks = source.EntryPartitions(SourceOptions.parse(options), schema, ["position", "timestamp"])
-    found = [row for rows in tasks.read(source.Ranges(pieces)) for row in rows.to_pylist()]
+    found = [row for rows in tasks.read(source.Ranges(pieces, feed.log)) for row in rows.to_pylist()]
     times = story.times[lane_of(lane)[1]]
     for row in found:
         assert times[row["position"]] in (None, row["timestamp"].microsecond // 1000)

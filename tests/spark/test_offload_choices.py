@@ -12,17 +12,15 @@ import pytest
 
 from bookspark.errors import BookKeeperError, LedgerFencedError
 from bookspark.logs import delete_log
-from bookspark.logs.chain.codec import encode_record
-from bookspark.logs.chain.registry import RECORDS
 from bookspark.logs.rows.splits import Piece
 from bookspark.protocol.logs.commits import Commit, EntryRange
+from bookspark.protocol.logs.lanes import lane_id
 from bookspark.protocol.logs.log_offload import OffloadError
-from bookspark.protocol.logs.log_record import LogRecord
+from bookspark.protocol.logs.log_record import LogRecreatedError
 from bookspark.spark.offload import offloading
 from bookspark.spark.offload import table as tables
 from bookspark.spark.offload.offloading import _Run, place_of
 from bookspark.store.client import BookKeeper
-from bookspark.store.wire.digests import master_key
 from tests.clocks import keep_steady
 from tests.spark.test_feeds import ROWS, Log
 from tests.spark.test_offload_table import SCHEMA, Table
@@ -39,7 +37,7 @@ def log() -> Log:
 
 
 def run_of(log: Log) -> _Run:
-    return _Run(cast(Any, None), cast(BookKeeper, log.bookkeeper), "orders", "/table", b"")
+    return _Run(cast(Any, None), cast(BookKeeper, log.bookkeeper), lane_id(log.registry.get("orders")), "/table", b"")
 
 
 @pytest.mark.parametrize("table", ["/data/t", "/data/t/", "file:/data/t", "file:///data/t/"])
@@ -181,14 +179,13 @@ def test_log_created_again_during_its_offload_is_not_taken_for_offloaded(
     monkeypatch.setattr(_Run, "_prove", lambda run, pieces: None)
     run = run_of(log)
     delete_log(cast(BookKeeper, log.bookkeeper), "orders", b"")
-    anew = LogRecord("orders", ctime_ms=7, master_key=master_key(b""))
-    log.bookkeeper.metadata.write_record(RECORDS, "orders", encode_record(anew), None)
+    log.registry.ensure("orders", {}, b"")
     log.batches = 0
     log.begin("b")
     log.commit(2)
     log.data.close()
     for step in (run.transaction, lambda: run.close_idle(0.0), lambda: run.delete(0.0)):
-        with pytest.raises(OffloadError, match="'orders' was deleted and created again while it was offloaded"):
+        with pytest.raises(LogRecreatedError, match=r"log 'orders' with id .* was deleted.* another log by now"):
             step()
     assert log.registry.get("orders").offload is None, "its rows were called offloaded, and its ledgers deleted"
 
@@ -250,7 +247,8 @@ def closed(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Closed:
     monkeypatch.setattr(offloading, "rows_in_ledger", rows)
     monkeypatch.setattr(offloading, "client", lambda zookeeper: bookkeeper)
     monkeypatch.setattr(bookkeeper, "zookeeper", "z", raising=False)
-    run = _Run(cast(Any, InThisProcess()), cast(BookKeeper, bookkeeper), "orders", str(tmp_path / "table"), b"")
+    lane = lane_id(log.registry.get("orders"))
+    run = _Run(cast(Any, InThisProcess()), cast(BookKeeper, bookkeeper), lane, str(tmp_path / "table"), b"")
     run.__dict__["_schema"] = SCHEMA
     return Closed(run, Table(tmp_path, run._transactions), ledger_id)
 

@@ -14,7 +14,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from bookspark.errors import NoSuchLedgerError, ReadError
 from bookspark.logs import LogRegistry
 from bookspark.logs.rows.splits import Piece
-from bookspark.protocol.logs.lanes import service_writer
+from bookspark.protocol.logs.lanes import LaneId, lane_id, service_writer
 from bookspark.spark.offload.offloaded import offloaded_rows, rows_of
 from bookspark.spark.offload.opened_ledgers import OpenedLedgers
 from bookspark.store.client import BookKeeper
@@ -31,6 +31,10 @@ def store() -> MemoryStore:
     return store
 
 
+def orders(store: MemoryStore) -> LaneId:
+    return lane_id(LogRegistry(store).get("orders"))
+
+
 def offloaded(store: MemoryStore, folder: Path, end: int) -> str:
     """A table at ``folder`` with the rows up to ``end``, in files of no particular order, and recorded as offloaded."""
     table = str(folder / "table")
@@ -45,7 +49,7 @@ def offloaded(store: MemoryStore, folder: Path, end: int) -> str:
 
 
 def read(store: MemoryStore, position: int, rows: int, schema: StructType = SCHEMA) -> list[dict[str, object]] | None:
-    batches = offloaded_rows(store, "orders", Piece(7, 0, position, rows), deque(), schema)
+    batches = offloaded_rows(store, orders(store), Piece(7, 0, position, rows), deque(), schema)
     return None if batches is None else [row for batch in batches for row in batch.to_pylist()]
 
 
@@ -60,7 +64,7 @@ def test_read_of_keys_and_headers_that_the_table_lacks_raises(store: MemoryStore
     offloaded(store, tmp_path, 100)
 
     def read_with(*others: str) -> list[pyarrow.RecordBatch]:
-        return list(offloaded_rows(store, "orders", Piece(7, 0, 40, 20), deque(), SCHEMA, others) or ())
+        return list(offloaded_rows(store, orders(store), Piece(7, 0, 40, 20), deque(), SCHEMA, others) or ())
 
     assert sum(batch.num_rows for batch in read_with("key")) == 20, "Spark's rows have none"
     LogRegistry(store).claim("orders", "run", service_writer("billing"))
@@ -85,12 +89,12 @@ def test_table_is_opened_once_for_all_its_pieces_of_a_task(
         Piece(7, 10, 160, 10),
     ]  # offloaded later than recorded, and after a gap
     ledgers = OpenedLedgers(cast(BookKeeper, bookkeeper), b"", cast(Any, None))
-    rows = list(rows_of(ledgers, "orders", pieces, SCHEMA))
+    rows = list(rows_of(ledgers, orders(store), pieces, SCHEMA))
     assert [row["position"] for batch in rows for row in batch.to_pylist()] == list(range(99))
     assert len(opened) == 1
     assert [piece.position for piece in pieces] == [150, 160]
     with pytest.raises(NoSuchLedgerError):
-        list(rows_of(ledgers, "orders", pieces, SCHEMA))
+        list(rows_of(ledgers, orders(store), pieces, SCHEMA))
     assert [piece.position for piece in pieces] == [160]
 
 
@@ -103,7 +107,7 @@ def test_rows_beyond_the_recorded_end_are_not_read_from_the_table(store: MemoryS
 def test_table_rows_of_a_later_log_are_not_returned_for_a_ledger(store: MemoryStore, tmp_path: Path) -> None:
     offloaded(store, tmp_path, 100)
     with pytest.raises(ReadError, match="there are 0, which should be 3"):
-        list(offloaded_rows(store, "orders", Piece(6, 0, 10, 3), deque(), SCHEMA) or ())
+        list(offloaded_rows(store, orders(store), Piece(6, 0, 10, 3), deque(), SCHEMA) or ())
 
 
 def test_table_that_lacks_rows_or_is_gone_raises(store: MemoryStore, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,7 +14,7 @@ from bookspark.errors import ConfigurationError, DataLossError, MetadataStoreErr
 from bookspark.logs import LogRegistry, collect_orphans, commits, truncate_expired
 from bookspark.logs.chain import committer
 from bookspark.logs.chain import committer as committers
-from bookspark.protocol.logs.lanes import lane_of
+from bookspark.protocol.logs.lanes import LaneId, lane_id
 from bookspark.protocol.logs.log_record import LogTakenOverError
 from bookspark.protocol.logs.retention import Retention
 from bookspark.store.metadata.memory.memory_store import MemoryStore
@@ -265,19 +264,21 @@ def test_writer_expires_rows_of_its_lane_at_intervals(log: Log, monkeypatch: pyt
 
 
 def test_writer_of_lane_0_truncates_no_other_lane(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    names: list[str] = []
-    monkeypatch.setattr(committers, "truncate_expired", lambda bookkeeper, name, password: names.append(name) or [])
+    lanes: list[LaneId] = []
+    monkeypatch.setattr(committers, "truncate_expired_of_lane", lambda bookkeeper, lane, _: lanes.append(lane) or [])
     log.commit()
     log.committer.tend(thoroughly=True)
-    assert names == ["orders@0"]
+    assert lanes == [lane_id(log.registry.get("orders"))]
 
 
 def test_retention_of_an_earlier_log_of_the_name_does_not_apply(log: Log) -> None:
     log.registry.alter("orders", retention_bytes=1)
-    record = log.registry.update("orders", lambda one: replace(one, ctime_ms=one.ctime_ms + 1))
-    assert log.registry.retention(record).forever
+    earlier = log.registry.get("orders")
+    log.registry.delete(lane_id(earlier))
+    record = log.registry.ensure("orders", {}, b"")
+    assert log.registry.retention(record).forever and log.registry.retention(earlier).forever
     log.registry.alter("orders", retention_ms=7)
-    assert log.registry.retention(record) == Retention(record.ctime_ms, 7, 0)
+    assert log.registry.retention(record) == Retention(7, 0)
 
 
 class RetainingStory(EndingStory):
@@ -297,7 +298,7 @@ class RetainingStory(EndingStory):
         with suppress(_KilledError), killed_at(self.random.randint(1, 12), self.random.random() < 0.5):
             truncate_expired(bookkeeper, "orders")
         for lane in self.lanes():
-            number, first = lane_of(lane)[1], registry.get(lane).first_position
+            number, first = lane.number, registry.get(lane).first_position
             if first > self.truncated.get(number, 0):
                 placed = list(commits(bookkeeper, lane, b""))
                 kept = sum(one.commit.size for one in placed if one.before.rows >= first)

@@ -15,6 +15,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from bookspark.errors import AddTimeoutError, BookKeeperError, ConfigurationError, InvalidArgumentError
 from bookspark.local import LocalCluster
 from bookspark.logs import LogRegistry, commits
+from bookspark.protocol.logs.log_record import LogRecord
 from bookspark.spark.connector import sink
 from bookspark.spark.connector.data_source import BookSparkDataSource, register
 from bookspark.spark.options.sink_options import SinkOptions
@@ -29,16 +30,20 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> StandInSpark:
     return engine
 
 
-def begun(app: str, version: int, lines: list[str]) -> Callable[[], None]:
+def begun(engine: StandInSpark, app: str, version: int, lines: list[str]) -> Callable[[], None]:
     """A batch write whose tasks are done; the function commits it."""
     options = {"zookeeper": "memory", "log": "orders", "txnAppId": app, "txnVersion": str(version)}
-    writer = sink.LogBatchWriter(SinkOptions.parse(options).for_batch())
+    writer = sink.LogBatchWriter(SinkOptions.parse(options).for_batch(), planned(engine))
     messages = [writer.write(_batches(lines[task::2])) for task in range(2)]
     return lambda: writer.commit(messages)
 
 
-def write(app: str, version: int, *lines: str) -> None:
-    begun(app, version, list(lines))()
+def planned(engine: StandInSpark) -> LogRecord:
+    return LogRegistry(engine.bookkeeper.metadata).get("orders")
+
+
+def write(engine: StandInSpark, app: str, version: int, *lines: str) -> None:
+    begun(engine, app, version, list(lines))()
 
 
 def values(engine: StandInSpark) -> list[str]:
@@ -50,31 +55,31 @@ def values(engine: StandInSpark) -> list[str]:
 
 
 def test_version_already_in_the_log_or_earlier_is_not_written(engine: StandInSpark) -> None:
-    write("etl", 3, "a")
+    write(engine, "etl", 3, "a")
     ledgers = len(engine.bookkeeper.list_ledgers())
-    write("etl", 3, "a again")
-    write("etl", 2, "an earlier one")
+    write(engine, "etl", 3, "a again")
+    write(engine, "etl", 2, "an earlier one")
     assert len(engine.bookkeeper.list_ledgers()) == ledgers, "nothing is written"
-    write("etl", 7, "b")
-    write("other", 3, "c")
-    write("other", 3, "c again")
+    write(engine, "etl", 7, "b")
+    write(engine, "other", 3, "c")
+    write(engine, "other", 3, "c again")
     assert values(engine) == ["a", "b", "c"]
 
 
 def test_same_version_in_two_concurrent_writes_comes_once(engine: StandInSpark) -> None:
-    first, second = begun("etl", 1, ["of the first"]), begun("etl", 1, ["of the second"])
+    first, second = begun(engine, "etl", 1, ["of the first"]), begun(engine, "etl", 1, ["of the second"])
     second()
     first()
     assert values(engine) == ["of the second"]
 
 
 def test_writes_without_a_version_are_always_written(engine: StandInSpark) -> None:
-    write("etl", 1, "a")
+    write(engine, "etl", 1, "a")
     options = SinkOptions.parse({"zookeeper": "memory", "log": "orders"})
     for _ in range(2):
-        writer = sink.LogBatchWriter(options)
+        writer = sink.LogBatchWriter(options, planned(engine))
         writer.commit([writer.write(_batches(["plain"]))])
-    write("etl", 1, "a again")
+    write(engine, "etl", 1, "a again")
     assert values(engine) == ["a", "plain", "plain"]
 
 
@@ -95,7 +100,7 @@ def test_each_version_comes_once_despite_lost_answers(engine: StandInSpark, seed
     while min(versions.values()) < 15:
         app = random.choice(sorted(versions))
         try:
-            write(app, versions[app], f"{app}{versions[app]}")
+            write(engine, app, versions[app], f"{app}{versions[app]}")
         except (AddTimeoutError, BookKeeperError):
             memory.lose_answers = 0
             continue

@@ -50,8 +50,8 @@ def write(
 ) -> None:
     """A batch write of two tasks."""
     chosen = {"row_format": RowFormat.ARROW} if columns.names != ["value"] else {}
-    LogRegistry(engine.bookkeeper.metadata).ensure(log, chosen, b"", columns.json() if chosen else "")
-    writer = LogBatchWriter(SinkOptions.parse({"log": log, **IN_MEMORY, **options}))
+    planned = LogRegistry(engine.bookkeeper.metadata).ensure(log, chosen, b"", columns.json() if chosen else "")
+    writer = LogBatchWriter(SinkOptions.parse({"log": log, **IN_MEMORY, **options}), planned)
     there = list(rows)
     tasks = [there[: len(there) // 3], there[len(there) // 3 :]]
     writer.commit([writer.write(iter([batch(task)])) for task in tasks])

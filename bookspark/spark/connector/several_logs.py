@@ -432,18 +432,18 @@ class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAv
             log = self._logs.get(name)
             # A later log of the name has a higher id; a lower one is a look at an earlier state.
             if log is None or log.feed.log_id < offset["log"]:
-                self._lost(name, "deleted", offset)
+                self._lost(name, offset)
             elif log.feed.log_id > offset["log"]:
-                self._lost(name, f"deleted, and is another log with id {log.feed.log_id} by now", offset)
+                self._lost(name, offset, f"; {name!r} is another log by now, with id {log.feed.log_id}")
             else:
                 log.place.tell(offset)
                 going[name] = offset
         return going
 
-    def _lost(self, name: str, what: str, offset: Offset) -> None:
+    def _lost(self, name: str, offset: Offset, now: str = "") -> None:
         if (name, offset["log"]) not in self._told:
             data_loss(
-                f"log {name!r} with id {offset['log']} was {what}, since this query read it up to {offset}",
+                f"log {name!r} with id {offset['log']} was deleted since this query read it up to {offset}{now}",
                 self.options.fail_on_data_loss,
             )
             self._told.add((name, offset["log"]))

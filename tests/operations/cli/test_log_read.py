@@ -13,6 +13,7 @@ import pytest
 from bookspark.local import LocalCluster
 from bookspark.logs import Committer, LogAddress, LogRegistry, LogRun, create_log
 from bookspark.protocol.logs.commits import Commit, EntryRange
+from bookspark.protocol.logs.log_options import LogOptions
 from bookspark.store.client import BookKeeper
 from tests.operations.cli.conftest import Run
 
@@ -34,7 +35,7 @@ def times(cluster: LocalCluster) -> list[int]:
 
 
 def _commit(bookkeeper: BookKeeper, committer: Committer, run: LogRun, number: int, time_ms: int) -> None:
-    with bookkeeper.create_ledger(3, 3, 2) as ledger:
+    with run.create_ledger(bookkeeper, LogOptions(), "data") as ledger:
         ledger.append_batch([f"{number} a".encode(), f"{number} b".encode()])
     rows = (EntryRange(ledger.ledger_id, 0, 1, 2, 6),)
     committer.commit(Commit("q", number, run.run, run.epoch, rows, time_ms))
