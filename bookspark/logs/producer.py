@@ -154,8 +154,8 @@ class Turns:
 
 @checks_methods
 class Producer:
-    """The writer of one lane of a log, made by ``Log.producer``. Thread-safe. ``log_id``: the log at ``log``; None: the one that has
-    its name now.
+    """The writer of one lane of a log, made by ``Log.producer``. Thread-safe. ``log_id``: the log at ``log``; None: the one that
+    has its name now.
 
     An error of the cluster ends it: every waiting row and every later append fails. Unacknowledged rows may be in the log: create
     the producer again, read ``last_sequence``, and append the rows after it.

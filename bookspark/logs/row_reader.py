@@ -174,8 +174,8 @@ class LogRow(NamedTuple):
 
 @checks_methods
 class RowReader:
-    """Reads a log from an offset on; made by ``Log.reader``. For one thread. ``log_id``: the log at ``log``; None: the one that has
-    its name now."""
+    """Reads a log from an offset on; made by ``Log.reader``. For one thread. ``log_id``: the log at ``log``; None: the one that
+    has its name now."""
 
     def __init__(
         self,
@@ -339,6 +339,9 @@ class RowReader:
         for left in range(_SAVES_MAX)[::-1]:
             found, offset = store.read_record(POSITIONS, name), self._offset
             saved = None if found is None else self._place_in(found.value)
+            if found is None:
+                # The deletion of a log deletes its places; none is saved after that.
+                self._registry.get(self._id)
             if saved is not None and self._share is not None:
                 offset = self._feed.combined(self._share.lanes, offset, saved)
             document = proven(offset, msgspec.json.encode, msgspec.json.decode, f"position {name!r}")

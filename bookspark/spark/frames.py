@@ -56,12 +56,14 @@ def log_frame(spark: SparkSession, log: LaneName, **options: str | int | bool) -
     known = known.for_batch()
     with BookKeeper(known.zookeeper, **of_environment("client")) as bookkeeper:
         registry = LogRegistry(bookkeeper.metadata)
-        record, lanes = registry.get(log), registry.lanes_of(log)
+        lanes = registry.lanes_of(log)
+        record = registry.get(lanes[0])
         check_password(record, known.password)
         offloads = [registry.get(lane).offload for lane in lanes]
         row = partial(_row, bookkeeper, lane_id(record), known.password)
         first, last = (row(place) if any(offloads) and len(lanes) == 1 else None for place in (known.start, known.end))
         numbers = [lane.number for lane in lanes]
+    given["logId"] = str(record.log_id)
     for place in (known.start, known.end):
         named = place.lanes if isinstance(place, Times) else place if isinstance(place, Mapping) else ()
         if any(offloads):

@@ -24,13 +24,13 @@ from bookspark.logs import (
     delete_log,
 )
 from bookspark.logs.chain.lane_index import LaneIndex, NewLane
-from bookspark.logs.chain.registry import BLOCKS, ENDED
+from bookspark.logs.chain.registry import BLOCKS, ENDED, RECORDS
 from bookspark.logs.feeds import log_feed
 from bookspark.logs.feeds.log_feed import Limit, LogFeed
 from bookspark.logs.lane_ending import end_idle_lanes, end_lane
 from bookspark.logs.readers.lag import readers_of
 from bookspark.protocol.logs import ended_lanes
-from bookspark.protocol.logs.lanes import service_writer
+from bookspark.protocol.logs.lanes import lane_id, service_writer
 from bookspark.protocol.logs.log_options import LogOptions
 from bookspark.protocol.logs.log_record import LogTakenOverError
 from bookspark.store.client import BookKeeper
@@ -87,8 +87,8 @@ def test_lane_ended_before_its_first_commit_keeps_its_predecessors_sequence(book
         lane = producer.lane
     for number in range(lane, lane + 3):
         end_lane(bookkeeper, f"{log.name}@{number}")
-        made = LaneIndex(bookkeeper.metadata, log.name).begin(NewLane(service_writer("billing")))
-        assert made == number + 1
+        index = LaneIndex(bookkeeper.metadata, lane_id(LogRegistry(bookkeeper.metadata).get(log.name)))
+        assert index.begin(NewLane(service_writer("billing"))).number == number + 1
     with log.producer("billing") as producer:
         assert (producer.lane, producer.last_sequence) == (lane + 3, 4)
 
@@ -183,7 +183,7 @@ def test_offset_holds_many_ended_lanes_as_a_count(
     assert registry.ended_lanes(record) == list(range(1, 9)) and registry.ended_lanes(record, 5) == [6, 7, 8]
     assert values(log) == [b"%d" % number for number in range(8)]
     with log.reader(start="latest") as reader:
-        assert reader.offset == {"position": 0, "log": record.ctime_ms, "ended": 8}
+        assert reader.offset == {"position": 0, "log": log.id, "ended": 8}
         reads: list[str] = []
         read = ZooKeeperStore.read_record
 
@@ -207,7 +207,7 @@ class Memory:
         self.bookkeeper: Any = MemoryBookKeeper()
         self.bookkeeper.zookeeper = "memory"
         self.bookkeeper.context = SimpleNamespace(config=SimpleNamespace(add_timeout_seconds=60.0))
-        LogRegistry(self.bookkeeper.metadata).create("orders", LogOptions(), b"")
+        self.log_id = LogRegistry(self.bookkeeper.metadata).create("orders", LogOptions(), b"").log_id
         self.reads: Counter[str] = Counter()
         read = MemoryStore.read_record
 
@@ -276,7 +276,7 @@ def test_reader_from_earliest_reads_ended_lane_records_in_a_single_request(monke
         memory.end_a_lane(str(number))
     memory.reads.clear()
     with memory.reader() as reader:
-        assert {memory.reads[f"orders@{number}"] for number in range(1, 11)} == {1}
+        assert {memory.reads[f"{memory.log_id}@{number}"] for number in range(1, 11)} == {1}
         assert memory.together == [10], "all by one question: a round trip for each would take minutes for very many"
         assert len(list(reader)) == 10
 
@@ -292,7 +292,7 @@ def test_seek_to_time_reads_ended_lane_records_in_a_single_request(monkeypatch: 
             reader.seek_to_time(time)
             # The live lane, and the ended lanes unless they are known to have ended before the time.
             assert memory.together == [1 + asked]
-            assert sum(memory.reads[f"orders@{number}"] for number in range(1, 11)) == asked
+            assert sum(memory.reads[f"{memory.log_id}@{number}"] for number in range(1, 11)) == asked
         assert len(list(reader)) == 10
 
 
@@ -339,11 +339,10 @@ def test_deleted_log_leaves_nothing_of_its_ended_lanes(
         pass
     end_lane(bookkeeper, f"{other.name}@1")
     delete_log(bookkeeper, log.name, b"")
-    store = bookkeeper.metadata
-    left = [one for kind in (ENDED, BLOCKS, "logs") for one in store.list_records(kind) if one.startswith(log.name)]
-    assert all(one.startswith(other.name) for one in left) and left
-    create_log(bookkeeper, log.name)
-    with log.producer("0") as producer:
+    left = [one for kind in (ENDED, BLOCKS, RECORDS) for one in bookkeeper.metadata.list_records(kind)]
+    of = {one.partition("@")[0] for one in left}
+    assert str(other.id) in of and str(log.id) not in of
+    with create_log(bookkeeper, log.name).producer("0") as producer:
         assert (producer.lane, producer.last_sequence) == (1, -1)
 
 
@@ -353,11 +352,11 @@ def test_new_log_ignores_ended_lanes_of_an_earlier_log_of_its_name(bookkeeper: B
     end_lane(bookkeeper, f"{log.name}@1")
     registry = LogRegistry(bookkeeper.metadata)
     # An interrupted deletion leaves the rest of the records.
-    for name in (log.name, f"{log.name}@1"):
-        registry.delete(name)
-    create_log(bookkeeper, log.name)
-    with log.producer("1") as producer:
+    bookkeeper.metadata.delete_record(RECORDS, str(log.id))
+    assert registry.find(log.name) is None
+    again = create_log(bookkeeper, log.name)
+    with again.producer("1") as producer:
         producer.append(b"y")
     end_lane(bookkeeper, f"{log.name}@1")
-    with log.producer("0") as producer:
+    with again.producer("0") as producer:
         assert (producer.lane, producer.last_sequence) == (2, -1)

@@ -32,7 +32,7 @@ from bookspark.logs.lane_ending import end_lane
 from bookspark.logs.rows.splits import Piece
 from bookspark.protocol.ledger.accepted_loss import AcceptedLoss, Loss, LossKind
 from bookspark.protocol.logs.commits import Commit, EntryRange
-from bookspark.protocol.logs.lanes import lane_name
+from bookspark.protocol.logs.lanes import lane_id, lane_name
 from bookspark.protocol.logs.log_options import LogOptions
 from bookspark.store.client import BookKeeper
 from bookspark.store.metadata.memory.memory_store import MemoryStore
@@ -85,10 +85,10 @@ class Story:
         self.random, self.bookkeeper = Random(seed), DamagedBookKeeper()
         self.client: Any = self.bookkeeper
         registry = LogRegistry(self.bookkeeper.metadata)
-        registry.ensure("orders", {}, b"")
+        log = lane_id(registry.ensure("orders", {}, b""))
         self.lanes = {0: "orders"}
         for number in range(1, self.random.randint(1, 4)):
-            LaneIndex(self.bookkeeper.metadata, LogRegistry(self.bookkeeper.metadata).lane("orders")).begin(NewLane(f"service:s{number}"))
+            LaneIndex(self.bookkeeper.metadata, log).begin(NewLane(f"service:s{number}"))
             self.lanes[number] = lane_name("orders", number)
         # Ledger and entry of each row, by lane.
         self.places: dict[int, list[tuple[int, int]]] = {lane: [] for lane in self.lanes}
@@ -135,9 +135,7 @@ class Story:
             ranges = []
             for _ in range(self.random.randint(1, 3)):
                 rows = self.random.randint(1, 12)
-                with_it = self.bookkeeper.create_ledger(
-                    ensemble_size=3, write_quorum=3, ack_quorum=2, password=b"", custom_metadata={}
-                )
+                with_it = run.create_ledger(self.client, LogOptions(), "data")
                 with_it.append_batch([f"{lane}".encode()] * rows)
                 with_it.close()
                 ranges.append(EntryRange(with_it.ledger_id, 0, rows - 1, rows, rows))

@@ -1,48 +1,75 @@
-"""A log deleted and created again at each step of an operation on the old log: the new log stays intact."""
+"""A log deleted and created again at each step of an operation on the old log: the new log stays as it is."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import count
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 
-from bookspark.errors import BookKeeperError
-from bookspark.logs import Committer, LogAddress, LogRun, Producer, delete_log, truncate_log
-from bookspark.logs.chain import registry as registries
+from bookspark.errors import BookKeeperError, DataLossError
+from bookspark.logs import (
+    Committer,
+    LogAddress,
+    LogOptions,
+    LogRun,
+    Producer,
+    RowReader,
+    collect_orphans,
+    create_log,
+    delete_log,
+    open_log,
+    truncate_expired,
+    truncate_log,
+)
+from bookspark.logs.chain.codec import decode_record
 from bookspark.logs.chain.commit_ledgers import newest_header
-from bookspark.logs.chain.lane_choice import StreamingQuery, begun_batch_write, claimed, lane_for_query, note_writer
-from bookspark.logs.chain.lane_index import LaneIndex, NewLane
-from bookspark.logs.chain.maintenance import collect_orphans, collect_recent_orphans
-from bookspark.logs.chain.registry import POSITIONS, LogRegistry
+from bookspark.logs.chain.lane_choice import StreamingQuery, begun_batch_write, claimed, lane_for_query
+from bookspark.logs.chain.maintenance import collect_recent_orphans
+from bookspark.logs.chain.registry import (
+    BLOCKS,
+    ENDED,
+    NAMES,
+    POSITIONS,
+    READERS,
+    RECORDS,
+    RETENTION,
+    STARTS,
+    LogRegistry,
+)
 from bookspark.logs.feeds.log_feed import LogFeed
-from bookspark.logs.lane_ending import end_lane
+from bookspark.logs.lane_ending import end_idle_lanes, end_lane
 from bookspark.protocol.logs.commits import Commit, EntryRange
-from bookspark.protocol.logs.lanes import BATCH_WRITES, lane_name, writer_of
-from bookspark.protocol.logs.log_record import AnotherQueryError, LogChangedError, LogRecord, LogTakenOverError
+from bookspark.protocol.logs.lanes import lane_id
+from bookspark.protocol.logs.log_options import Compression
+from bookspark.protocol.logs.log_record import LogRecord, LogRecreatedError
 from bookspark.store.metadata.memory.memory_store import MemoryStore
 from tests.logs.test_deletion import write_log
 from tests.spark.memory_bookkeeper import MemoryBookKeeper
 
 LOG = "orders"
 ADDRESS = LogAddress("memory", LOG)
-STEPS = "read_record", "write_record", "delete_record", "list_records", "list_ledgers", "read_ledgers", "read_ledger"
+STEPS = "read_record", "read_records", "write_record", "delete_record", "list_records", "list_ledgers", "read_ledgers"
+STEPS = *STEPS, "read_ledger"
 Does = Callable[[Any], object]
 
 
-@pytest.fixture(autouse=True)
-def no_two_logs_in_a_millisecond(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = count(1_700_000_000_000_000_000, 1_000_000)
-    monkeypatch.setattr(registries, "time", SimpleNamespace(time_ns=lambda: next(made)))
+def bookkeeper_of_a_log() -> Any:
+    bookkeeper: Any = MemoryBookKeeper()
+    bookkeeper.zookeeper = "memory"
+    bookkeeper.context = SimpleNamespace(config=SimpleNamespace(add_timeout_seconds=60.0))
+    write_log(bookkeeper, LOG)
+    return bookkeeper
 
 
 def rows_of(bookkeeper: Any) -> list[bytes]:
     """All rows of the log."""
     feed = LogFeed(bookkeeper, LOG, b"", fail_on_data_loss=True)
-    pieces = feed.pieces({**feed.newest(), "position": 0, "1": 0, "3": 0, "ended": 0}, feed.newest())
+    pieces = feed.pieces(feed.earliest(), feed.newest())
     return [
         entry.payload
         for piece, _ in pieces
@@ -50,245 +77,198 @@ def rows_of(bookkeeper: Any) -> list[bytes]:
     ]
 
 
-def each_step(
-    does: Does,
-    meanwhile: Does,
-    monkeypatch: pytest.MonkeyPatch,
-    first: Does = lambda bookkeeper: write_log(bookkeeper, LOG),
-) -> list[Any]:
-    """Clusters in which ``does`` ran on a log made by ``first``, with ``meanwhile`` before its first step, its
-    second, and so on."""
-    found: list[Any] = []
-    while True:
-        bookkeeper: Any = MemoryBookKeeper()
-        bookkeeper.context = SimpleNamespace(config=SimpleNamespace(add_timeout_seconds=60.0))
-        first(bookkeeper)
-        left = [len(found)]
+def all_of(bookkeeper: Any) -> list[object]:
+    """All that there is of the log that has the name: its records, and its ledgers with their states."""
+    log = LogRegistry(bookkeeper.metadata).lane(LOG)
+    assert log is not None
+    found: list[object] = []
+    for kind in (NAMES, RECORDS, ENDED, BLOCKS, RETENTION, POSITIONS, STARTS, READERS):
+        for name in bookkeeper.metadata.list_records(kind):
+            if kind == NAMES or log.key in name.split("@"):
+                found.append((kind, name, bookkeeper.metadata.read_record(kind, name).value))
+    for metadata, _ in bookkeeper.metadata.read_ledgers(bookkeeper.list_ledgers(), {}):
+        if metadata.custom_metadata["bookspark.log_id"] == log.key.encode():
+            found.append(metadata)
+    return found
 
-        def step(original: Any) -> Any:
-            def call(*arguments: Any) -> Any:
-                left[0] -= 1  # noqa: B023
-                if left[0] == -1:  # noqa: B023
-                    meanwhile(bookkeeper)  # noqa: B023
-                return original(*arguments)
+
+class Meanwhile:
+    """Deletes the log and creates another one of the name before the ``step``-th request of an operation."""
+
+    def __init__(self, bookkeeper: Any, step: int) -> None:
+        self._bookkeeper, self._left = bookkeeper, step
+        self._resolved = False
+        self.acted_on_old = False
+        """Had the operation found its log before?"""
+        self.made: list[object] = []
+
+    def before(self, kind: object) -> None:
+        self._left -= 1
+        if self._left == -1:
+            self.acted_on_old = self._resolved
+            delete_log(self._bookkeeper, LOG, b"")
+            write_log(self._bookkeeper, LOG)
+            self.made = all_of(self._bookkeeper)
+        self._resolved = self._resolved or kind == NAMES
+
+    @property
+    def came(self) -> bool:
+        return self._left < 0
+
+
+def each_step(does: Does, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Run ``does`` with another log made before its first request, its second, and so on. Returns how often that was after it had
+    found its log; then the other log is as it was made."""
+    step = found = 0
+    while True:
+        bookkeeper = bookkeeper_of_a_log()
+        before = LogRegistry(bookkeeper.metadata).get(LOG).log_id
+        meanwhile = Meanwhile(bookkeeper, step)
+        inside = [False]
+
+        def watched(original: Any) -> Any:
+            def call(store: Any, *arguments: Any) -> Any:
+                if not inside[0]:  # noqa: B023
+                    inside[0] = True  # noqa: B023
+                    try:
+                        meanwhile.before(arguments[0] if arguments else None)  # noqa: B023
+                    finally:
+                        inside[0] = False  # noqa: B023
+                return original(store, *arguments)
 
             return call
 
         with monkeypatch.context() as patched:
             for name in STEPS:
-                patched.setattr(MemoryStore, name, step(getattr(MemoryStore, name)))
-            # The log that it worked on is gone.
-            with suppress(BookKeeperError):
+                patched.setattr(MemoryStore, name, watched(getattr(MemoryStore, name)))
+            failure = None
+            try:
                 does(bookkeeper)
-        if left[0] >= 0:
+            except BookKeeperError as error:
+                failure = error
+        if not meanwhile.came:
+            assert failure is None
             return found
-        found.append(bookkeeper)
-
-
-def made_anew(bookkeeper: Any) -> None:
-    delete_log(bookkeeper, LOG, b"")
-    write_log(bookkeeper, LOG)
-
-
-def whole_or_gone(bookkeeper: Any) -> bool:
-    """Whether the log exists; an existing log has all of its rows, a missing log has left nothing."""
-    if LogRegistry(bookkeeper.metadata).find(LOG) is None:
-        assert LogRegistry(bookkeeper.metadata).lane_names() == []
-        return False
-    assert rows_of(bookkeeper) == [b"x"] * 12
-    assert bookkeeper.metadata.read_record(POSITIONS, f"group@{LOG}") is not None
-    return True
-
-
-def test_overtaken_deletion_deletes_nothing_of_a_later_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    clusters = each_step(lambda bookkeeper: delete_log(bookkeeper, LOG, b""), made_anew, monkeypatch)
-    found = [whole_or_gone(bookkeeper) for bookkeeper in clusters]
-    # A deletion that has not yet listed the log deletes the later log.
-    assert found == [False] * 2 + [True] * (len(found) - 2) and len(found) > 20
-
-
-@pytest.mark.parametrize(
-    "does",
-    [
-        lambda bookkeeper: collect_orphans(bookkeeper, LOG, b""),
-        lambda bookkeeper: collect_recent_orphans(bookkeeper, LOG, b""),
-        lambda bookkeeper: truncate_log(bookkeeper, f"{LOG}@0", 0, b""),
-    ],
-    ids=["all", "recent", "truncation"],
-)
-def test_orphan_collection_deletes_nothing_of_a_log_created_again_meanwhile(
-    does: Does, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The new log's ledgers have epochs that were over in the old log."""
-
-    def of_many_epochs(bookkeeper: Any) -> None:
-        for number in range(5):
-            LogRegistry(bookkeeper.metadata).claim(LOG, f"run{number}", "service:0")
-        does(bookkeeper)
-
-    clusters = each_step(of_many_epochs, made_anew, monkeypatch)
-    assert all(map(whole_or_gone, clusters)) and len(clusters) > 20
-
-
-def with_lanes(*writers: str) -> Does:
-    """A log whose lanes, from 1 on, belong to these writers."""
-
-    def made(bookkeeper: Any) -> None:
-        registry = LogRegistry(bookkeeper.metadata)
-        registry.ensure(LOG, {}, b"")
-        # (Lane 0 belongs to another query.)
-        registry.claim(LOG, "first", "first")
-        for writer in writers:
-            LaneIndex(bookkeeper.metadata, LogRegistry(bookkeeper.metadata).lane(LOG)).begin(NewLane(writer))
-
-    return made
-
-
-def with_lanes_anew(*writers: str) -> Does:
-    def made(bookkeeper: Any) -> None:
-        delete_log(bookkeeper, LOG, b"")
-        with_lanes(*writers)(bookkeeper)
-
-    return made
+        if isinstance(failure, LogRecreatedError):
+            assert str(before) in str(failure) and str(LogRegistry(bookkeeper.metadata).get(LOG).log_id) in str(failure)
+        step += 1
+        if meanwhile.acted_on_old:
+            found += 1
+            assert all_of(bookkeeper) == meanwhile.made
+            assert rows_of(bookkeeper) == [b"x"] * 12
 
 
 def produce(bookkeeper: Any) -> None:
-    Producer(bookkeeper, ADDRESS, "a").close()
+    # No cleaning in a thread beside.
+    with mock.patch.object(Producer, "_tend"):
+        producer = Producer(bookkeeper, ADDRESS, "1")
+        producer.append(b"a row")
+        producer.close()
 
 
 def enter(bookkeeper: Any) -> None:
-    """Claim a lane like the sink of a query."""
-    query = StreamingQuery("a")
-    lane = lane_for_query(bookkeeper, ADDRESS, query)
+    """Claim a lane like the sink of a query, and commit a row."""
+    log, query = lane_id(LogRegistry(bookkeeper.metadata).get(LOG)), StreamingQuery("a")
+    lane = lane_for_query(bookkeeper, log, b"", query)
     record, header = newest_header(bookkeeper, lane, b"")
-    claimed(bookkeeper, ADDRESS, record, "run", query, header)
-
-
-def enter_again(bookkeeper: Any) -> None:
-    enter(bookkeeper)
-    record = LogRegistry(bookkeeper.metadata).get(f"{LOG}@1")
-    if record.owner == "run":
-        note_writer(bookkeeper, ADDRESS, record, StreamingQuery("a"))
+    commit_a_row(bookkeeper, claimed(bookkeeper, record, "a run", query, header))
 
 
 def commit_a_row(bookkeeper: Any, record: LogRecord) -> None:
-    """Commit a row like the first batch of the query that owns the log."""
     run = LogRun.of(ADDRESS, record)
     ledger = run.create_ledger(bookkeeper, record.options, "data")
-    ledger.append(b"x")
+    ledger.append(b"a row")
     ledger.close()
     rows = (EntryRange(ledger.ledger_id, 0, 0, 1, 1),)
     Committer(bookkeeper, run).commit(Commit(record.owner_query, 0, run.run, run.epoch, rows, 1))
 
 
+def write_a_batch(bookkeeper: Any) -> None:
+    record = begun_batch_write(bookkeeper, lane_id(LogRegistry(bookkeeper.metadata).get(LOG)), "write")
+    run = LogRun.of_batch_write(ADDRESS, record, "write")
+    ledger = run.create_ledger(bookkeeper, record.options, "data")
+    ledger.append(b"a row")
+    ledger.close()
+    rows = (EntryRange(ledger.ledger_id, 0, 0, 1, 1),)
+    Committer(bookkeeper, run).commit(Commit("write", 0, "write", run.epoch, rows, 1))
+
+
+def read_and_commit(bookkeeper: Any) -> None:
+    reader = RowReader(bookkeeper, ADDRESS, "earliest", "a group")
+    assert reader.read()
+    reader.commit()
+
+
 @pytest.mark.parametrize(
-    ("writer", "does"),
+    "does",
     [
-        ("service:a", produce),
-        ("query:a", enter),
-        ("query:a", enter_again),
-        (BATCH_WRITES, lambda bookkeeper: begun_batch_write(bookkeeper, ADDRESS, "run")),
-        ("service:a", lambda bookkeeper: end_lane(bookkeeper, f"{LOG}@1")),
+        pytest.param(lambda bookkeeper: delete_log(bookkeeper, LOG, b""), id="delete"),
+        pytest.param(lambda bookkeeper: truncate_log(bookkeeper, f"{LOG}@1", 3, b""), id="truncate"),
+        pytest.param(lambda bookkeeper: collect_orphans(bookkeeper, LOG, b""), id="collect"),
+        pytest.param(lambda bookkeeper: collect_recent_orphans(bookkeeper, LOG, b""), id="collect recent"),
+        pytest.param(lambda bookkeeper: end_lane(bookkeeper, f"{LOG}@1"), id="end"),
+        pytest.param(lambda bookkeeper: end_idle_lanes(bookkeeper, LOG, idle_days=0), id="end idle"),
+        pytest.param(
+            lambda bookkeeper: open_log(bookkeeper, LOG).alter(
+                ack_quorum=3, compression=Compression.ZSTD, retention_ms=5, retention_bytes=7
+            ),
+            id="alter",
+        ),
+        pytest.param(
+            lambda bookkeeper: (
+                open_log(bookkeeper, LOG).alter(retention_bytes=1),
+                truncate_expired(bookkeeper, LOG),
+            ),
+            id="retention",
+        ),
+        pytest.param(produce, id="producer"),
+        pytest.param(enter, id="query"),
+        pytest.param(write_a_batch, id="batch write"),
+        pytest.param(read_and_commit, id="reader"),
     ],
-    ids=["producer", "query", "query again", "batch write", "end"],
 )
-def test_no_writer_gets_another_writers_lane_in_a_log_created_again(
-    writer: str, does: Does, monkeypatch: pytest.MonkeyPatch
+def test_operation_that_paused_over_a_re_creation_leaves_the_new_log_alone(
+    does: Does, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writer = writer_of("a") if writer.startswith("query") else writer
-    clusters = each_step(does, with_lanes_anew("service:b", "service:c"), monkeypatch, with_lanes(writer))
-    for bookkeeper in clusters:
-        registry = LogRegistry(bookkeeper.metadata)
-        index = registry.get(LOG)
-        for lane in index.lanes:
-            assert len(lane.writers) == 1, lane
-            record = registry.get(lane_name(LOG, lane.number))
-            assert not record.batch_writes or lane.writers == (BATCH_WRITES,)
-            owner = record.owner_query
-            assert not owner or lane.writers[0] in (owner, writer_of(owner)), (lane, owner)
-            assert record.owner_query or not record.owner, "somebody ends it"
-        live = [number for number in (1, 2) if registry.get(lane_name(LOG, number)).ended_rows is None]
-        assert set(live) <= {lane.number for lane in index.lanes}
-    assert len(clusters) > 4
+    assert each_step(does, monkeypatch) >= 2
 
 
-def test_query_of_the_old_log_is_accepted_in_the_log_created_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commits of the old log say nothing about the new log. The query claimed lane 0 because it had committed there,
-    and was refused as the log was another query's; after a batch write, it would have taken lane 0 too."""
-
-    def written(bookkeeper: Any) -> None:
-        registry = LogRegistry(bookkeeper.metadata)
-        registry.ensure(LOG, {}, b"")
-        commit_a_row(bookkeeper, registry.claim(LOG, "run before", "a"))
-
-    def enter_or_again(bookkeeper: Any) -> None:
-        try:
-            enter(bookkeeper)
-        except LogChangedError:
-            enter(bookkeeper)
-        except AnotherQueryError as error:
-            raise AssertionError("it is taken for another query") from error
-
-    def anew_with_a_batch_write(bookkeeper: Any) -> None:
+def test_each_log_has_an_id_of_its_own_whatever_the_clock_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two logs of one name in the same millisecond were one log to their readers."""
+    bookkeeper = bookkeeper_of_a_log()
+    registry = LogRegistry(bookkeeper.metadata)
+    ids = [registry.get(LOG).log_id]
+    monkeypatch.setattr("time.time_ns", lambda: 1)
+    for _ in range(3):
         delete_log(bookkeeper, LOG, b"")
-        LogRegistry(bookkeeper.metadata).ensure(LOG, {}, b"")
-        begun_batch_write(bookkeeper, ADDRESS, "write")
-
-    for anew in (with_lanes_anew(), anew_with_a_batch_write):
-        clusters = each_step(enter_or_again, anew, monkeypatch, written)
-        for bookkeeper in clusters:
-            record = LogRegistry(bookkeeper.metadata).get(LOG)
-            assert (record.owner_query == "a") == (record.lanes == ())
-        assert len(clusters) > 4
+        ids.append(create_log(bookkeeper, LOG, options=LogOptions(1, 1, 1)).id)
+    assert ids == sorted(set(ids)) and registry.get(LOG).log_id == ids[-1] < 1 << 53
 
 
-def test_batch_writes_to_a_log_created_again_share_a_lane(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Application versions are looked up in the lane of batch writes. A write begun in the old log, whose lane 0
-    belongs to a query, made a second lane of batch writes in the new log: a version could come twice."""
-
-    def anew_without_a_query(bookkeeper: Any) -> None:
-        delete_log(bookkeeper, LOG, b"")
-        LogRegistry(bookkeeper.metadata).ensure(LOG, {}, b"")
-
-    clusters = each_step(
-        lambda bookkeeper: begun_batch_write(bookkeeper, ADDRESS, "run"),
-        anew_without_a_query,
-        monkeypatch,
-        with_lanes(),
-    )
-    for bookkeeper in clusters:
-        record = LogRegistry(bookkeeper.metadata).get(LOG)
-        assert record.lanes == () and (record.batch_write("run") is not None or record.batch_writes == ())
-    assert len(clusters) > 4
+def test_offset_of_another_cluster_is_refused() -> None:
+    one, other = bookkeeper_of_a_log(), bookkeeper_of_a_log()
+    offset = LogFeed(one, LOG, b"", True).newest()
+    with pytest.raises(LogRecreatedError):
+        LogFeed(other, LOG, b"", True).check(offset)
 
 
-def test_rows_of_the_old_log_are_never_committed_to_the_new_log(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A task that Spark starts twice may own the new log in the run's name while its other attempt has written to the
-    old log."""
+def test_reader_of_a_log_that_was_created_again_names_both_ids() -> None:
+    bookkeeper = bookkeeper_of_a_log()
+    reader, before = RowReader(bookkeeper, ADDRESS, "earliest", ""), open_log(bookkeeper, LOG)
+    reader.read(rows_max=2)
+    delete_log(bookkeeper, LOG, b"")
+    write_log(bookkeeper, LOG)
+    now = open_log(bookkeeper, LOG).id
+    for call in (reader.read, lambda: before.producer("x"), lambda: before.alter(ack_quorum=3), before.reader):
+        with pytest.raises(DataLossError, match=f"id {before.id} was deleted.* with id {now}"):
+            call()
 
-    def claim(bookkeeper: Any) -> Any:
-        registry = LogRegistry(bookkeeper.metadata)
-        registry.ensure(LOG, {}, b"")
-        return registry.claim(LOG, "run", "query")
 
-    def commit(bookkeeper: Any) -> None:
-        record = claim(bookkeeper)
-        try:
-            commit_a_row(bookkeeper, record)
-        except LogTakenOverError:
-            refused.append(record)
-
-    def claim_anew(bookkeeper: Any) -> None:
-        if LogRegistry(bookkeeper.metadata).find(LOG) is not None:
-            delete_log(bookkeeper, LOG, b"")
-        claim(bookkeeper)
-
-    refused: list[LogRecord] = []
-    clusters = each_step(commit, claim_anew, monkeypatch, lambda bookkeeper: None)
-    for bookkeeper in clusters:
-        registry = LogRegistry(bookkeeper.metadata)
-        record = registry.get(LOG)
-        assert rows_of(bookkeeper) == ([b"x"] if record.commit_ledgers else [])
-    assert len(refused) > 2
+def test_record_of_a_log_that_another_creator_overtook_is_removed() -> None:
+    bookkeeper = bookkeeper_of_a_log()
+    registry, records = LogRegistry(bookkeeper.metadata), bookkeeper.metadata.list_records(RECORDS)
+    with suppress(BookKeeperError):
+        registry.create(LOG, LogOptions(), b"")
+    assert bookkeeper.metadata.list_records(RECORDS) == records
+    record = decode_record(bookkeeper.metadata.read_record(RECORDS, records[0]).value, LOG)
+    assert replace(record, changed_ms=0) == record

@@ -25,7 +25,6 @@ from bookspark.logs import (
 )
 from bookspark.logs import producer as producer_module
 from bookspark.logs.chain import codec
-from bookspark.logs.chain.codec import LogFormatError
 from bookspark.logs.chain.commit_times import row_at, time_of
 from bookspark.logs.chain.reader import AT_THE_END
 from bookspark.logs.chain.stamps import plain_stamp, plain_stamps, stamp_of, stamped
@@ -248,20 +247,6 @@ def test_reader_seeks_back_to_rows_whose_commits_it_has_passed(bookkeeper: BookK
         for first in (45, 25, 5, 30):
             reader.seek({**reader.offset, "1": first})
             assert [row.value for row in reader.read(rows_max=7)] == rows[first : first + 7]
-
-
-def test_earlier_version_refuses_a_commit_that_opens_a_ledger() -> None:
-    """It would not see the rows in that ledger."""
-    commit = Commit("service:a", -1, "run", 1, (), 5, open_ledger=0, stamped=True)
-    data = codec.encode_commit(commit)
-    assert b'"format":2' in data and b'"open_ledger":0' in data
-    assert codec.decode_commit(data, 7, 1) == commit
-    formats, codec.FORMATS["commit"] = dict(codec.FORMATS), 1
-    try:
-        with pytest.raises(LogFormatError, match="format 2 is newer"):
-            codec.decode_commit(data, 7, 1)
-    finally:
-        codec.FORMATS.update(formats)
 
 
 def test_commit_that_opens_no_ledger_keeps_its_bytes() -> None:

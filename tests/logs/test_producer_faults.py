@@ -20,7 +20,7 @@ from bookspark.logs.chain.stamps import stamp_of
 from bookspark.logs.producer import Producer
 from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication
 from bookspark.protocol.logs.commits import Commit
-from bookspark.protocol.logs.lanes import service_writer
+from bookspark.protocol.logs.lanes import LaneId, lane_id, service_writer
 from bookspark.protocol.logs.log_options import Compression, LogOptions
 from bookspark.protocol.logs.log_record import LogTakenOverError, NoSuchLogError
 from tests.awaiting import SECONDS_MAX, await_that
@@ -40,13 +40,17 @@ class Cluster:
     def producer(self) -> Producer:
         return Producer(self.memory, LogAddress("memory", "orders"), "service")
 
+    @property
+    def lane(self) -> LaneId:
+        return lane_id(LogRegistry(self.memory.metadata).get("orders@1"))
+
     def alter(self, **options: Any) -> None:
         self.changed(lambda registry: registry.alter("orders", **options))
 
     def changed(self, change: Callable[[LogRegistry], object]) -> None:
         """Change the record of the producer's lane and wait until its watchers are notified."""
         told = threading.Event()
-        self.memory.metadata.watch_record(RECORDS, "orders@1", told.set)
+        self.memory.metadata.watch_record(RECORDS, self.lane.key, told.set)
         change(LogRegistry(self.memory.metadata))
         assert told.wait(SECONDS)
 
@@ -219,11 +223,11 @@ def test_producer_of_a_deleted_log_has_ended() -> None:
     one.append(b"0")
 
     def delete(registry: LogRegistry) -> None:
-        cluster.memory.metadata.delete_record(RECORDS, "orders@1")
+        cluster.memory.metadata.delete_record(RECORDS, cluster.lane.key)
 
     cluster.changed(delete)
     for _ in range(3):
-        with pytest.raises(NoSuchLogError, match="there is no log 'orders@1'"):
+        with pytest.raises(NoSuchLogError, match="log 'orders' has no lane 1"):
             one.append(b"nobody's")
     assert one.closed
     one.close(SECONDS)

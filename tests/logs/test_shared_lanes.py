@@ -138,7 +138,8 @@ class Story:
             )
 
     def saved(self) -> dict[int, int]:
-        found = self.memory.metadata.read_record(POSITIONS, f"{GROUP}@{LOG}")
+        log_id = LogRegistry(self.memory.metadata).get(LOG).log_id
+        found = self.memory.metadata.read_record(POSITIONS, f"{GROUP}@{log_id}")
         if found is None:
             return {}
         offset = read_struct(found.value, dict[str, int], "position")

@@ -132,10 +132,14 @@ class LaneIndex:
     def _put(self, made: LogRecord) -> None:
         """Create a lane's record, with the options of the log, before the index names it. An existing record is another client's,
         or a crash left it."""
-        key = lane_id(made).key
+        key, number = lane_id(made).key, lane_id(made).number
         found = self._store.read_record(RECORDS, key)
-        if found is not None and decode_record(found.value, made.name).options == made.options:
-            return
+        if found is not None:
+            newest = self._registry.get(self._log)
+            left = decode_record(found.value, made.name)
+            # If the index has changed since, the lane may be another writer's by now, and the write of this version loses.
+            if left.options == made.options or (newest.lanes_made, newest.options) != (number - 1, made.options):
+                return
         # Another client may write it first; then the index changes too, and this client begins again.
         with suppress(MetadataVersionError):
             self._store.write_record(RECORDS, key, encode_record(made), None if found is None else found.version)

@@ -22,9 +22,9 @@ from bookspark.errors import (
 )
 from bookspark.logs.chain.commit_ledgers import open_commit_ledger, read_commits
 from bookspark.logs.chain.reader import LogReader, commits
-from bookspark.logs.chain.registry import Lane, LogName, LogRegistry, check_one_lane, check_password
+from bookspark.logs.chain.registry import Lane, LogName, LogRegistry, check_password, only_lane
 from bookspark.logs.chain.retention import link_ends
-from bookspark.protocol.logs.lanes import MARK, lane_id
+from bookspark.protocol.logs.lanes import MARK
 from bookspark.protocol.logs.log_record import LOG_ID_LABEL, LOG_LABEL, LogRecord
 from bookspark.protocol.logs.orphans import epoch_of, is_of, is_orphan
 from bookspark.store.decisions.seam import decided
@@ -136,14 +136,13 @@ def truncate_log(bookkeeper: BookKeeper, name: Lane, row: BytesOrNone, password:
     password), MetadataStoreError, and ReadError if commits can't be read.
     """
     registry = LogRegistry(bookkeeper.metadata)
-    check_one_lane(registry, name, "truncated")
-    reader = LogReader(bookkeeper, name, password, row)
+    reader = LogReader(bookkeeper, only_lane(registry, name, "truncated"), password, row)
     rows = reader.newest()
     if row > rows:
         raise ConfigurationError(f"log '{name}' has {rows} rows; it can be truncated up to row {rows}, not {row}")
-    lane, ends = lane_id(reader.record), link_ends(bookkeeper, reader.record, password, row)
-    registry.update(lane, lambda record: decided(LogRecord.truncated, record, row, ends))
-    return collect_orphans(bookkeeper, lane, password)
+    ends = link_ends(bookkeeper, reader.record, password, row)
+    registry.update(reader.lane, lambda record: decided(LogRecord.truncated, record, row, ends))
+    return collect_orphans(bookkeeper, reader.lane, password)
 
 
 @checked
@@ -155,7 +154,8 @@ def delete_log(bookkeeper: BookKeeper, name: LogName, password: Password) -> lis
     name whose log, by its id, is gone. Raises NoSuchLogError, UnauthorizedAccessError (wrong password) and MetadataStoreError.
     """
     registry = LogRegistry(bookkeeper.metadata)
-    log, record = registry.lane(name), registry.find(name)
+    log = registry.lane(name)
+    record = None if log is None else registry.find(log)
     if record is not None:
         check_password(record, password)
     # Records first: new readers see no log instead of a log with holes.

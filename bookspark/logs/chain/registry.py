@@ -22,6 +22,7 @@ docs/decisions/logs.md.
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 import uuid
@@ -36,7 +37,7 @@ from zlib import crc32
 import msgspec
 
 from bookspark.errors import ConfigurationError, MetadataVersionError, UnauthorizedAccessError
-from bookspark.logs.chain.codec import decode_name, decode_record, encode_name, encode_record
+from bookspark.logs.chain.codec import LogFormatError, decode_name, decode_record, encode_name, encode_record
 from bookspark.protocol.ledger.ledger_metadata import DigestType
 from bookspark.protocol.logs.ended_lanes import blocks_of
 from bookspark.protocol.logs.lanes import MARK, LaneId, lane_id, lane_name, lane_of
@@ -56,6 +57,8 @@ from bookspark.store.metadata.records.versioned import Record, compare_and_set
 from bookspark.store.metadata.store import MetadataStore
 from bookspark.store.wire.digests import master_key
 from bookspark.support.arguments import AtLeastOne, BytesOrNone, Password, Rule, checked, checks_methods
+
+logger = logging.getLogger(__name__)
 
 NAMES = "logs"
 """Kind of the names of logs."""
@@ -123,12 +126,28 @@ class LogRegistry:
         return sorted(self._store.list_records(NAMES))
 
     def all_lanes(self) -> list[LaneId]:
-        """All lanes of all logs, ended lanes too, sorted by the logs' names."""
+        """All lanes of all logs, ended lanes too, sorted by the logs' names. A log whose name is unreadable has the name in its
+        record."""
         names = self.names()
-        found = zip(names, self._store.read_records(NAMES, names), strict=True)
-        logs = {decode_name(one.value, name): name for name, one in found if one is not None}
-        parts = (lane_of(key) for key in self._store.list_records(RECORDS))
-        lanes = [LaneId(int(log), number, logs[int(log)]) for log, number in parts if int(log) in logs]
+        logs, unreadable = {}, set()
+        for name, one in zip(names, self._store.read_records(NAMES, names), strict=True):
+            try:
+                if one is not None:
+                    logs[decode_name(one.value, name)] = name
+            except LogFormatError as error:
+                logger.warning("%s", error)
+                unreadable.add(name)
+        keys = self._store.list_records(RECORDS)
+        for key in keys if unreadable else ():
+            if MARK not in key and int(key) not in logs:
+                with suppress(LogFormatError):
+                    record = self.find(LaneId(int(key), 0, key))
+                    if record is not None and record.name in unreadable:
+                        logs[record.log_id] = record.name
+        # Without its own record there is no log: the rest was left by an interrupted deletion.
+        there = {key for key in keys if MARK not in key and int(key) in logs}
+        parts = map(lane_of, keys)
+        lanes = [LaneId(int(log), number, logs[int(log)]) for log, number in parts if log in there]
         return sorted(lanes, key=lambda lane: (lane.name, lane.number))
 
     def lane(self, name: LaneName) -> LaneId | None:
@@ -455,14 +474,16 @@ def check_password(record: LogRecord, password: Password) -> None:
         )
 
 
-def check_one_lane(registry: LogRegistry, name: Lane, done: str) -> None:
-    """Raise ConfigurationError if ``name`` is a log of several lanes. ``done``: participle for the message, e.g. "truncated"."""
+def only_lane(registry: LogRegistry, name: Lane, done: str) -> LaneId:
+    """The lane ``name``. Raises ConfigurationError if that is a log of several lanes. ``done``: participle for the message, e.g.
+    "truncated"."""
     lanes = registry.lanes_of(name)
     if len(lanes) > 1:
         raise ConfigurationError(
             f"log '{name}' has {len(lanes)} lanes, and a row number is of one of them: say which one is to be {done}, for "
             f"example {name}{MARK}0; the lanes are {', '.join(map(str, lanes[:10]))}"
         )
+    return lanes[0]
 
 
 def _text(value: object) -> object:

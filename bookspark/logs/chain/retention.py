@@ -46,11 +46,9 @@ def truncate_expired(bookkeeper: BookKeeper, name: Lane, password: Password = b"
     NoSuchLogError, UnauthorizedAccessError (wrong password), MetadataStoreError, and ReadError if commits can't be read.
     """
     registry = LogRegistry(bookkeeper.metadata)
-    record = registry.get(name)
-    check_password(record, password)
-    if registry.retention(record).forever:
-        return []
-    of_lanes = (truncate_expired_of_lane(bookkeeper, lane, password) for lane in registry.lanes_of(name))
+    lanes = registry.lanes_of(name)
+    check_password(registry.get(lanes[0]), password)
+    of_lanes = (truncate_expired_of_lane(bookkeeper, lane, password) for lane in lanes)
     return [ledger for deleted in of_lanes for ledger in deleted]
 
 

@@ -16,7 +16,7 @@ from bookspark.logs.chain.commit_times import time_of
 from bookspark.logs.chain.reader import AT_THE_END, LogReader
 from bookspark.logs.chain.registry import POSITIONS, Lane, LogRegistry, check_password
 from bookspark.logs.readers.records import now_ms, records_of
-from bookspark.protocol.logs.lanes import MARK, LaneId, ended_before, is_offset, lane_id, lane_of, rows_before
+from bookspark.protocol.logs.lanes import MARK, LaneId, ended_before, is_offset, lane_of, rows_before
 from bookspark.protocol.logs.reader_record import ReaderKind, ReaderRecord, ReaderState, outdated
 from bookspark.store.metadata.records.documents import read_struct
 from bookspark.support.arguments import Password, checked
@@ -69,9 +69,10 @@ def readers_of(bookkeeper: BookKeeper, name: Lane, password: Password = b"") -> 
     Raises NoSuchLogError, UnauthorizedAccessError (wrong password) and MetadataStoreError.
     """
     store, registry = bookkeeper.metadata, LogRegistry(bookkeeper.metadata)
-    record = registry.get(name)
+    lanes_of = registry.lanes_of(name)
+    log = lanes_of[0].lane(0)
+    record = registry.get(log)
     check_password(record, password)
-    log, lanes_of = lane_id(record).lane(0), registry.lanes_of(name)
     wanted = {lane.number for lane in lanes_of}
     ended = registry.ended_lanes(record) if len(lanes_of) > 1 else []
     records, now = records_of(store, log.log), now_ms()

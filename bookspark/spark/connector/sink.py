@@ -563,8 +563,8 @@ class LogWriter:
         if len(places) > 1:
             told = ", ".join(f"{lane} (log {lane.log}) in epoch {epoch}" for lane, epoch in places if lane is not None)
             raise BookKeeperError(
-                f"batch {first.batch} of query {first.query} is not committed: its tasks wrote to different places, {told}. Run the "
-                "write again"
+                f"batch {first.batch} of query {first.query} is not committed: its tasks wrote to different places, {told}. Run "
+                "the write again"
             )
         assert first.lane is not None, "a task with ranges has a lane"
         ranges = merged(item for message in written for item in message.ranges)
