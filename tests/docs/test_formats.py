@@ -324,6 +324,12 @@ def _record(data: bytes) -> bytes:
     return logs.encode_record(logs.decode_record(data, "orders"))
 
 
+def _name(data: bytes) -> bytes:
+    from bookspark.logs.chain import codec as logs
+
+    return logs.encode_name(logs.decode_name(data, "orders"))
+
+
 def _header(data: bytes) -> bytes:
     from bookspark.logs.chain import codec as logs
 
@@ -343,6 +349,7 @@ DOCUMENTS = {
     "cookie": lambda data: codec.encode_cookie(codec.decode_cookie(data, "of the page")),
     "registration": lambda data: codec.encode_registration(codec.decode_registration("bookie-5f2c9a1e", data)),
     "task": lambda data: codec.encode_task(codec.decode_task(1, data)),
+    "name": _name,
     "record": _record,
     "record of several lanes": _record,
     "record of ended lanes": _record,

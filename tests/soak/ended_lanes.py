@@ -30,7 +30,7 @@ from bookspark.logs.chain.lane_index import LaneIndex
 from bookspark.logs.chain.registry import RECORDS
 from bookspark.logs.lane_ending import end_lane
 from bookspark.protocol.logs.ended_lanes import ending, full_block, kept_of, lane_ended, out_of_index
-from bookspark.protocol.logs.lanes import lane_name, new_lane, service_writer, with_lane
+from bookspark.protocol.logs.lanes import lane_id, lane_name, new_lane, service_writer, with_lane
 from bookspark.protocol.logs.log_options import LogOptions
 from bookspark.store.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore, begin_cluster
@@ -62,21 +62,22 @@ class Lanes:
             producer.append(b"a row")
             producer.close()
             end_lane(self.bookkeeper, lane_name(LOG, producer.lane))
-        registry, index = LogRegistry(self._store), LaneIndex(self._store, LogRegistry(self._store).lane(LOG))
-        record, now_ms = registry.get(LOG), time.time_ns() // 1_000_000
+        registry, now_ms = LogRegistry(self._store), time.time_ns() // 1_000_000
+        record = registry.get(LOG)
+        index = LaneIndex(self._store, lane_id(record))
         with ThreadPoolExecutor(_THREADS) as threads:
             written = []
             for number in range(self._ended + real, count):
                 lane = record.lanes_made + 1
                 made = ending(new_lane(record, lane), "ender")
                 made = lane_ended(made, "ender", made.epoch, rows=0, time_ms=now_ms, after=0)
-                written.append(threads.submit(insisted, partial(index._put, made, record)))
+                written.append(threads.submit(insisted, partial(index._put, made)))
                 record = with_lane(record, lane, service_writer(f"day-{number}"), "", 0, "")
                 entry = next(one for one in record.lanes if one.number == lane)
-                written += [threads.submit(insisted, partial(index._keep, kept)) for kept in kept_of(record, entry, "")]
+                written += [threads.submit(insisted, partial(index._keep, kept)) for kept in kept_of(entry, "")]
                 block = full_block(record)
                 if block is not None:
-                    insisted(partial(index._put_block, record, *block))
+                    insisted(partial(index._put_block, *block))
                 record = out_of_index(record, lane)
             for one in written:
                 one.result()
@@ -117,7 +118,7 @@ class Lanes:
         return found
 
     def record_bytes(self) -> int:
-        found = self._store.read_record(RECORDS, LOG)
+        found = self._store.read_record(RECORDS, lane_id(LogRegistry(self._store).get(LOG)).key)
         assert found is not None
         return len(found.value)
 

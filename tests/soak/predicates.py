@@ -121,11 +121,11 @@ def _in_memory(rows: pyarrow.RecordBatch, random: Random) -> Iterator[Any]:
             patched.setattr(module, "client", lambda zookeeper: engine.bookkeeper)
         patched.setattr(rows, "ENTRY_BYTES", random.choice([1 << 10, 1 << 13]))
         registry = LogRegistry(engine.bookkeeper.metadata)  # type: ignore[arg-type]
-        registry.ensure("rows", {"row_format": RowFormat.ARROW}, b"", COLUMNS.json())
+        planned = registry.ensure("rows", {"row_format": RowFormat.ARROW}, b"", COLUMNS.json())
         given = {"log": "rows", "zookeeper": "memory"}
         ends = sorted(random.randint(0, rows.num_rows) for _ in range(random.randrange(_COMMITS_MAX)))
         for begin, end in zip([0, *ends], [*ends, rows.num_rows], strict=True):
-            writer = LogBatchWriter(SinkOptions.parse(given))
+            writer = LogBatchWriter(SinkOptions.parse(given), planned)
             writer.commit([writer.write(iter([rows.slice(begin, end - begin)]))])
 
         def positions(text: str, counts: Counter[str]) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from zlib import crc32
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -12,6 +13,11 @@ from bookspark.spark.snapshots.snapshot import LISTED
 from bookspark.spark.tables.system_tables import TABLES
 
 A, B, C, D = "a", "b", "c", "d"
+
+
+def log_id(log: str) -> int:
+    """The id of the log, or of the lane's log."""
+    return crc32(log.partition("@")[0].encode())
 
 
 class Cluster:
@@ -27,6 +33,8 @@ class Cluster:
         """Add a ledger whose fragments start at the keys of ``ensembles``; closed at ``last`` unless ``values`` set
         another state."""
         first_ensemble = next(iter(ensembles.values()), [A, B, C])
+        if "log" in values:
+            values.setdefault("log_id", log_id(values["log"]))
         closed = values.setdefault("state", "CLOSED") == "CLOSED"
         defaults = {"write_quorum": len(first_ensemble), "ack_quorum": 2, "metadata_version": 1}
         self.rows["ledgers"].append(

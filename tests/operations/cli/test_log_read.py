@@ -104,7 +104,7 @@ def test_list_long_shows_ledgers_and_bytes_of_each_log(
     assert "events" in on_cluster("log", "list").text.splitlines()
     assert "events" in json.loads(on_cluster("log", "list", "--json").text)
     rows = {one["log"]: one for one in json.loads(on_cluster("log", "list", "--long", "--json").text)}
-    assert rows["events"]["ledgers"] == 1 and rows["events"]["open"] == 0 and rows["events"]["bytes"] > 18
+    assert rows["events"]["ledgers"] == 4 and rows["events"]["open"] == 0 and rows["events"]["bytes"] > 18
     assert rows["events"]["bytes_of_copies"] == 3 * rows["events"]["bytes"]
     assert rows[None]["bytes"] >= 10_000 and rows[None]["bytes_of_copies"] >= 20_000
     sizes = [one["bytes_of_copies"] for one in rows.values()]

@@ -19,7 +19,7 @@ from bookspark.errors import ConfigurationError
 from bookspark.spark import snapshots
 from bookspark.spark.audit import Finding, safe_to_stop, show
 from bookspark.spark.audit.runner import question, run_over
-from tests.spark.made_up_cluster import A, B, C, Cluster, D, select
+from tests.spark.made_up_cluster import A, B, C, Cluster, D, log_id, select
 
 pytestmark = pytest.mark.spark
 
@@ -90,11 +90,26 @@ def cluster() -> Cluster:
 
     # 11 to 16: a log in epoch 2; 13 is deleted, 14 and 15 are its commit ledgers, the owner created 16
     cluster.rows["logs"].append(
-        {"log": "orders", "epoch": 2, "committed_epoch": 2, "readable": True, "commit_ledgers": [14, 15]}
+        {
+            "log": "orders",
+            "log_id": log_id("orders"),
+            "epoch": 2,
+            "committed_epoch": 2,
+            "readable": True,
+            "commit_ledgers": [14, 15],
+        }
     )
     # Deleted between reading "logs" and "log_commits".
     cluster.rows["logs"].append(
-        {"log": "gone", "epoch": 2, "committed_epoch": 2, "readable": True, "commit_ledgers": [19], "rows": 10}
+        {
+            "log": "gone",
+            "log_id": log_id("gone"),
+            "epoch": 2,
+            "committed_epoch": 2,
+            "readable": True,
+            "commit_ledgers": [19],
+            "rows": 10,
+        }
     )
     cluster.ledger(18, -1, {0: [A, B, C]}, log="gone", log_epoch=1, log_role="data")
     for ledger_id, epoch, state in (

@@ -17,7 +17,6 @@ from kazoo.client import KazooClient
 from bookspark.local import LocalCluster
 
 WRITTEN = Path(__file__).parent / "written_before_shelves"
-BEFORE_LANES = Path(__file__).parent / "written_before_lanes"
 
 
 def manifest(written: Path = WRITTEN) -> dict[str, Any]:
