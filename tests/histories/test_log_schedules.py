@@ -3,11 +3,9 @@ runs thousands."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from itertools import repeat
 from typing import Any
 from unittest import mock
 
@@ -18,16 +16,18 @@ from bookspark.logs import lane_ending, producer_ledgers
 from bookspark.logs.chain import committer, lane_choice, maintenance, retention
 from bookspark.logs.chain.commit_ledgers import HEADER_ENTRY
 from bookspark.logs.chain.reader import LogReader, commits
-from bookspark.logs.chain.registry import RECORDS, LogRegistry
+from bookspark.logs.chain.registry import NAMES, RECORDS, LogRegistry
 from bookspark.logs.feeds import log_feed
+from bookspark.logs.feeds.log_feed import LogFeed
 from bookspark.logs.producer_ledgers import Numbers, ProducerLedgers
 from bookspark.logs.row_reader import RowReader
 from bookspark.protocol.logs import orphans, replays
 from bookspark.protocol.logs.commits import Fingerprint
-from bookspark.protocol.logs.log_record import EPOCH_LABEL, LogRecord
+from bookspark.protocol.logs.lanes import LaneId
+from bookspark.protocol.logs.log_record import EPOCH_LABEL, LOG_LABEL, LogRecord
 from bookspark.protocol.logs.retention import Retention
 from bookspark.store.metadata.documents.sharing import Sharing
-from tests.histories.log_schedules import readers, stand_ins
+from tests.histories.log_schedules import readers
 from tests.histories.log_schedules.cluster import Client
 from tests.histories.log_schedules.handles import Reader
 from tests.histories.log_schedules.offloads import Offload
@@ -71,19 +71,38 @@ def a_row_more(truncated: Callable[..., LogRecord]) -> Callable[..., LogRecord]:
     return lambda record, row, ends: truncated(record, row + 1, ends)
 
 
-class ListedLater(list[int]):
-    """The ledgers that exist when the list is iterated."""
+def by_name(update: Callable[..., LogRecord]) -> Callable[..., LogRecord]:
+    """Looks the log up again before each change."""
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def call(registry: LogRegistry, lane: Any, transition: Callable[[LogRecord], LogRecord]) -> LogRecord:
+        found = lane if isinstance(lane, str) else registry.lane(lane.name)
+        now = found if found is None or isinstance(found, str) else found.lane(lane.number)
+        return update(registry, lane if now is None else now, transition)
 
-    def __iter__(self) -> Iterator[int]:
-        self._client.step("list ledgers")
-        return iter(self._client.world.records.list_ledgers())
+    return call
 
 
-def whichever(registry: LogRegistry, name: str, ctime_ms: int | None = None) -> None:
-    registry._store.delete_record(RECORDS, name)
+def whichever(registry: LogRegistry, log: LaneId) -> None:
+    now = registry.lane(log.name)
+    registry.forget(log.log if now is None else now.log)
+    registry._store.delete_record(NAMES, log.name)
+
+
+def of_the_name(record: LogRecord, labels: Mapping[str, bytes]) -> bool:
+    return labels.get(LOG_LABEL) == record.name.encode()
+
+
+def of_a_deleted_log_too(new_id: Callable[[LogRegistry], int]) -> Callable[[LogRegistry], int]:
+    """Gives an id out again that is free."""
+
+    def call(registry: LogRegistry) -> int:
+        return next(one for one in range(1, 100) if not registry._store.read_record(RECORDS, str(one)))
+
+    return call
+
+
+def in_the_log_of_the_name(run: Offload) -> LogRecord:
+    return run._registry.get(str(run._log))
 
 
 def with_the_next(expired: Callable[..., bool]) -> Callable[..., bool]:
@@ -128,12 +147,6 @@ def saves_the_end(save: Callable[[RowReader], dict[str, int]]) -> Callable[[RowR
 
 def whoever_has_them(sharing: Sharing, things: Iterable[str]) -> set[str]:
     return set(things)
-
-
-def of_whichever_log(reader: RowReader, document: bytes) -> dict[str, int]:
-    offset: dict[str, int] = json.loads(document)
-    reader._feed.check(offset)
-    return offset
 
 
 def a_row_less(lane_ended: Callable[..., LogRecord]) -> Callable[..., LogRecord]:
@@ -181,9 +194,9 @@ def whoever_claims(claim: Callable[..., LogRecord]) -> Callable[..., LogRecord]:
 
 
 def whatever_is_committed(begun: Callable[..., LogRecord]) -> Callable[..., LogRecord]:
-    def call(record: LogRecord, run: str, now_ms: int) -> LogRecord:
+    def call(record: LogRecord, run: str) -> LogRecord:
         writes = (one._replace(commit_ledger=-1) for one in record.batch_writes)
-        return begun(replace(record, batch_writes=tuple(writes)), run, now_ms)
+        return begun(replace(record, batch_writes=tuple(writes)), run)
 
     return call
 
@@ -233,14 +246,15 @@ PLANTED = {
 
 
 PLANTED_ANEW = {
-    "a collection lists ledgers after it has read the record": (
-        26,
-        planted(Client, "list_ledgers", lambda client: ListedLater(client)),
+    "a collection takes ledgers of the name": (0, planted(orphans, "is_of", of_the_name)),
+    "a deletion deletes whatever record is there": (0, planted(LogRegistry, "delete", whichever)),
+    "a log gets the id of a deleted one": (
+        0,
+        planted(LogRegistry, "_new_id", of_a_deleted_log_too(LogRegistry._new_id)),
     ),
-    "a deletion deletes whatever record is there": (5, planted(LogRegistry, "delete", whichever)),
-    "a log that was made anew is taken for the old one": (
-        3,
-        planted(stand_ins, "count", lambda first, _: repeat(first)),
+    "a change goes to the log that has the name by now": (
+        0,
+        planted(LogRegistry, "update", by_name(LogRegistry.update)),
     ),
 }
 """The same for a log that is deleted and recreated."""
@@ -268,7 +282,7 @@ PLANTED_OFFLOAD = {
 """The same for an offloaded log."""
 
 PLANTED_OFFLOAD_ANEW = {
-    "an offload goes on in the next log of the name": (7, planted(Offload, "_same", lambda _, record: record)),
+    "an offload goes on in the next log of the name": (0, planted(Offload, "_record", in_the_log_of_the_name)),
 }
 """The same for a log that is offloaded, deleted and recreated."""
 
@@ -279,7 +293,10 @@ PLANTED_GROUPS = {
     ),
     "a reader does not begin where its group was": (0, silent(RowReader, "_saved", None)),
     "a lane is taken that another reader of the group has": (1, planted(Sharing, "take", whoever_has_them)),
-    "a place in a log that was deleted is one in the next log": (17, planted(RowReader, "_place_in", of_whichever_log)),
+    "a place in a log that was deleted is one in the next log": (
+        0,
+        planted(LogFeed, "key", property(lambda feed: feed.name)),
+    ),
 }
 """The same for groups of readers."""
 

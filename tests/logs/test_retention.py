@@ -123,7 +123,7 @@ def test_ended_lane_loses_expired_rows_and_keeps_its_last_sequence(bookkeeper: B
 
 
 def test_retention_requires_the_password_and_refuses_invalid_values(bookkeeper: BookKeeper) -> None:
-    log = create_log(bookkeeper, "secret", b"xyz", retention_ms=5, retention_bytes=7)
+    create_log(bookkeeper, "secret", b"xyz", retention_ms=5, retention_bytes=7)
     registry = LogRegistry(bookkeeper.metadata)
     assert registry.retention(registry.get("secret")) == Retention(5, 7)
     with pytest.raises(UnauthorizedAccessError):

@@ -23,7 +23,7 @@ from bookspark.logs.chain.registry import POSITIONS
 from bookspark.logs.lane_ending import end_lane
 from bookspark.logs.producer import Producer
 from bookspark.logs.row_reader import LogRow, RowReader
-from bookspark.protocol.logs.lanes import ended_before, rows_before
+from bookspark.protocol.logs.lanes import LaneId, ended_before, rows_before
 from bookspark.store.metadata.records.documents import read_struct
 from tests.awaiting import SECONDS_MAX, await_that
 from tests.logs.test_producer_faults import Cluster
@@ -243,7 +243,7 @@ def test_garbage_collected_reader_releases_its_lanes() -> None:
 
 
 def test_sharing_without_a_group_is_refused() -> None:
-    log = Log(Cluster().memory, LogAddress("memory", LOG))
+    log = Log(Cluster().memory, LogAddress("memory", LOG), LaneId(0, 0, LOG))
     with pytest.raises(ConfigurationError, match="give its name"):
         log.reader(share=True)
 

@@ -71,7 +71,7 @@ def test_query_that_committed_in_lane_0_is_recognized_by_its_commits() -> None:
 
 
 def test_queries_and_batch_writes_have_separate_lanes() -> None:
-    batch = EMPTY.batch_write_begun("w1", 0)
+    batch = EMPTY.batch_write_begun("w1")
     assert lane_of_query(batch, "q1", ()) is None
     assert lane_of_batch_write(EMPTY, "w1") == lane_of_batch_write(batch, "w2") == 0
     assert lane_of_batch_write(OWNED, "w1") is None
@@ -80,7 +80,7 @@ def test_queries_and_batch_writes_have_separate_lanes() -> None:
 
 def test_batch_write_that_began_in_lane_0_stays_there() -> None:
     """All tasks of a write look up its lane; in logs of an earlier version batch writes shared the query's lane."""
-    record = with_lane(OWNED.batch_write_begun("w1", 0), 1, BATCH_WRITES)
+    record = with_lane(OWNED.batch_write_begun("w1"), 1, BATCH_WRITES)
     assert (lane_of_batch_write(record, "w1"), lane_of_batch_write(record, "w2")) == (0, 1)
 
 

@@ -21,6 +21,7 @@ from bookspark.protocol.logs.log_record import (
     COMMIT_ROLE,
     DATA_ROLE,
     EPOCH_LABEL,
+    LOG_ID_LABEL,
     LOG_LABEL,
     ROLE_LABEL,
     AnotherQueryError,
@@ -134,9 +135,9 @@ def test_compacted_ledger_has_no_start_if_its_first_part_has_none() -> None:
 
 def test_batch_write_commits_beside_the_owner_without_owning_the_log() -> None:
     record = LogRecord("orders").claim("a", "q").with_commit_ledger(4, "a", 1, ())
-    begun = record.batch_write_begun("w", 0)
+    begun = record.batch_write_begun("w")
     assert (begun.owner, begun.epoch, begun.newest_epoch) == ("a", 1, 2)
-    assert begun.batch_write_begun("w", 5) is begun
+    assert begun.batch_write_begun("w") is begun
     written = begun.with_commit_ledger(5, "w", 2, begun.commit_ledgers)
     after = written.with_commit_ledger(6, "a", 1, written.commit_ledgers)
     assert after.commit_ledgers == (CommitLedger(4, 1), CommitLedger(5, 2), CommitLedger(6, 1))
@@ -145,7 +146,7 @@ def test_batch_write_commits_beside_the_owner_without_owning_the_log() -> None:
 
 
 def test_batch_write_is_linked_once_even_if_its_commit_ledger_was_compacted() -> None:
-    record = LogRecord("orders").claim("a").with_commit_ledger(1, "a", 1, ()).batch_write_begun("w", 0)
+    record = LogRecord("orders").claim("a").with_commit_ledger(1, "a", 1, ()).batch_write_begun("w")
     record = record.with_commit_ledger(2, "w", 2, record.commit_ledgers)
     record = record.with_commit_ledger(3, "a", 1, record.commit_ledgers)
     compacted = record.with_compacted(record.commit_ledgers[:2], 9, "a", 1)
@@ -153,36 +154,47 @@ def test_batch_write_is_linked_once_even_if_its_commit_ledger_was_compacted() ->
 
 
 def test_ended_or_unknown_batch_write_neither_commits_nor_begins_again() -> None:
-    begun = LogRecord("orders").claim("a").batch_write_begun("w", 0)
+    begun = LogRecord("orders").claim("a").batch_write_begun("w")
     ended = begun.batch_write_ended("w", closed=False)
     assert ended.batch_write_ended("w", closed=False) is ended
     for record in (ended, LogRecord("orders", epoch=7, owner="b")):
         with pytest.raises(LogTakenOverError, match="if its id is not in the table log_commits, nothing was written"):
             record.with_commit_ledger(5, "w", 2, ())
     with pytest.raises(LogTakenOverError):
-        ended.batch_write_begun("w", 0)
+        ended.batch_write_begun("w")
 
 
 def test_new_batch_write_drops_day_old_writes_without_a_commit() -> None:
-    dead = LogRecord("orders").batch_write_begun("dead", 0)
-    committed = dead.batch_write_begun("committed", 0).with_commit_ledger(5, "committed", 2, ())
-    later = committed.batch_write_begun("next", BATCH_WRITE_MS_MAX)
+    """Its age is that of the record, by the store's clock, and an old record does not make a new write old."""
+    dead = replace(LogRecord("orders", changed_ms=1).batch_write_begun("dead"), changed_ms=BATCH_WRITE_MS_MAX)
+    committed = dead.batch_write_begun("committed").with_commit_ledger(5, "committed", 2, ())
+    assert [write.run for write in committed.batch_writes] == ["dead", "committed"]
+    later = replace(committed, changed_ms=2 * BATCH_WRITE_MS_MAX).batch_write_begun("next")
     assert [write.run for write in later.batch_writes] == ["committed", "next"]
     with pytest.raises(LogTakenOverError):
         later.with_commit_ledger(6, "dead", 1, later.commit_ledgers)
 
 
+def test_dropped_batch_write_never_begins_again_in_another_epoch() -> None:
+    """Its tasks wrote to two epochs, and the commit named ledgers that had been deleted as orphans."""
+    dead = replace(LogRecord("orders").batch_write_begun("dead"), changed_ms=1)
+    later = replace(dead.batch_write_begun("next"), changed_ms=1 + BATCH_WRITE_MS_MAX).batch_write_begun("last")
+    assert later.batch_write("dead") is None
+    with pytest.raises(LogTakenOverError):
+        later.batch_write_begun("dead")
+
+
 def test_batch_write_with_a_commit_does_not_end_before_its_commit_ledger_closes() -> None:
     """Its data ledgers were taken for orphans if its commit ledger stayed open."""
-    committed = LogRecord("orders").batch_write_begun("w", 0).with_commit_ledger(4, "w", 1, ())
+    committed = LogRecord("orders").batch_write_begun("w").with_commit_ledger(4, "w", 1, ())
     assert committed.batch_write_ended("w", closed=False) is committed
     assert not is_orphan(committed, 3, labels(1), set())
     assert is_orphan(committed.batch_write_ended("w", closed=True), 3, labels(1), set())
 
 
 def test_data_ledgers_of_a_live_writer_are_no_orphans() -> None:
-    record = LogRecord("orders").claim("a", "q").with_commit_ledger(4, "a", 1, ()).batch_write_begun("w", 0)
-    later = record.batch_write_begun("x", 0).with_commit_ledger(9, "x", 3, record.commit_ledgers)
+    record = LogRecord("orders").claim("a", "q").with_commit_ledger(4, "a", 1, ()).batch_write_begun("w")
+    later = record.batch_write_begun("x").with_commit_ledger(9, "x", 3, record.commit_ledgers)
     later = later.batch_write_ended("x", closed=True)
     assert not is_orphan(later, 6, labels(1), set()) and not is_orphan(later, 7, labels(2), set())
     assert is_orphan(later, 8, labels(3), set()) and not is_orphan(later, 8, labels(3), {8})
@@ -196,16 +208,16 @@ def test_data_ledgers_of_a_live_writer_are_no_orphans() -> None:
 def test_oldest_live_epoch_is_the_earliest_live_writers_or_the_next() -> None:
     record = LogRecord("orders")
     assert record.oldest_live_epoch == 0
-    record = record.batch_write_begun("v", 0).batch_write_begun("w", 0)
+    record = record.batch_write_begun("v").batch_write_begun("w")
     assert record.oldest_live_epoch == 1
     record = record.claim("a", "q").batch_write_ended("v", closed=False)
     assert (record.oldest_live_epoch, record.live_epochs) == (2, {2, 3})
-    assert LogRecord("orders").batch_write_begun("w", 0).batch_write_ended("w", closed=False).oldest_live_epoch == 2
+    assert LogRecord("orders").batch_write_begun("w").batch_write_ended("w", closed=False).oldest_live_epoch == 2
 
 
 def test_compacted_ledger_has_the_highest_epoch_of_its_commits() -> None:
     """Data ledgers are searched in commit ledgers of their epoch and above."""
-    record = LogRecord("orders").claim("a").batch_write_begun("w", 0)
+    record = LogRecord("orders").claim("a").batch_write_begun("w")
     for ledger, run, epoch in ((1, "a", 1), (2, "w", 2), (3, "a", 1), (4, "a", 1)):
         record = record.with_commit_ledger(ledger, run, epoch, record.commit_ledgers)
     assert record.with_compacted(record.commit_ledgers[:3], 9, "a", 1).commit_ledgers[0] == CommitLedger(9, 2)
@@ -284,7 +296,7 @@ def test_adjacent_ranges_are_merged_in_order() -> None:
 
 
 def labels(epoch: int, log: str = "orders", role: str = DATA_ROLE) -> dict[str, bytes]:
-    return {LOG_LABEL: log.encode(), EPOCH_LABEL: str(epoch).encode(), ROLE_LABEL: role.encode()}
+    return {LOG_LABEL: log.encode(), LOG_ID_LABEL: b"0", EPOCH_LABEL: str(epoch).encode(), ROLE_LABEL: role.encode()}
 
 
 RECOVERED = LogRecord("orders").claim("a").with_commit_ledger(4, "a", 1, ()).claim("b")

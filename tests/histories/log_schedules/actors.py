@@ -29,11 +29,9 @@ from bookspark.logs import (
     truncate_expired,
     truncate_log,
 )
-from bookspark.logs.chain.commit_ledgers import made_anew
 from bookspark.logs.chain.committer import Committer
 from bookspark.logs.chain.lane_choice import (
     begun_batch_write,
-    lane_of_run,
     newest_version,
 )
 from bookspark.logs.chain.maintenance import collect_orphans, recover_ledgers
@@ -43,7 +41,7 @@ from bookspark.logs.feeds.log_feed import LogFeed
 from bookspark.logs.lane_ending import end_lane
 from bookspark.logs.rows.splits import Piece
 from bookspark.protocol.logs.commits import TXN, Commit, EntryRange, Fingerprint, merged
-from bookspark.protocol.logs.lanes import BATCH_WRITES, lane_name, lane_of
+from bookspark.protocol.logs.lanes import BATCH_WRITES, LaneId, lane_id, lane_name
 from bookspark.protocol.logs.log_record import DATA_ROLE, Lane, LogRecord, NoSuchLogError
 from tests.histories.log_schedules.cluster import Client, World
 from tests.histories.log_schedules.history import History, each, values_of
@@ -69,9 +67,9 @@ class Stage:
     def __init__(self, world: World) -> None:
         self.world, self.turns, self.random = world, world.turns, world.random
         self.histories: dict[int, History] = {}
-        """Histories of the log and of each later log of its name, by creation time."""
-        world.truth.seen = lambda ctime_ms, lane, row, value: self.history(ctime_ms).seen(lane, row, value)
-        self.offloaded: Callable[[Any, Piece], list[str] | None] = lambda client, piece: None
+        """Histories of the log and of each later log of its name, by id."""
+        world.truth.seen = lambda log_id, lane, row, value: self.history(log_id).seen(lane, row, value)
+        self.offloaded: Callable[[Any, LaneId, Piece], list[str] | None] = lambda client, log, piece: None
         """Values of a piece with a deleted ledger, from its offload table, or None if they were not offloaded."""
         self.fills_ledgers = False
         """Whether a ledger holds several batches."""
@@ -89,9 +87,9 @@ class Stage:
     def client(self, process: object) -> Any:
         return self.world.client(process)
 
-    def history(self, ctime_ms: int) -> History:
-        """The history of the log created at that time."""
-        return self.histories.setdefault(ctime_ms, History())
+    def history(self, log_id: int) -> History:
+        """The history of the log with that id."""
+        return self.histories.setdefault(log_id, History())
 
     def see_to_it(self, client: Any) -> None:
         """Create the log if it was deleted, as each micro-batch, batch write and service does at its beginning."""
@@ -149,7 +147,7 @@ class Stage:
         told: Fingerprint | None,
     ) -> Commit:
         """Write a batch by one or two tasks; ranges of about one entry each are merged in the commit."""
-        self.history(owner.ctime_ms).tried(f"{writer}/{number}/{len(values)}/{values[0]}", values)
+        self.history(owner.lane.log).tried(f"{writer}/{number}/{len(values)}/{values[0]}", values)
         ranges: list[EntryRange] = []
         at = self.random.choice([len(values), len(values), self.random.randint(0, len(values))])
         for part in filter(None, (values[:at], values[at:])):
@@ -185,7 +183,8 @@ class Stage:
     def application_run(self, name: str, versions: int, run: str, process: object) -> None:
         client = self.client(process)
         while (version := self.done[name]) < versions:
-            if newest_version(client, ADDRESS, TXN + name) < version:
+            record = LogRegistry(client.metadata).find(LOG)
+            if record is None or newest_version(client, record, b"", TXN + name) < version:
                 self._batch_written(client, f"{run}-{version}", name, version, TXN)
             self.turns.step(f"notes version {version}")
             self.done[name] = max(self.done[name], version + 1)
@@ -193,8 +192,8 @@ class Stage:
     def _batch_written(self, client: Any, run: str, writer: str, number: int, txn: str = "") -> None:
         """Mirrors ``LogBatchWriter``; with ``txn``, as a version of an application."""
         self.see_to_it(client)
-        record = begun_batch_write(client, ADDRESS, run)
-        owner = LogRun.of_batch_write(replace(ADDRESS, name=record.name), record, run)
+        record = begun_batch_write(client, lane_id(LogRegistry(client.metadata).get(LOG)), run)
+        owner = LogRun.of_batch_write(ADDRESS, record, run)
         values = values_of(writer, number, 2)
         written = self.written(client, owner, record, writer, number, values, None)
         commit = replace(written, query=txn + writer)
@@ -202,16 +201,16 @@ class Stage:
         # False: the log has this version, or a later one, perhaps the first of a recreated log.
         done = committer.commit_version(commit) if txn else committer.commit(commit) or True
         if done or not self.makes_anew:
-            self.history(owner.ctime_ms).acknowledged.update(values)
+            self.history(owner.lane.log).acknowledged.update(values)
         committer.close()
         recover_ledgers(client, [item.ledger_id for item in commit.ranges], b"")
         committer.tend(thoroughly=self.random.random() < 0.5)
-        registry, record = LogRegistry(client.metadata), lane_of_run(client, ADDRESS, run)
-        write, closed = record.batch_write(run), False
+        registry = LogRegistry(client.metadata)
+        write, closed = registry.get(owner.lane).batch_write(run), False
         if write is not None and write.commit_ledger >= 0:
             recover_ledgers(client, [write.commit_ledger], b"")
             closed = client.get_ledger_metadata(write.commit_ledger).closed
-        registry.end_batch_write(record.name, run, closed)
+        registry.end_batch_write(owner.lane, run, closed)
 
     def service(self, name: str, rows: int) -> None:
         self.done[name] = 0
@@ -221,11 +220,11 @@ class Stage:
         client = self.client(process)
         self.see_to_it(client)
         # Rows acknowledged before it began.
-        before = {ctime_ms: frozenset(history.acknowledged) for ctime_ms, history in self.histories.items()}
+        before = {log_id: frozenset(history.acknowledged) for log_id, history in self.histories.items()}
         producer = Producer(client, ADDRESS, name)
-        ctime_ms = producer._ledgers._run.ctime_ms
-        history = self.history(ctime_ms)
-        acknowledged = before.get(ctime_ms, frozenset())
+        log_id = producer._ledgers._run.lane.log
+        history = self.history(log_id)
+        acknowledged = before.get(log_id, frozenset())
         known = [int(value.split("/")[1]) for value in acknowledged if value.startswith(f"{name}/")]
         last = producer.last_sequence
         assert last >= max(known, default=-1), f"{name} goes on behind {last}, and {max(known)} was acknowledged"
@@ -250,15 +249,15 @@ class Stage:
             places[piece.lane] = piece.position + piece.rows
             came += piece.rows
             made_for = self.world.made_for[piece.ledger_id]
-            assert made_for == feed.ctime_ms, f"ledger {piece.ledger_id} is of another log of the name"
+            assert made_for == feed.log_id, f"ledger {piece.ledger_id} is of another log of the name"
             try:
                 values = values_in(client, piece)
             except (NoSuchLedgerError, NoSuchEntryError):
-                values = self.offloaded(client, piece) or []
+                values = self.offloaded(client, feed.log, piece) or []
                 if not values:
                     self.passed(client, feed, piece.lane, piece.position, piece.position + 1)
             for row, value in enumerate(values, piece.position):
-                self.history(feed.ctime_ms).seen(piece.lane, row, value)
+                self.history(feed.log_id).seen(piece.lane, row, value)
         for lane, row in places.items():
             self.passed(client, feed, lane, row, ends[lane])
         return came
@@ -267,16 +266,14 @@ class Stage:
         """Check that skipped rows of a lane, from ``first`` to before ``last``, were truncated."""
         if first >= last:
             return
-        record = LogRegistry(client.metadata).get(lane_name(LOG, lane))
-        if record.ctime_ms != feed.ctime_ms:
-            raise made_anew(LOG, first)
-        assert record.first_position >= last or self.is_deleted(feed.ctime_ms), (
+        record = LogRegistry(client.metadata).get(feed.log.lane(lane))
+        assert record.first_position >= last or self.is_deleted(feed.log_id), (
             f"rows {first} to {last - 1} of lane {lane} are gone"
         )
 
-    def is_deleted(self, ctime_ms: int) -> bool:
-        """Whether a deletion of the log created at that time has begun."""
-        return ctime_ms in self.world.meant_to_go
+    def is_deleted(self, log_id: int) -> bool:
+        """Whether a deletion of the log has begun."""
+        return log_id in self.world.meant_to_go
 
     # -- cleaners
 
@@ -291,7 +288,7 @@ class Stage:
         row, name = self.random.randint(0, rows), lane_name(LOG, lane)
         truncate_log(client, name if lane else f"{LOG}@0", row, b"")
         record = self.world.record(name)
-        assert record is None or record.ctime_ms != feed.ctime_ms or record.first_position >= row, (
+        assert record is None or record.log_id != feed.log_id or record.first_position >= row, (
             f"{name} was truncated at row {row}, and begins at row {record.first_position}"
         )
 
@@ -363,7 +360,7 @@ class Stage:
             end_lane(client, f"{LOG}@{lane.number}")
         except ConfigurationError as error:
             newest = self.world.record(LOG)
-            there = newest is not None and newest.ctime_ms == record.ctime_ms and lane in newest.lanes
+            there = newest is not None and newest.log_id == record.log_id and lane in newest.lanes
             if there and BATCH_WRITES not in lane.writers:
                 raise AssertionError(f"lane {lane.number} is there, and may not end: {error}") from error
         else:
@@ -382,4 +379,4 @@ class Stage:
         """The number of rows of each lane, for readers that begin at its end."""
         client: Any = Client(self.world, None)
         lanes = LogRegistry(client.metadata).lanes_of(LOG)
-        return {lane_of(lane)[1]: LogReader(client, lane, b"", AT_THE_END).newest() for lane in lanes}
+        return {lane.number: LogReader(client, lane, b"", AT_THE_END).newest() for lane in lanes}

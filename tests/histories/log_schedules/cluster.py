@@ -22,8 +22,8 @@ from bookspark.errors import (
     NotEnoughBookiesError,
     ReadError,
 )
-from bookspark.logs.chain.codec import decode_record
-from bookspark.logs.chain.registry import RECORDS
+from bookspark.logs.chain.codec import decode_name, decode_record
+from bookspark.logs.chain.registry import NAMES, RECORDS, LogRegistry
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bookspark.protocol.logs.lanes import lane_of
 from bookspark.protocol.logs.log_record import LogRecord
@@ -58,10 +58,10 @@ class World:
         self.ledgers: dict[int, Ledger] = {}
         self.watches: dict[tuple[str, str], list[tuple[Client, Callable[[], None]]]] = {}
         self.made_for: dict[int, int] = {}
-        """For each ledger, the creation time of the log whose run created it."""
+        """For each ledger, the id of the log whose run created it."""
         self.truth = Truth(self)
         self.meant_to_go: set[int] = set()
-        """Logs seen by their deleting process, by creation time."""
+        """Ids of logs seen by their deleting process."""
 
     def client(self, process: object) -> Client:
         """A separate client for a process."""
@@ -69,8 +69,7 @@ class World:
 
     def record(self, name: str) -> LogRecord | None:
         """The current record of a lane."""
-        found = self.records.read_record(RECORDS, name)
-        return None if found is None else decode_record(found.value, name)
+        return LogRegistry(self.records).find(name)
 
     def tell_all(self) -> None:
         """Make every reader see all acknowledged entries."""
@@ -101,8 +100,8 @@ class Records:
     def read_record(self, kind: str, name: str) -> Any:
         self._client.step(f"read_record {(kind, name)}")
         found = self._store.read_record(kind, name)
-        if found is not None and kind == RECORDS and name == self._client.deletes:
-            self._client.found = self._client.found or decode_record(found.value, name).ctime_ms
+        if found is not None and kind == NAMES and name == self._client.deletes:
+            self._client.found = self._client.found or decode_name(found.value, name)
             self._world.meant_to_go.add(self._client.found)
         return found
 
@@ -118,8 +117,7 @@ class Records:
             raise
         if before is not None:
             old, changed = decode_record(before.value, name), decode_record(value, name)
-            if old.ctime_ms == changed.ctime_ms:
-                self._world.truth.changed(old, changed)
+            self._world.truth.changed(old, changed)
             if self._client.expires and changed.first_position > old.first_position:
                 self._world.truth.expired(old, changed)
         self._changed(kind, name)
@@ -128,15 +126,13 @@ class Records:
 
     def delete_record(self, kind: str, name: str, version: int | None = None) -> None:
         self._client.step(f"delete_record {name}")
-        found = self._store.read_record(kind, name) if kind == RECORDS and self._client.deletes else None
-        self._store.delete_record(kind, name, version)
-        if found is not None:
-            ctime_ms = decode_record(found.value, name).ctime_ms
-            log = self._store.read_record(RECORDS, lane_of(name)[0])
-            there = None if log is None else decode_record(log.value, name).ctime_ms
-            assert ctime_ms == self._client.found or there != ctime_ms, (
-                f"{name} of the log that is there is deleted by somebody who found another one"
+        if kind == RECORDS and self._client.deletes:
+            log_id = int(lane_of(name)[0])
+            there = self._store.read_record(RECORDS, str(log_id)) is not None
+            assert not there or log_id == self._client.found, (
+                f"{name} of a log that is there is deleted by somebody who found another one"
             )
+        self._store.delete_record(kind, name, version)
         self._changed(kind, name)
         self._client.lose_answer()
 
@@ -163,7 +159,7 @@ class Client:
         self.deletes = ""
         """The log that this process deletes."""
         self.found: int | None = None
-        """Creation time of the log that it saw."""
+        """The id of the log that it saw."""
         self.context = SimpleNamespace(config=SimpleNamespace(add_timeout_seconds=60.0))
 
     def step(self, what: str) -> None:

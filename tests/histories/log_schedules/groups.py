@@ -71,7 +71,7 @@ class Groups:
                 while self._poll(client, name, reader, got):
                     self._commit(name, reader, got)
                 reader.close()
-            history = self._histories[name, reader._feed.ctime_ms]
+            history = self._histories[name, reader._feed.log_id]
             for lane, end in ends.items():
                 self._stage.passed(client, reader._feed, lane, history.ends[lane], end)
 
@@ -105,7 +105,7 @@ class Groups:
             found: Sequence[LogRow | Gap] = reader.read(rows_max)
         except DataLossError:
             log = LogRegistry(client.metadata).get(LOG)
-            if log.ctime_ms != reader._feed.ctime_ms:
+            if log.log_id != reader._feed.log_id:
                 raise
             # Rows were truncated before the group got them.
             found = reader.read_with_gaps(rows_max)
@@ -117,11 +117,11 @@ class Groups:
                 return False
         rows = sum(not isinstance(one, Gap) for one in found)
         assert rows <= rows_max, f"{name} asked for {rows_max} rows, and got {rows}"
-        history = self._histories[name, reader._feed.ctime_ms]
+        history = self._histories[name, reader._feed.log_id]
         for one in found:
             first, last = (one.first, one.last + 1) if isinstance(one, Gap) else (one.position, one.position + 1)
             self._stage.passed(client, reader._feed, one.lane, history.ends[one.lane], first)
-            assert first >= history.saved[one.lane] or self._stage.is_deleted(reader._feed.ctime_ms), (
+            assert first >= history.saved[one.lane] or self._stage.is_deleted(reader._feed.log_id), (
                 f"{name} got row {first} of lane {one.lane} again, which was saved"
             )
             at = got.get(one.lane, first)
@@ -129,7 +129,7 @@ class Groups:
             if isinstance(one, Gap):
                 self._stage.passed(client, reader._feed, one.lane, first, last)
             else:
-                self._stage.history(reader._feed.ctime_ms).seen(one.lane, first, one.value.decode())
+                self._stage.history(reader._feed.log_id).seen(one.lane, first, one.value.decode())
             history.ends[one.lane] = max(history.ends[one.lane], last)
             got[one.lane] = last
         self._leave_out_lost(reader, got)
@@ -139,7 +139,7 @@ class Groups:
     def _commit(self, name: str, reader: RowReader, got: dict[int, int]) -> None:
         reader.commit()
         self._leave_out_lost(reader, got)
-        saved = self._histories[name, reader._feed.ctime_ms].saved
+        saved = self._histories[name, reader._feed.log_id].saved
         for lane, end in got.items():
             saved[lane] = max(saved[lane], end)
 

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from bookspark.errors import DataLossError, MetadataStoreError, NoSuchLedgerError, ReadError
 from bookspark.logs.chain.registry import LogRegistry
 from bookspark.logs.rows.splits import Piece, SizedPiece
-from bookspark.protocol.logs.lanes import MARK, lane_of
+from bookspark.protocol.logs.lanes import MARK, LaneId
 from bookspark.protocol.logs.log_offload import OffloadError
 from bookspark.protocol.logs.log_record import NoSuchLogError
 from bookspark.spark.offload import offloaded, offloading
@@ -94,7 +94,7 @@ class Tables:
 class Offload(_Run):
     """An offload of a lane, whose Spark jobs run here."""
 
-    def __init__(self, tables: Tables, client: Any, lane: str, place: str) -> None:
+    def __init__(self, tables: Tables, client: Any, lane: LaneId, place: str) -> None:
         super().__init__(cast(Any, None), client, lane, place, b"")
         self._tables, self._client = tables, client
 
@@ -154,15 +154,12 @@ class Offloads:
         """Offload each lane; each log of the name has its own tables."""
         registry = LogRegistry(client.metadata)
         for lane in registry.lanes_of(LOG):
-            number, ctime_ms = lane_of(lane)[1], registry.get(lane).ctime_ms
-            run = Offload(self.tables, client, lane, f"{TABLE}-{ctime_ms}{MARK}{number}")
-            if run._ctime_ms != ctime_ms:
-                raise OffloadError("the log was made anew since its table was named")
+            run = Offload(self.tables, client, lane, f"{TABLE}-{lane.log}{MARK}{lane.number}")
             offloading._offload_lane(run, deletes_after)
 
-    def offloaded(self, client: Any, piece: Piece) -> list[str] | None:
+    def offloaded(self, client: Any, log: LaneId, piece: Piece) -> list[str] | None:
         """The values of a piece with a deleted ledger, read like a task, or None if they were not offloaded."""
-        found = offloaded.offloaded_rows(client.metadata, LOG, piece, deque(), StructType())
+        found = offloaded.offloaded_rows(client.metadata, log, piece, deque(), StructType())
         return None if found is None else [value for batch in found for value in batch.column("value").to_pylist()]
 
     def stand_ins(self) -> list[Any]:

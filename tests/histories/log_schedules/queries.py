@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple, cast
@@ -28,7 +28,7 @@ from bookspark.logs.chain.commit_ledgers import newest_header
 from bookspark.logs.chain.committer import Committer
 from bookspark.logs.chain.lane_choice import StreamingQuery, claimed, known_lane, lane_for_query, note_writer
 from bookspark.protocol.logs.commits import FILES, Commit, CommitHeader, Fingerprint
-from bookspark.protocol.logs.lanes import writer_of
+from bookspark.protocol.logs.lanes import LaneId, lane_id, writer_of
 from bookspark.protocol.logs.log_record import AnotherQueryError, LogChangedError, LogRecord
 from bookspark.protocol.logs.replays import Batch, CheckpointRewoundError, is_committed
 
@@ -203,6 +203,8 @@ class _Run:
         self._process, self._client = process, query._stage.client(process)
         self._checkpoint = query._checkpoint
         self._committers: dict[LogRun, Committer] = {}
+        self._log: LaneId
+        """The log of the micro-batch's plan."""
         self._knows_files, self._reads_plans = self._random.random() < 0.5, self._random.random() < 0.6
         self._has_checked = self._has_committed = False
 
@@ -235,6 +237,7 @@ class _Run:
         values = [f"{name}/{number}/{row}.{plan.offsets}" for row in plan.source_rows()]
         told = self._fingerprint(number, plan)
         stage.see_to_it(client)
+        self._log = lane_id(LogRegistry(client.metadata).get(stage.address.name))
         follows, is_new = self._query.follows, not self._query.lanes
         before = [] if follows is None else list(follows.lanes)
         record = self._entered(number) if values else None
@@ -243,7 +246,7 @@ class _Run:
             return
         if follows is not None and is_new:
             self._query.check_followed(record.name, before)
-        owner = LogRun.of(replace(stage.address, name=record.name), record)
+        owner = LogRun.of(stage.address, record)
         commit = stage.written(client, owner, record, name, number, values, told)
         if stage.makes_anew and self._random.random() < 0.3:
             # Spark runs the task again, and uses the first attempt.
@@ -259,7 +262,7 @@ class _Run:
         committer = self._committers.setdefault(owner, Committer(client, owner))
         committer.commit(commit, self._judged(number, told, is_first=not self._has_committed))
         self._has_checked = self._has_committed = True
-        stage.history(owner.ctime_ms).acknowledged.update(values)
+        stage.history(owner.lane.log).acknowledged.update(values)
         if self._random.random() < 0.5:
             stage.turns.begin(f"{self._run} tends", partial(self._tended, committer), self._process)
 
@@ -269,29 +272,29 @@ class _Run:
 
     def _entered(self, number: int) -> LogRecord | None:
         """Mirrors ``LogStreamWriter._enter``."""
-        client, address, query = self._client, self._stage.address, self._query.spark_query
+        client, query = self._client, self._query.spark_query
         while True:
-            lane = lane_for_query(client, address, query)
+            lane = lane_for_query(client, self._log, b"", query)
             record = LogRegistry(client.metadata).get(lane)
             if record.owner == self._run:
-                note_writer(client, address, record, query)
+                note_writer(client, record, query)
                 return record
             record, header = newest_header(client, lane, b"")
             if is_committed(header, self._judged(number, None, is_first=True)):
                 return None
             with suppress(LogChangedError):
-                return claimed(client, address, record, self._run, query, header)
+                return claimed(client, record, self._run, query, header)
 
     def _compare(self, number: int, told: Fingerprint, values: list[str]) -> None:
         """Mirrors ``LogStreamWriter._compare``."""
         if not values and self._has_checked:
             return
-        client, address = self._client, self._stage.address
-        lane = known_lane(client, address, self._query.spark_query)
+        client = self._client
+        lane = known_lane(client, self._log, b"", self._query.spark_query)
         record, header = (None, CommitHeader()) if lane is None else newest_header(client, lane, b"")
         if is_committed(header, self._judged(number, told, is_first=False)):
             assert record is not None
-            self._stage.history(record.ctime_ms).replayed.update(values)
+            self._stage.history(record.log_id).replayed.update(values)
         elif values:
             raise BookKeeperError("the batch was in the log, and is not any more")
         else:

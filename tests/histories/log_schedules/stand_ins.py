@@ -7,16 +7,16 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from itertools import count
 from random import Random
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 from bookspark.logs import producer, producer_ledgers
-from bookspark.logs.chain import committer, lane_choice, reader, registry, retention
+from bookspark.logs.chain import committer, reader, registry, retention
 from bookspark.logs.chain.log_run import LogRun
 from bookspark.protocol.logs import ended_lanes, log_record
+from bookspark.store.metadata.memory import memory_store
 from tests.histories.log_schedules.truth import Truth
 from tests.histories.log_schedules.turns import Actor, Turns
 
@@ -30,7 +30,7 @@ def small(random: Random, turns: Turns, truth: Truth, time_passes: bool) -> Any:
         mock.patch.object(producer_ledgers, "LEDGER_BYTES_MAX", random.choice([1, 60, 1 << 30])),
         mock.patch.object(log_record, "BATCH_WRITE_MS_MAX", random.choice([20, 200, 86_400_000, 86_400_000])),
         mock.patch.object(ended_lanes, "BLOCK", random.choice([1, 2, 1000])),
-        mock.patch.object(lane_choice, "time", SimpleNamespace(time_ns=lambda: (10_000 + turns.steps) * 1_000_000)),
+        mock.patch.object(memory_store, "time", SimpleNamespace(time_ns=lambda: (10_000 + turns.steps) * 1_000_000)),
     ]
 
     def clock() -> int:
@@ -44,19 +44,18 @@ def small(random: Random, turns: Turns, truth: Truth, time_passes: bool) -> Any:
         chosen.append(mock.patch.object(retention, "time", SimpleNamespace(time_ns=clock)))
     chosen += [mock.patch.object(module, "time_ns", clock) for module in (producer, producer_ledgers)]
     chosen.append(mock.patch.object(committer, "time", SimpleNamespace(time_ns=clock, monotonic=lambda: 1e9)))
-    # No two logs of a name are created in the same millisecond.
-    made = count(1_700_000_000_000_000_000, 1_000_000)
-    chosen.append(mock.patch.object(registry, "time", SimpleNamespace(time_ns=lambda: next(made))))
+    # All logs are created in the same millisecond.
+    chosen.append(mock.patch.object(registry, "time", SimpleNamespace(time_ns=lambda: 1_700_000_000_000_000_000)))
     return All(chosen)
 
 
 def notes_for_whom(made_for: dict[int, int]) -> Any:
-    """Record the log of each new ledger, by the creation time of the log that its run writes."""
+    """Record the id of the log of each new ledger."""
     create = LogRun.create_ledger
 
     def noted(run: LogRun, *arguments: Any) -> Any:
         ledger = create(run, *arguments)
-        made_for[ledger.ledger_id] = run.ctime_ms
+        made_for[ledger.ledger_id] = run.lane.log
         return ledger
 
     return mock.patch.object(LogRun, "create_ledger", noted)

@@ -48,17 +48,19 @@ class Truth:
         self.lanes_of: dict[str, list[str]] = defaultdict(list)
         """The lanes of each writer in order, as owner or by the index. (Not for several logs of a name.)"""
         self._gone: dict[tuple[int, str], set[str]] = defaultdict(set)
-        """Earlier runs and batch writes of a lane, by its log's creation time and its name."""
+        """Earlier runs and batch writes of a lane, by its log's id and its name."""
         self.seen: Callable[[int, int, int, str], None]
-        """Called with each row that retention removes: creation time of the log, lane, position and value. It may be unread."""
+        """Called with each row that retention removes: id of the log, lane, position and value. It may be unread."""
 
     def lanes(self) -> Iterator[LogRecord]:
         """The lanes of the existing log, unless it is being deleted."""
         store = self._world.records
-        records = {name: decode_record(store.read_record(RECORDS, name).value, name) for name in store.list_records(RECORDS)}
+        records = {
+            name: decode_record(store.read_record(RECORDS, name).value, name) for name in store.list_records(RECORDS)
+        }
         for name, record in records.items():
             log = records.get(lane_of(name)[0])
-            if log is not None and log.ctime_ms == record.ctime_ms and log.ctime_ms not in self._world.meant_to_go:
+            if log is not None and log.log_id not in self._world.meant_to_go:
                 yield record
 
     def commits(self, record: LogRecord) -> Iterator[tuple[Commit, Position]]:
@@ -93,7 +95,7 @@ class Truth:
         if before.ended_rows is not None:
             writers = [(one.ended_rows, one.epoch, one.owner, one.batch_writes) for one in (before, after)]
             assert writers[0] == writers[1], f"{after.name} has ended, and is to go on: {writers}"
-        gone = self._gone[after.ctime_ms, after.name]
+        gone = self._gone[after.log_id, after.name]
         had, has = ({record.owner, *(write.run for write in record.batch_writes)} for record in (before, after))
         assert gone.isdisjoint(has), f"{after.name} is to be written by one that lost it: {gone & has}"
         gone |= had - has - {""}
@@ -182,7 +184,7 @@ class Truth:
                 )
                 for row, payload in enumerate(self._payloads(commit), place.rows - commit.rows):
                     value = stamp_of(payload, "a row").value if commit.stamped else payload
-                    self.seen(before.ctime_ms, lane_of(before.name)[1], row, value.decode())
+                    self.seen(before.log_id, lane_of(before.name)[1], row, value.decode())
 
     def _payloads(self, commit: Commit) -> Iterator[bytes]:
         for item in commit.ranges:
