@@ -12,7 +12,6 @@ import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from bookspark.errors import BookKeeperError, ConfigurationError, MetadataStoreError, ReadError, UnreadableRecordError
@@ -37,7 +36,7 @@ from bookspark.protocol.logs.log_record import LOG_LABEL, LogRecord
 from bookspark.store.autorecovery.status import autorecovery_status, task_statuses
 from bookspark.store.client import BookKeeper
 from bookspark.store.client.inspection.held_ranges import held_ranges
-from bookspark.store.metadata.bookie_homes import read_home
+from bookspark.store.cluster_view import with_homes
 from bookspark.store.metadata.lost_records import read_lost_records
 from bookspark.store.metadata.store import MetadataStore
 from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
@@ -49,7 +48,6 @@ DEADLINES: dict[str, Any] = {
 }
 """Client options that bound a look: bookies are asked in parallel, so a dozen hanging bookies cost one deadline."""
 _READS = 5
-_HOMES_AT_ONCE = 8
 _APART_SECONDS = 1.5
 """Time between two looks at facts that may change."""
 
@@ -85,17 +83,7 @@ class Gathering:
             observed = self._looking.look(at_once=True)
         for part in parts:
             found.update(part.result())
-        found["observed"], found["statuses"] = observed, self._looking.statuses
-        found["clocks_ahead_ms"] = self._looking.clocks_ahead_ms
-        found["bookie_problems"] = {
-            name: one.unsettled_why
-            for name, one in observed.bookies.items()
-            if one.registered and name not in self._looking.statuses
-        }
-        down = [name for name in observed.bookies if name not in self._looking.statuses]
-        with ThreadPoolExecutor(_HOMES_AT_ONCE, "look") as beside:
-            homes = zip(down, beside.map(partial(read_home, store), down), strict=True)
-            found["homes"] = {name: home for name, home in homes if home is not None}
+        found["observed"], found["cluster"] = observed, with_homes(self._looking.cluster, store)
         found["open_ledgers"] = len(self._looking.open_ledgers)
         found["recovering"] = self._stand(store, self._looking, apart_seconds)
 
