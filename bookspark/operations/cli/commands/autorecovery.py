@@ -8,13 +8,12 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 from bookspark.errors import BookKeeperError, ConfigurationError
 from bookspark.operations.cli.terminal import settings
 from bookspark.operations.cli.terminal.command_options import Json, Zookeeper, client, given
-from bookspark.operations.cli.terminal.output import console, problem, table
+from bookspark.operations.cli.terminal.output import print_json, print_table, problem
 from bookspark.operations.cli.terminal.signals import UNTIL, until_signal
 from bookspark.support.command_line import FOUND
 from bookspark.support.plain_text import size_text
@@ -65,7 +64,7 @@ def status(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
     with client(zookeeper) as bookkeeper:
         found = autorecovery_status(bookkeeper.metadata)
     if as_json:
-        _echo_json(found)
+        print_json(found)
         return
     for name, text in _status_lines(found).items():
         typer.echo(f"{name:<12}{text}")
@@ -85,7 +84,7 @@ def list_tasks(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
     for ledger_id, why in unreadable.items():
         problem(f"the task of ledger {ledger_id} is left out: {why}")
     if as_json:
-        _echo_json(found)
+        print_json(found)
         return
     columns = ("ledger", "bookies", "found", "since", "worker", "attempts", "next in", "last problem")
     rows = [
@@ -101,7 +100,7 @@ def list_tasks(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
         )
         for one in found
     ]
-    console().print(table("", columns, rows))
+    print_table(columns, rows)
 
 
 @app.command()
@@ -124,7 +123,10 @@ def trigger(zookeeper: Zookeeper = "", timeout: Timeout = 600.0, as_json: Json =
         report = auditors.last_check()
     if report is None:
         raise BookKeeperError("the auditor wrote no report; see its log")
-    typer.echo(msgspec.json.encode(report).decode() if as_json else _check_text(report))
+    if as_json:
+        print_json(report, one_line=True)
+    else:
+        typer.echo(_check_text(report))
     if report.marked or report.skipped or report.unreadable:
         raise typer.Exit(FOUND)
 
@@ -192,10 +194,6 @@ def decommission(
     with client(zookeeper) as bookkeeper:
         decommission(bookkeeper, bookie, timeout_seconds=timeout, progress=tell)
     typer.echo(f"{bookie} is removed from the cluster")
-
-
-def _echo_json(found: object) -> None:
-    typer.echo(msgspec.json.format(msgspec.json.encode(found), indent=2))
 
 
 def _status_lines(found: AutorecoveryStatus) -> dict[str, str]:

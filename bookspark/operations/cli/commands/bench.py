@@ -6,7 +6,6 @@ name says seconds, sizes in bytes. Latency is the caller's: from the call to the
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from bookspark.errors import ConfigurationError
 from bookspark.lab.bench.kept_results import checkout, keep
 from bookspark.lab.bench.ledger.cases import CASES, Turn, chosen
 from bookspark.lab.bench.storage.storage_cases import Part, kept_lines, measure_storage
+from bookspark.operations.cli.terminal.output import print_json
 from bookspark.support.arguments import check_names
 from bookspark.support.cache_folder import cache_folder
 from bookspark.support.command_line import COULD_NOT
@@ -78,7 +78,7 @@ def ledger(
         workloads = chosen(each, case or (), scale)
         for workload, figures in measure(each, workloads, directory) if workloads else ():
             line: dict[str, Any] = {"label": workload.label, "system": SYSTEM, **workload.numbers(), **figures}
-            typer.echo(json.dumps(line))
+            print_json(line, one_line=True)
 
 
 @app.command()
@@ -91,7 +91,7 @@ def storage(
     """Time a bookie's storage beside a bare loop that writes and syncs the same bytes."""
     cases = []
     for case in measure_storage(part or Part, scale, directory):
-        typer.echo(json.dumps(case))
+        print_json(case, one_line=True)
         cases.append(case)
     _keep(cache, "storage", kept_lines(cases), scale)
 
@@ -112,7 +112,7 @@ def micro_batches(
     lines = []
     try:
         for line in measure(rounds, scale, directory):
-            typer.echo(json.dumps(line))
+            print_json(line, one_line=True)
             lines.append(line)
     finally:
         if lines:
@@ -132,7 +132,7 @@ def repair(
     from bookspark.lab.bench.repair import measure_repair
 
     for case in measure_repair(rounds, entry_bytes, megabytes, ledgers, ledgers_at_once, directory):
-        typer.echo(json.dumps(case))
+        print_json(case, one_line=True)
 
 
 @app.command()

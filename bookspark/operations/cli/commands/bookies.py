@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 from contextlib import ExitStack, closing
@@ -15,7 +14,7 @@ from msgspec import Meta
 from bookspark.errors import BookKeeperError
 from bookspark.operations.cli.terminal import settings
 from bookspark.operations.cli.terminal.command_options import Json, Zookeeper, client, given
-from bookspark.operations.cli.terminal.output import console, table
+from bookspark.operations.cli.terminal.output import print_json, print_table
 from bookspark.operations.cli.terminal.signals import UNTIL, until_signal
 from bookspark.store.metadata.zookeeper.layout import LedgerManager
 from bookspark.support.plain_text import size_text
@@ -100,7 +99,7 @@ def bookies(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
     with client(zookeeper) as bookkeeper:
         found = list(_states(bookkeeper))
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        print_json(found)
         return
     columns = ("bookie", "state", "address", "host", "rack", "pid", "ledgers", "in logs", "free")
     rows = [
@@ -117,7 +116,7 @@ def bookies(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
         )
         for one in found
     ]
-    console().print(table("", columns, rows))
+    print_table(columns, rows)
 
 
 def stop_bookies(

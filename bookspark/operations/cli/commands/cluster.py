@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 
 from bookspark.errors import ConfigurationError
 from bookspark.operations.cli.terminal import settings
 from bookspark.operations.cli.terminal.command_options import Json, Yes, Zookeeper, client
+from bookspark.operations.cli.terminal.output import print_json
 from bookspark.operations.cli.terminal.signals import interruptible
 from bookspark.support.command_line import FOUND
 from bookspark.support.plain_text import size_text
@@ -100,7 +100,10 @@ def plan(
     if wanted is None:
         raise ConfigurationError("say what is wanted: --restart, --upgrade-to, --remove, … (see --help)")
     steps, end = _foreseen(wanted, begin(wanted, observed), observed)
-    typer.echo(_plan_json(steps, end) if as_json else "\n".join(_plan_lines(steps, end)))
+    if as_json:
+        print_json(_plan_document(steps, end))
+    else:
+        typer.echo("\n".join(_plan_lines(steps, end)))
     if not end.complete:
         raise typer.Exit(FOUND)
 
@@ -169,7 +172,7 @@ def status(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
             "waits": [] if decision is None else decision.waits,
             "refusals": [] if decision is None else decision.refusals,
         }
-        _echo_json(found)
+        print_json(found)
     elif record is None:
         typer.echo("nobody ever changed this cluster by `bookspark cluster apply`")
     else:
@@ -270,18 +273,17 @@ def _foreseen(wanted: Wanted, progress: Progress, observed: Observed) -> tuple[l
     return steps, end  # type: ignore[return-value]
 
 
-def _plan_json(steps: Sequence[Step], end: Decision) -> str:
+def _plan_document(steps: Sequence[Step], end: Decision) -> dict[str, Any]:
     from bookspark.protocol.changes.steps import Move
 
     moves = [one for one in steps if isinstance(one, Move)]
-    found = {
+    return {
         "steps": [_step_document(one) for one in steps],
         "moves": len(moves),
         "moved_bytes": sum(one.byte_count for one in moves),
         "waits": end.waits,
         "refusals": end.refusals,
     }
-    return msgspec.json.format(msgspec.json.encode(found), indent=2).decode()
 
 
 def _step_document(step: Step) -> Mapping[str, Any]:
@@ -346,11 +348,7 @@ def _record_lines(record: ChangeRecord) -> Iterable[str]:
 
 def _echo_record(record: ChangeRecord, as_json: bool) -> None:
     if as_json:
-        _echo_json(record)
+        print_json(record)
         return
     for line in _record_lines(record):
         typer.echo(line)
-
-
-def _echo_json(found: object) -> None:
-    typer.echo(msgspec.json.format(msgspec.json.encode(found), indent=2))

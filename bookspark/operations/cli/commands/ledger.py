@@ -7,7 +7,6 @@ The only writer of a ledger is the process that created it. So ``append`` create
 from __future__ import annotations
 
 import getpass
-import json
 import os
 import socket
 import sys
@@ -21,7 +20,15 @@ import typer
 
 from bookspark.errors import ConfigurationError, LedgerRecoveryError, ReadError
 from bookspark.operations.cli.terminal.command_options import Json, LedgerId, Password, Yes, Zookeeper, client
-from bookspark.operations.cli.terminal.output import console, metadata_document, payload_document, problem, table
+from bookspark.operations.cli.terminal.output import (
+    json_line,
+    metadata_document,
+    payload_document,
+    print_json,
+    print_names,
+    print_table,
+    problem,
+)
 from bookspark.operations.cli.terminal.signals import interruptible
 from bookspark.protocol.ledger.entry_ranges import NO_RANGES, with_ranges
 from bookspark.protocol.ledger.ledger_metadata import DigestType, LedgerType, Replication
@@ -154,10 +161,11 @@ def read(
             return
         for entry in handle.read(first, last):
             if as_json:
-                out.write(_entry_line(entry.entry_id, entry.length, bytes(entry.payload)))
+                document = {"entry_id": entry.entry_id, "length": entry.length}
+                out.write(json_line(document | payload_document(bytes(entry.payload))))
             else:
                 out.write(entry.payload)
-                out.write(b"\n")
+            out.write(b"\n")
     out.flush()
 
 
@@ -165,7 +173,7 @@ def read(
 def metadata(ledger: LedgerId, zookeeper: Zookeeper = "") -> None:
     """Print a ledger's metadata as JSON."""
     with client(zookeeper) as bookkeeper:
-        typer.echo(json.dumps(metadata_document(bookkeeper.get_ledger_metadata(ledger)), indent=2))
+        print_json(metadata_document(bookkeeper.get_ledger_metadata(ledger)))
 
 
 @app.command("list")
@@ -181,7 +189,7 @@ def list_ledgers(
     with client(zookeeper) as bookkeeper:
         ids = bookkeeper.list_ledgers()
         if not long:
-            typer.echo(json.dumps(list(ids)) if as_json else "".join(f"{ledger_id}\n" for ledger_id in ids), nl=as_json)
+            print_names(ids, as_json)
             return
         unreadable: dict[int, str] = {}
         found = [one.value for one in bookkeeper.metadata.read_ledgers(ids, unreadable)]
@@ -190,7 +198,7 @@ def list_ledgers(
     if as_json:
         documents = [metadata_document(one) for one in found]
         documents += [{"ledger_id": ledger_id, "unreadable": why} for ledger_id, why in unreadable.items()]
-        typer.echo(json.dumps(documents, indent=2))
+        print_json(documents)
         return
     columns = ("ledger", "state", "E/WQ/AQ", "digest", "last entry", "bytes", "fragments", "log")
     rows: list[tuple[Any, ...]] = [
@@ -207,7 +215,7 @@ def list_ledgers(
         for one in found
     ]
     rows += [(str(ledger_id), "UNREADABLE", *[None] * (len(columns) - 2)) for ledger_id in unreadable]
-    console().print(table("", columns, rows))
+    print_table(columns, rows)
 
 
 @app.command()
@@ -298,10 +306,10 @@ def lost(
         ranges = read_lost_records(bookkeeper.metadata)
         found = _held_of(bookkeeper, ranges) if ranges else []
         if as_json:
-            typer.echo(json.dumps({"ranges": ranges, "held": found}, indent=2))
+            print_json({"ranges": ranges, "held": found})
         else:
             rows = [tuple(map(str, one.values())) for one in found]
-            console().print(table("", ("ledger", "bookie", "first entry", "last entry"), rows))
+            print_table(("ledger", "bookie", "first entry", "last entry"), rows)
         if give_up and ranges:
             ledgers = len({one["ledger_id"] for one in found})
             if not yes:
@@ -372,8 +380,3 @@ def _batches(lines: IO[bytes]) -> Iterator[list[bytes]]:
             begun.append(rest)
     if begun:
         yield [b"".join(begun)]
-
-
-def _entry_line(entry_id: int, length: int, payload: bytes) -> bytes:
-    document = {"entry_id": entry_id, "length": length, **payload_document(payload)}
-    return json.dumps(document, ensure_ascii=False).encode() + b"\n"

@@ -7,7 +7,6 @@ the speed, and whether the simulator's modules were compiled (``bookspark.lab.si
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ import typer
 from bookspark.errors import ConfigurationError
 from bookspark.lab.simulation.compiled import SHARED, use_compiled
 from bookspark.lab.simulation.simulation_options import CrashLoses, SimulationOptions
-from bookspark.operations.cli.terminal.output import problem
+from bookspark.operations.cli.terminal.output import print_json, problem
 from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication
 from bookspark.protocol.writing.ensemble_change import ChangeMode
 from bookspark.support.command_line import FOUND
@@ -236,7 +235,7 @@ def _tell(
 
 
 def _end(document: dict[str, Any], violation: dict[str, Any] | None = None) -> None:
-    typer.echo(json.dumps({**document, "violation": violation}))
+    print_json({**document, "violation": violation}, one_line=True)
 
 
 def add_to(app: typer.Typer) -> None:

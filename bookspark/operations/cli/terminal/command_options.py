@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bookspark.errors import ConfigurationError
+from bookspark.errors import ConfigurationError, InvalidCookieError
 from bookspark.operations.cli.terminal import settings
 from bookspark.support.command_line import judged
 
@@ -33,6 +35,15 @@ Password = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")]
 LedgerId = Annotated[int, typer.Argument(metavar="LEDGER", min=0, help="Id of the ledger.")]
+
+
+def existing_directories(directories: Iterable[Path]) -> tuple[str, ...]:
+    """Absolute paths of a bookie's directories. Raises InvalidCookieError if one is not a directory of this host."""
+    places = tuple(str(directory.absolute()) for directory in directories)
+    for place in places:
+        if not Path(place).is_dir():
+            raise InvalidCookieError(f"{place} is not a directory; name the bookie's directories on this host")
+    return places
 
 
 def judge_arguments(app: typer.Typer) -> None:
