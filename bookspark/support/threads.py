@@ -47,11 +47,6 @@ def mark_own_thread(what: str, *, asks_store: bool = False) -> None:
     _here.what, _here.asks_store = what, asks_store
 
 
-def in_own_thread() -> bool:
-    """True if the calling thread must not wait for the client."""
-    return bool(_here.what)
-
-
 def check_may_wait() -> None:
     """Raises BookKeeperError in a thread of the client's own, which would wait for itself."""
     if _here.what:
