@@ -12,6 +12,7 @@ import socket
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
@@ -19,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from bookspark.errors import ConfigurationError, LedgerRecoveryError, ReadError
-from bookspark.operations.cli.terminal.command_options import Json, LedgerId, Password, Yes, Zookeeper, client
+from bookspark.operations.cli.terminal.command_options import Json, LedgerId, Password, Yes, Zookeeper, client, grouped
 from bookspark.operations.cli.terminal.output import (
     json_line,
     metadata_document,
@@ -49,52 +50,71 @@ def add_to(commands: typer.Typer) -> None:
     commands.add_typer(app, name="ledger")
 
 
-Ensemble = Annotated[int, typer.Option("--ensemble-size", "-E", min=1, help="Bookies that hold the entries.")]
-WriteQuorum = Annotated[int, typer.Option("--write-quorum", "-w", min=1, help="Copies of each entry.")]
-AckQuorum = Annotated[int, typer.Option("--ack-quorum", "-a", min=1, help="Copies that acknowledge an entry.")]
-Digest = Annotated[DigestType, typer.Option("--digest-type", case_sensitive=False, help="Digest against damage.")]
-Type = Annotated[
-    LedgerType,
-    typer.Option(
-        "--ledger-type",
-        case_sensitive=False,
-        help="An acknowledged entry is synced (pd_journal), or in memory and synced later (vd_journal).",
-    ),
-]
-Copies = Annotated[
-    Replication,
-    typer.Option(
-        "--replication",
-        case_sensitive=False,
-        help="Copies of a closed ledger: an ack quorum (best_effort) or a write quorum (guaranteed).",
-    ),
-]
-Custom = Annotated[list[str] | None, typer.Option("--custom-metadata", metavar="NAME=VALUE", help="May be repeated.")]
+@dataclass(frozen=True)
+class Shape:
+    """Options of new ledgers."""
+
+    ensemble_size: Annotated[
+        int, typer.Option("--ensemble-size", "-E", min=1, help="Bookies that hold the entries.")
+    ] = 3
+    write_quorum: Annotated[int, typer.Option("--write-quorum", "-w", min=1, help="Copies of each entry.")] = 3
+    ack_quorum: Annotated[int, typer.Option("--ack-quorum", "-a", min=1, help="Copies that acknowledge an entry.")] = 2
+    digest_type: Annotated[
+        DigestType, typer.Option("--digest-type", case_sensitive=False, help="Digest against damage.")
+    ] = DigestType.CRC32C
+    ledger_type: Annotated[
+        LedgerType,
+        typer.Option(
+            "--ledger-type",
+            case_sensitive=False,
+            help="An acknowledged entry is synced (pd_journal), or in memory and synced later (vd_journal).",
+        ),
+    ] = LedgerType.PD_JOURNAL
+    replication: Annotated[
+        Replication,
+        typer.Option(
+            "--replication",
+            case_sensitive=False,
+            help="Copies of a closed ledger: an ack quorum (best_effort) or a write quorum (guaranteed).",
+        ),
+    ] = Replication.BEST_EFFORT
+
+
+@dataclass(frozen=True)
+class NewLedger(Shape):
+    password: Password = ""
+    custom_metadata: Annotated[
+        list[str] | None, typer.Option("--custom-metadata", metavar="NAME=VALUE", help="May be repeated.")
+    ] = None
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of ``create_ledger``. Raises ConfigurationError."""
+        labels = {}
+        for text in self.custom_metadata or ():
+            name, equals, value = text.partition("=")
+            if not (name and equals):
+                raise ConfigurationError(f"--custom-metadata {text!r} is not NAME=VALUE")
+            labels[name] = value.encode()
+        return {**vars(self), "password": self.password.encode(), "custom_metadata": labels}
+
+
 _CHUNK_BYTES = 1 << 18
 
 
 @app.command()
+@grouped
 def append(
     zookeeper: Zookeeper = "",
     file: Annotated[Path | None, typer.Argument(help="File of lines. Default: standard input.")] = None,
-    ensemble_size: Ensemble = 3,
-    write_quorum: WriteQuorum = 3,
-    ack_quorum: AckQuorum = 2,
-    digest_type: Digest = DigestType.CRC32C,
-    ledger_type: Type = LedgerType.PD_JOURNAL,
-    replication: Copies = Replication.BEST_EFFORT,
-    password: Password = "",
-    custom_metadata: Custom = None,
+    new: NewLedger = NewLedger(),
 ) -> None:
     """Create a ledger, append each line as an entry without its line break, close the ledger, and print its id.
 
     An existing ledger can't be appended to: only the process that created it writes it.
     """
-    labels = _labels(custom_metadata)
+    arguments = new.arguments()
     with interruptible(), _opened(file) as lines, client(zookeeper) as bookkeeper:
-        ledger = bookkeeper.create_ledger(
-            ensemble_size, write_quorum, ack_quorum, digest_type, password.encode(), labels, ledger_type, replication
-        )
+        ledger = bookkeeper.create_ledger(**arguments)
         with _told_if_left_open(ledger):
             for batch in _batches(lines):
                 ledger.append_batch_async(batch)
@@ -116,26 +136,15 @@ def _told_if_left_open(ledger: LedgerHandle) -> Iterator[None]:
 
 
 @app.command()
-def create(
-    zookeeper: Zookeeper = "",
-    ensemble_size: Ensemble = 3,
-    write_quorum: WriteQuorum = 3,
-    ack_quorum: AckQuorum = 2,
-    digest_type: Digest = DigestType.CRC32C,
-    ledger_type: Type = LedgerType.PD_JOURNAL,
-    replication: Copies = Replication.BEST_EFFORT,
-    password: Password = "",
-    custom_metadata: Custom = None,
-) -> None:
+@grouped
+def create(zookeeper: Zookeeper = "", new: NewLedger = NewLedger()) -> None:
     """Create an empty ledger, leave it open without a writer, and print its id.
 
     A crashed writer leaves such a ledger; `bookspark ledger recover` closes it. To write entries, use `append`.
     """
-    labels = _labels(custom_metadata)
+    arguments = new.arguments()
     with client(zookeeper) as bookkeeper:
-        ledger = bookkeeper.create_ledger(
-            ensemble_size, write_quorum, ack_quorum, digest_type, password.encode(), labels, ledger_type, replication
-        )
+        ledger = bookkeeper.create_ledger(**arguments)
         typer.echo(ledger.ledger_id)
 
 
@@ -345,16 +354,6 @@ def _operator() -> str:
         # A container's user may have no name.
         name = str(os.getuid())
     return f"{name}@{socket.gethostname()}"
-
-
-def _labels(given: list[str] | None) -> dict[str, bytes]:
-    labels = {}
-    for text in given or ():
-        name, equals, value = text.partition("=")
-        if not (name and equals):
-            raise ConfigurationError(f"--custom-metadata {text!r} is not NAME=VALUE")
-        labels[name] = value.encode()
-    return labels
 
 
 def _opened(file: Path | None) -> IO[bytes]:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bookspark.operations.cli.commands.ledger import AckQuorum, Copies, Digest, Ensemble, Type, WriteQuorum
-from bookspark.operations.cli.terminal.command_options import Json, Password, Yes, Zookeeper, client
+from bookspark.operations.cli.commands.ledger import Shape
+from bookspark.operations.cli.terminal.command_options import Json, Password, Yes, Zookeeper, client, grouped
 from bookspark.operations.cli.terminal.output import (
     json_line,
     payload_document,
@@ -21,7 +21,7 @@ from bookspark.operations.cli.terminal.output import (
     print_table,
     problem,
 )
-from bookspark.protocol.ledger.ledger_metadata import DigestType, LedgerType, Replication
+from bookspark.protocol.ledger.ledger_metadata import DigestType
 from bookspark.protocol.logs.lanes import MARK, lane_of, writers_of_lanes
 from bookspark.protocol.logs.log_options import ALTERABLE, Compression, LogOptions
 from bookspark.protocol.logs.log_record import LOG_LABEL
@@ -146,15 +146,11 @@ LaneName = Annotated[str, typer.Argument(metavar="LOG", help="Name of a log or l
 
 
 @app.command()
+@grouped
 def create(
     log: LogName,
     zookeeper: Zookeeper = "",
-    ensemble_size: Ensemble = 3,
-    write_quorum: WriteQuorum = 3,
-    ack_quorum: AckQuorum = 2,
-    digest_type: Digest = DigestType.CRC32C,
-    ledger_type: Type = LedgerType.PD_JOURNAL,
-    replication: Copies = Replication.BEST_EFFORT,
+    shape: Shape = Shape(),  # noqa: B008 -- frozen
     compression: Annotated[
         Compression,
         typer.Option(case_sensitive=False, help="Compression of payloads. zstd_dictionary is for small values."),
@@ -170,9 +166,7 @@ def create(
     """
     from bookspark.logs import LogRegistry
 
-    options = LogOptions(
-        ensemble_size, write_quorum, ack_quorum, digest_type, ledger_type, replication, compression=compression
-    )
+    options = LogOptions(**vars(shape), compression=compression)
     with client(zookeeper) as bookkeeper:
         registry = LogRegistry(bookkeeper.metadata)
         registry.create(log, options, password.encode())
