@@ -189,10 +189,6 @@ def _ranges(name: str, placed: PlacedCommit, position: int, ranges: Iterable[Ent
         position += item.rows
 
 
-def _log_names(bookkeeper: BookKeeper) -> list[str]:
-    return LogRegistry(bookkeeper.metadata).lane_names()
-
-
 LOGS = SystemTable(
     "logs",
     "One row per log, and per lane of it beside lane 0: its record.",
@@ -245,6 +241,6 @@ LOG_COMMITS = SystemTable(
         ("rows", LONG, "Rows"),
         ("bytes", LONG, "Bytes of payload"),
     ),
-    _log_names,
+    _lanes,
     _commit_rows,
 )
