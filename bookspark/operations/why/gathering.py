@@ -31,6 +31,7 @@ from bookspark.operations.why.facts import (
     Ranges,
 )
 from bookspark.protocol.ledger.ledger_metadata import LedgerState
+from bookspark.protocol.logs.commits import Position
 from bookspark.protocol.logs.lanes import lane_of, writers_of_lanes
 from bookspark.protocol.logs.log_record import LOG_LABEL, LogRecord
 from bookspark.store.autorecovery.status import autorecovery_status, task_statuses
@@ -79,10 +80,9 @@ class Gathering:
             self._looking = Looking(self._bookkeeper)
         # Independent queries run in parallel, because a slow ZooKeeper delays each one.
         with ThreadPoolExecutor(2, "look") as beside:
-            parts = [beside.submit(one, store) for one in (_autorecovery, _documents)]
+            status, documents = beside.submit(autorecovery_status, store), beside.submit(_documents, store)
             observed = self._looking.look(at_once=True)
-        for part in parts:
-            found.update(part.result())
+        found |= {"autorecovery": status.result(), **documents.result()}
         found["observed"], found["cluster"] = observed, with_homes(self._looking.cluster, store)
         found["open_ledgers"] = len(self._looking.open_ledgers)
         found["recovering"] = self._stand(store, self._looking, apart_seconds)
@@ -107,10 +107,6 @@ class Gathering:
 def gather(bookkeeper: BookKeeper) -> Facts:
     """One look, as ``Gathering.look``."""
     return Gathering(bookkeeper).look()
-
-
-def _autorecovery(store: MetadataStore) -> dict[str, Any]:
-    return {"autorecovery": autorecovery_status(store)}
 
 
 def _documents(store: MetadataStore) -> dict[str, Any]:
@@ -214,16 +210,21 @@ def gather_log(bookkeeper: BookKeeper, name: str, password: bytes) -> LogFacts:
     return LogFacts(record, found, readers, asked)
 
 
+def lane_end(bookkeeper: BookKeeper, lane: str, password: bytes) -> tuple[Position, int | None]:
+    """The lane's end, and the commit time of its newest row, in ms since 1970; None: no commit. Raises as ``LogReader``."""
+    reader = LogReader(bookkeeper, lane, password, AT_THE_END)
+    last, end, opened = deque(reader.commits(), 1), reader.end(), reader.open_rows
+    if opened is not None and opened.rows:
+        return end, opened.stamp_at(opened.rows - 1).time_ms
+    return end, last[0].commit.time_ms if last else None
+
+
 def _lane(bookkeeper: BookKeeper, record: LogRecord, writer: str, password: bytes) -> LaneFacts:
     ensemble: tuple[str, ...] = ()
     try:
         for link in record.commit_ledgers[-1:]:
             ensemble = bookkeeper.get_ledger_metadata(link.ledger_id).last_fragment.ensemble
-        reader = LogReader(bookkeeper, record.name, password, AT_THE_END)
-        last, position, opened = deque(reader.commits(), 1), reader.end(), reader.open_rows
-        time_ms = last[0].commit.time_ms if last else None
-        if opened is not None and opened.rows:
-            time_ms = opened.stamp_at(opened.rows - 1).time_ms
+        position, time_ms = lane_end(bookkeeper, record.name, password)
         ago = max(0.0, time.time() - time_ms / 1000) if time_ms is not None else None
         return LaneFacts(record, writer, position.rows, position.batches, ago, "", ensemble)
     except MetadataStoreError:
