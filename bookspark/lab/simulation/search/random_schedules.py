@@ -23,13 +23,13 @@ from typing import Any
 from bookspark.lab.simulation.clients.client import Begin
 from bookspark.lab.simulation.clients.reader import BeginWaiting
 from bookspark.lab.simulation.clients.recoverer import BeginAccepting
-from bookspark.lab.simulation.ledgers.second_ledger import world_of
 from bookspark.lab.simulation.moves import Group
 from bookspark.lab.simulation.search import calm
 from bookspark.lab.simulation.search.calm import calm_down
 from bookspark.lab.simulation.search.coverage import Pair, met_pairs
 from bookspark.lab.simulation.search.exhaustive import Exhaustive
 from bookspark.lab.simulation.search.uncollected import uncollected
+from bookspark.lab.simulation.second_ledger import world_of
 from bookspark.lab.simulation.simulation_options import CrashLoses, SimulationOptions
 from bookspark.lab.simulation.state import (
     CLIENTS,

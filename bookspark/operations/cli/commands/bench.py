@@ -162,7 +162,7 @@ def page(
     quick: Annotated[bool, typer.Option("--quick", help="Also take short runs.")] = False,
 ) -> None:
     """Write a page's tables from the newest kept results."""
-    from bookspark.lab.bench.page.tables import kept_runs, with_tables
+    from bookspark.lab.bench.page import kept_runs, with_tables
 
     if not file.is_file():
         raise ConfigurationError(f"there is no page {file}")

@@ -2,7 +2,8 @@
 
 Law: only the command writes the lines between ``<!-- NAME: begin -->`` and ``<!-- NAME: end -->``. A row comes from the
 newest kept run that measured it, with all figures of that run. A row without a measurement is left out; a table without any
-measurement stays unchanged. The runs are listed above each table: commit, machine, rounds, size and load.
+measurement stays unchanged. The runs are listed above each table: commit, machine, rounds, size and load. The comments on a row,
+such as its limit, are written by hand in the page; ``tests/docs`` checks that none is missing.
 """
 
 from __future__ import annotations
