@@ -169,13 +169,12 @@ class Repeated:
         retry: BackOff,
         *,
         end: Callable[[], object] = lambda: None,
-        thread: Callable[..., threading.Thread] = threading.Thread,
     ) -> None:
         self._name, self._turn, self._retry, self._end = name, turn, retry, end
         self.stopping = threading.Event()
         """Set by ``stop``; for the waits of ``turn``."""
         self._woken = threading.Event()
-        self._thread = thread(target=self._run, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     @property
     def ended(self) -> bool:

@@ -360,13 +360,16 @@ class Result:
     """Processor time."""
 
 
+_STEPS_MAX = 400
+"""Moves of a schedule."""
+
+
 class RandomSchedules:
     """Runs schedules with the ``given`` options and random values for others. Schedules share a world, which changes only
     the speed."""
 
-    def __init__(self, given: Mapping[str, Any], steps_max: int = 400) -> None:
+    def __init__(self, given: Mapping[str, Any]) -> None:
         self._given = dict(given)
-        self._steps_max = steps_max
         self._world: World | None = None
         self._drawn: dict[int, SimulationOptions] = {}
         """By number of the block, the options of the last block of seeds."""
@@ -410,7 +413,7 @@ class RandomSchedules:
         ahead, moves = world.ahead(state), list[Move]()
         changed: Sequence[int] = range(len(ahead.groups))
         likely = _Likelihoods(Random(seed), world)
-        while len(moves) < self._steps_max and (move := likely.choose(ahead.groups, changed)) is not None:
+        while len(moves) < _STEPS_MAX and (move := likely.choose(ahead.groups, changed)) is not None:
             before, state = state, world.apply(state, move)
             moves.append(move)
             violation = world.violation_after(before, state)
