@@ -115,6 +115,16 @@ def keep(cache: Path, bench: str, lines: Sequence[Line], scale: float, tree: Pat
     return changes(alike[-1], run) if alike else []
 
 
+def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
+    return "\n".join(lines) + "\n"
+
+
+def figure_text(value: float | None) -> str:
+    return "" if value is None else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
 def with_changes(table: str, changed: Iterable[str]) -> str:
     """The table, and below it the changes of ``keep``."""
     told = "".join(f"\nchanged: {change}" for change in changed)

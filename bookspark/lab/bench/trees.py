@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bookspark.errors import ConfigurationError
-from bookspark.lab.bench.kept_results import Results, medians
+from bookspark.lab.bench.kept_results import Results, markdown, medians
 from bookspark.lab.bench.ledger.cases import Turn
 
 HERE, THERE = "this tree", "against"
@@ -86,7 +86,7 @@ def bench(tree: Path, turn: Turn, scale: float, directory: Path | None, cases: S
 def table(lines: Sequence[Line], revision: str) -> str:
     """Medians of both trees, and their ratio."""
     found = medians(lines)
-    rows = [f"| case | figure | {HERE} | {revision} | ratio |", "|---|---|---|---|---|"]
+    rows = []
     for name, figures in found.items():
         if not name.startswith(f"{HERE} "):
             continue
@@ -94,5 +94,5 @@ def table(lines: Sequence[Line], revision: str) -> str:
         for figure, value in figures.items():
             other = found.get(f"{THERE} {case}", {}).get(figure)
             if other:
-                rows.append(f"| {case} | {figure} | {value:,.4g} | {other:,.4g} | {value / other:.3f} |")
-    return "\n".join(rows) + "\n"
+                rows.append((case, figure, f"{value:,.4g}", f"{other:,.4g}", f"{value / other:.3f}"))
+    return markdown(("case", "figure", HERE, revision, "ratio"), rows)

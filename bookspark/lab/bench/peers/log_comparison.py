@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, NamedTuple
 
-from bookspark.lab.bench.kept_results import Results, checkout, keep, with_changes
+from bookspark.lab.bench.kept_results import Results, checkout, figure_text, keep, markdown, with_changes
 from bookspark.lab.bench.peers.kafka_peer import Kafka, kafka_jars
 from bookspark.lab.bench.processes import family_cpu_seconds
 from bookspark.local import LocalCluster
@@ -354,7 +354,7 @@ def filled(bookkeeper: BookKeeper) -> tuple[Log, int, int]:
 
 
 def table(lines: Sequence[Line]) -> str:
-    rows = ["| | producer | bare ledger | ratio | Kafka | wanted | |", "|---|---|---|---|---|---|---|"]
+    rows = []
     for limit in LIMITS:
         ours, ledger, kafka = (_median(lines, system, limit) for system in ("producer", "ledger", "kafka"))
         if ours is None:
@@ -368,14 +368,10 @@ def table(lines: Sequence[Line]) -> str:
         if limit.at_most is not None:
             wanted, met = f"≤ {limit.at_most:g}", "met" if ours <= limit.at_most else "missed"
         shown = "" if ratio is None else f"{ratio:.2f}"
-        rows.append(f"| {limit.what} | {_text(ours)} | {_text(ledger)} | {shown} | {_text(kafka)} | {wanted} | {met} |")
-    return "\n".join(rows) + "\n"
+        rows.append((limit.what, figure_text(ours), figure_text(ledger), shown, figure_text(kafka), wanted, met))
+    return markdown(("", "producer", "bare ledger", "ratio", "Kafka", "wanted", ""), rows)
 
 
 def _median(lines: Sequence[Line], system: str, limit: Limit) -> float | None:
     values = [line[limit.figure] for line in lines if (line["system"], line["case"]) == (system, limit.case)]
     return median(values) if values else None
-
-
-def _text(value: float | None) -> str:
-    return "" if value is None else f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"

@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
 from bookspark.lab.bench.bare_source import BareSource
-from bookspark.lab.bench.kept_results import Results, checkout, keep, with_changes
+from bookspark.lab.bench.kept_results import Results, checkout, keep, markdown, with_changes
 from bookspark.lab.bench.peers.kafka_peer import kafka_jars
 from bookspark.lab.bench.peers.spark_systems import SYSTEMS, System
 from bookspark.lab.bench.processes import family_cpu_seconds
@@ -234,7 +234,7 @@ def table(lines: list[Line]) -> str:
     names = list(dict.fromkeys(line["system"] for line in lines))
     others = [name for name in names if name != "bookspark"] if "bookspark" in names else []
     heads = ["case", *names, *(f"against {name}" for name in others)]
-    rows = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    rows = []
     figures = [
         (case, figure)
         for case in dict.fromkeys(line["case"] for line in lines)
@@ -257,8 +257,8 @@ def table(lines: list[Line]) -> str:
                 cells.append("")
                 continue
             cells.append(f"{ours / theirs if figure == 'rows_per_second' else theirs / ours:.2f}")
-        rows.append(f"| {' | '.join(cells)} |")
-    return "\n".join(rows) + "\n"
+        rows.append(cells)
+    return markdown(heads, rows)
 
 
 def _text(value: float | None) -> str:
