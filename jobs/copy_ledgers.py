@@ -20,7 +20,7 @@ import typer
 
 from bookspark import BookKeeper
 from bookspark.errors import BookKeeperError
-from bookspark.operations.moving.copying import EntryReader, Source, copy_ledger
+from bookspark.operations.moving import EntryReader, Source, copy_ledger
 from bookspark.spark.session import session
 from bookspark.spark.short_jobs import run_job
 from bookspark.support.command_line import FOUND

@@ -7,6 +7,7 @@
 ``client``            ``BookKeeper``, its handles, connections and placement
 ``autorecovery``      the auditor, the replication workers and the healing of a bookie
 ``decisions``         the record of the machines' events and actions
+``cluster_view``      registrations, cookies and answers of the bookies
 ``settings``          settings files and environment variables
 ``changes_config``    the options of a change of the cluster
 ====================  ==============================================================================================

@@ -47,11 +47,6 @@ def mark_own_thread(what: str, *, asks_store: bool = False) -> None:
     _here.what, _here.asks_store = what, asks_store
 
 
-def in_own_thread() -> bool:
-    """True if the calling thread must not wait for the client."""
-    return bool(_here.what)
-
-
 def check_may_wait() -> None:
     """Raises BookKeeperError in a thread of the client's own, which would wait for itself."""
     if _here.what:
@@ -174,13 +169,12 @@ class Repeated:
         retry: BackOff,
         *,
         end: Callable[[], object] = lambda: None,
-        thread: Callable[..., threading.Thread] = threading.Thread,
     ) -> None:
         self._name, self._turn, self._retry, self._end = name, turn, retry, end
         self.stopping = threading.Event()
         """Set by ``stop``; for the waits of ``turn``."""
         self._woken = threading.Event()
-        self._thread = thread(target=self._run, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     @property
     def ended(self) -> bool:

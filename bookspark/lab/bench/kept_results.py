@@ -11,12 +11,13 @@ import json
 import os
 import platform
 import subprocess
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import IO, Any
 
 CHANGE = 0.05
 FIGURES = (
@@ -39,6 +40,21 @@ NUMBERS = ("entries", "ledgers", "rows", "commits", "triggers", "files")
 FILE = "history.jsonl"
 
 Line = dict[str, Any]
+
+
+class Results:
+    """The lines of a comparison, printed as they come, and also written to ``file``, if given."""
+
+    def __init__(self, file: IO[str] | None = None) -> None:
+        self.lines: list[Line] = []
+        self._files = [sys.stdout, *([] if file is None else [file])]
+
+    def add(self, line: Line, **more: Any) -> None:
+        """Add ``line`` with ``more`` and the machine's load."""
+        whole = {**line, **more, "load": os.getloadavg()[0]}
+        for file in self._files:
+            print(json.dumps(whole), file=file, flush=True)
+        self.lines.append(whole)
 
 
 def machine() -> str:
@@ -97,6 +113,22 @@ def keep(cache: Path, bench: str, lines: Sequence[Line], scale: float, tree: Pat
         print(json.dumps(run), file=file)
     alike = [old for old in before if all(old[key] == run[key] for key in ("bench", "machine", "scale"))]
     return changes(alike[-1], run) if alike else []
+
+
+def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
+    return "\n".join(lines) + "\n"
+
+
+def figure_text(value: float | None) -> str:
+    return "" if value is None else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def with_changes(table: str, changed: Iterable[str]) -> str:
+    """The table, and below it the changes of ``keep``."""
+    told = "".join(f"\nchanged: {change}" for change in changed)
+    return f"{table}{told}\n" if told else table
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -115,7 +115,9 @@ def _small_commits(spark: SparkSession, shapes: dict[str, int], rows: int, home:
             source = spark.readStream.format("bookspark").option("log", name).load()
             query = source.writeStream.format("noop").option("checkpointLocation", str(home / name))
             started = query.trigger(availableNow=True).start()
-            _await_end(started)
+            if not started.awaitTermination(_SECONDS_MAX):
+                started.stop()
+                raise RuntimeError("a query did not end")
             return sum(progress.numInputRows for progress in started.recentProgress)
 
         for how, read in (("count", count), ("hash", hashes), ("stream", stream)):
@@ -180,9 +182,3 @@ def _trigger(writer: DataStreamWriter, triggers: int) -> Line:
         query.stop()
     took.sort()
     return {"p50_ms": median(took), "p99_ms": took[len(took) * 99 // 100], "cpu_ms": used * 1e3, "triggers": len(took)}
-
-
-def _await_end(query: Any) -> None:
-    if not query.awaitTermination(_SECONDS_MAX):
-        query.stop()
-        raise RuntimeError("a query did not end")

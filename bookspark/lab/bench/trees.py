@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bookspark.errors import ConfigurationError
-from bookspark.lab.bench.kept_results import medians
+from bookspark.lab.bench.kept_results import Results, markdown, medians
 from bookspark.lab.bench.ledger.cases import Turn
 
 HERE, THERE = "this tree", "against"
@@ -32,17 +32,15 @@ def against(
 ) -> tuple[str, list[Line]]:
     """Measure both trees. Each line goes to standard output. Returns a Markdown table, and the lines. Raises
     ConfigurationError if ``tree`` is no checkout or lacks the commit, RuntimeError if a bench fails."""
-    lines: list[Line] = []
+    results = Results()
     with checked_out(tree, revision) as other:
         for number in range(rounds):
             for turn in turns:
                 pair = [(HERE, tree), (THERE, other)]
                 for system, place in pair[:: -1 if number % 2 else 1]:
                     for line in bench(place, turn, scale, directory):
-                        told = line | {"system": system, "round": number, "load": os.getloadavg()[0]}
-                        print(json.dumps(told), flush=True)
-                        lines.append(told)
-    return table(lines, revision), lines
+                        results.add(line, system=system, round=number)
+    return table(results.lines, revision), results.lines
 
 
 @contextmanager
@@ -70,9 +68,10 @@ def _git(tree: Path, revision: str, *words: str) -> None:
         raise ConfigurationError(f"commit {revision!r} of {tree} can't be measured: {error.stderr.strip()}") from None
 
 
-def bench(tree: Path, turn: Turn, scale: float, directory: Path | None) -> Iterator[Line]:
+def bench(tree: Path, turn: Turn, scale: float, directory: Path | None, cases: Sequence[str] = ()) -> Iterator[Line]:
     """The lines of ``bookspark bench ledger`` from the code in ``tree``. Raises RuntimeError if it fails."""
     command = [sys.executable, "-m", "bookspark", "bench", "ledger", "--turn", turn, "--scale", str(scale)]
+    command += [word for case in cases for word in ("--case", case)]
     if directory is not None:
         command += ["--directory", str(directory)]
     environment = {**os.environ, "PYTHONPATH": str(tree)}
@@ -87,7 +86,7 @@ def bench(tree: Path, turn: Turn, scale: float, directory: Path | None) -> Itera
 def table(lines: Sequence[Line], revision: str) -> str:
     """Medians of both trees, and their ratio."""
     found = medians(lines)
-    rows = [f"| case | figure | {HERE} | {revision} | ratio |", "|---|---|---|---|---|"]
+    rows = []
     for name, figures in found.items():
         if not name.startswith(f"{HERE} "):
             continue
@@ -95,5 +94,5 @@ def table(lines: Sequence[Line], revision: str) -> str:
         for figure, value in figures.items():
             other = found.get(f"{THERE} {case}", {}).get(figure)
             if other:
-                rows.append(f"| {case} | {figure} | {value:,.4g} | {other:,.4g} | {value / other:.3f} |")
-    return "\n".join(rows) + "\n"
+                rows.append((case, figure, f"{value:,.4g}", f"{other:,.4g}", f"{value / other:.3f}"))
+    return markdown(("case", "figure", HERE, revision, "ratio"), rows)

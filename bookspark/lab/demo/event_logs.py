@@ -12,17 +12,17 @@ from pathlib import Path
 
 _IN_PROGRESS = ".inprogress"
 _READ_BYTES_MAX = 64 << 20
+_INTERVAL_SECONDS = 1.0
 
 
 class EventLogStager:
-    """Makes a file in ``destination`` every ``interval_seconds`` from the new lines of the event logs in ``source``. Files are
+    """Makes a file in ``destination`` every second from the new lines of the event logs in ``source``. Files are
     written in ``temporary``, on the same file system."""
 
-    def __init__(self, source: Path, destination: Path, temporary: Path, interval_seconds: float = 1.0) -> None:
+    def __init__(self, source: Path, destination: Path, temporary: Path) -> None:
         self._source = source
         self._destination = destination
         self._temporary = temporary
-        self._interval_seconds = interval_seconds
         self._positions: dict[str, int] = {}
         self._staged: list[Path] = []
         self._ending = threading.Event()
@@ -66,7 +66,7 @@ class EventLogStager:
 
     def _run(self) -> None:
         try:
-            while not self._ending.wait(self._interval_seconds):
+            while not self._ending.wait(_INTERVAL_SECONDS):
                 self.stage()
         except Exception as error:
             self._error = error

@@ -34,7 +34,11 @@ class RunFolder:
             wanted = runs / f"{datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}"
         elif wanted.exists() and (not wanted.is_dir() or any(wanted.iterdir())):
             raise ConfigurationError(f"{wanted} exists already and is not empty; name a new folder for the run")
-        self.path = wanted.absolute()
+        self.path = path = wanted.absolute()
+        self.log, self.bookies_log = path / "run.log", path / "bookies.log"
+        self.zookeeper, self.bookies, self.spark_work = path / "zookeeper", path / "bookies", path / "spark-work"
+        self.input, self.event_logs = path / "input", path / "event-logs"
+        self.checkpoint, self.snapshots, self.temporary = path / "checkpoint", path / "snapshots", path / "tmp"
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -43,49 +47,6 @@ class RunFolder:
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         for part in (self.event_logs, self.input, self.temporary):
             part.mkdir()
-
-    @property
-    def log(self) -> Path:
-        return self.path / "run.log"
-
-    @property
-    def bookies_log(self) -> Path:
-        return self.path / "bookies.log"
-
-    @property
-    def zookeeper(self) -> Path:
-        return self.path / "zookeeper"
-
-    @property
-    def bookies(self) -> Path:
-        return self.path / "bookies"
-
-    @property
-    def input(self) -> Path:
-        """Links to the ingested files, or the staged event logs."""
-        return self.path / "input"
-
-    @property
-    def event_logs(self) -> Path:
-        return self.path / "event-logs"
-
-    @property
-    def checkpoint(self) -> Path:
-        """The streaming query's Spark checkpoint."""
-        return self.path / "checkpoint"
-
-    @property
-    def snapshots(self) -> Path:
-        return self.path / "snapshots"
-
-    @property
-    def spark_work(self) -> Path:
-        return self.path / "spark-work"
-
-    @property
-    def temporary(self) -> Path:
-        """Spark's local directory. ``close`` removes it."""
-        return self.path / "tmp"
 
     def close(self) -> None:
         """Remove temporary files and release the lock. A later run may then remove the folder."""

@@ -123,10 +123,15 @@ def _history(ledger: Ledger, torn: Collection[str]) -> Iterator[Broken]:
         if not whole and one.kind is not EventKind.APPENDED and one.entry_id not in payloads and one.entry_id >= 0:
             # The record lacks the writer's last appends.
             continue
-        if one.kind in (EventKind.CLOSED, EventKind.CLOSED_BY_WRITER) and not _ends_an_append(ledger, one.entry_id):
+        if (
+            one.kind in (EventKind.CLOSED, EventKind.CLOSED_BY_WRITER)
+            and one.entry_id >= 0
+            and one.entry_id not in ledger.batch_ends
+        ):
             # Lengths within an append are not recorded.
             continue
-        since = _before(times, one.since_ns)
+        # Number of events surely before.
+        since = bisect_right(times, one.since_ns)
         event = Event(one.kind, one.who, ledger.ledger_id, one.entry_id, payload, length, since=since, number=number)
         violation = checker.observe(event)
         if violation is not None:
@@ -135,15 +140,6 @@ def _history(ledger: Ledger, torn: Collection[str]) -> Iterator[Broken]:
                 violation.rule, ledger.ledger_id, f"{one.who}: {one.kind.value} {one.entry_id}{end}", one.at_ns
             )
             return
-
-
-def _ends_an_append(ledger: Ledger, entry_id: int) -> bool:
-    return entry_id < 0 or entry_id in ledger.batch_ends
-
-
-def _before(times: list[int], ns: int) -> int:
-    """Number of events surely before ``ns``."""
-    return bisect_right(times, ns)
 
 
 # -- Page: a ledger's history in the style of a simulator's story (``bookspark.lab.simulation.story_page``).

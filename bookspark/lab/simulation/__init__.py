@@ -12,7 +12,7 @@ moves is a replay.
 ``bookie``              the real decisions of a bookie over a disk that can forget
 ``messages``            messages between clients and bookies
 ``clients``             the writer, recoverers, readers and repairs
-``ledgers``             a second ledger on the same bookies
+``second_ledger``       a second ledger on the same bookies
 ``search``              every order within bounds, and random schedules
 ``checkers``            the invariants, one function each
 ``verdicts``            the checkers' verdicts on states

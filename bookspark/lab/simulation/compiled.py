@@ -25,12 +25,11 @@ FOLDER = _ROOT / ".cache" / "simulator"
 SHARED = "simulator__mypyc"
 """The module with all compiled code. The other modules are stubs that import it by name."""
 MODULES = (
-    "bookspark.lab.simulation.ledgers.second_ledger",
     "bookspark.lab.simulation.moves",
-    "bookspark.lab.simulation.search.exhaustive",
     "bookspark.lab.simulation.search.random_schedules",
     "bookspark.lab.simulation.search.reductions",
     "bookspark.lab.simulation.search.exhaustive",
+    "bookspark.lab.simulation.second_ledger",
     "bookspark.lab.simulation.slots",
     "bookspark.lab.simulation.values",
     "bookspark.lab.simulation.verdicts",

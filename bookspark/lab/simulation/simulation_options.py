@@ -6,7 +6,7 @@ themselves, which run in production, have no such switch.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Any
@@ -23,63 +23,78 @@ class CrashLoses(Enum):
     EVERYTHING = "everything"
 
 
+SIZES, TROUBLE, MODES, SWITCHES = "Sizes", "Trouble", "Modes", "Safety switches"
+"""Groups of the command line's options."""
+
+
+def _number(default: int, group: str, help_text: str) -> Any:
+    return field(default=default, metadata=_words(group, f"{help_text} ({default})."))
+
+
+def _yes_no(default: bool, help_text: str) -> Any:
+    return field(default=default, metadata=_words(MODES, help_text))
+
+
 def _switch(help_text: str) -> Any:
-    return field(default=True, metadata={"switch": help_text})
+    return field(default=True, metadata=_words(SWITCHES, f"Switched off: {help_text}."))
+
+
+def _words(group: str, help_text: str) -> dict[str, str]:
+    """What ``bookspark simulate`` says of an option."""
+    return {"group": group, "help": help_text}
 
 
 @dataclass(frozen=True, slots=True)
 class SimulationOptions:
     """Options for a ledger with one writer. Each budget is a maximum over a whole run."""
 
-    ensemble: int = 3
-    write_quorum: int = 3
-    """Copies of each entry."""
-    ack_quorum: int = 2
-    """Copies that confirm an entry."""
-    spares: int = 0
-    """Bookies outside the first ensemble."""
-    entries: int = 1
-    """Maximum number of the writer's appends."""
-    closes: bool = True
-    """Whether the writer's user may close the ledger."""
-    abandons: bool = False
-    """Whether the writer's client may end without a close, at any moment."""
-    holds_back: bool = False
-    """Whether adds wait for a slow bookie. An entry that the writer finishes meanwhile is no longer sent to it."""
-    hold_ups: int = 0
-    """Times that a bookie is reported to hold the writer up."""
-    recoverers: int = 1
-    """Attempts at ledger recovery. They begin at any time, and may overlap."""
-    readers: int = 0
-    reads: int = 2
-    """Times that each reader asks for the LAC (last add confirmed) and reads up to it."""
-    long_polls: bool = False
-    """Whether readers may wait for the next entry to be confirmed."""
-    explicit_lacs: int = 0
-    """Times that the writer may send its LAC without an entry."""
-    replicators: int = 0
-    """Autorecovery's attempts to replace a bookie that it believes lost. They begin at any time."""
-    second_ledger: bool = False
-    """Whether the bookies have a second ledger, with a writer and a recoverer. Only for random schedules."""
-    deletes: bool = False
-    """Whether the ledger may be deleted and then collected by its bookies."""
-    crashes: int = 0
-    losses: int = 0
-    """Requests and answers that time out. The request may still arrive, at any later time."""
-    duplicates: int = 0
-    """Requests that arrive twice."""
-    departures: int = 0
-    """Bookies that leave for good, with their disks."""
-    accept_loss: bool = False
-    """Whether an operator accepts a loss if a recoverer can't know. The operator names the bookies that are gone for good."""
-    crash_loses: CrashLoses = CrashLoses.UNSYNCED
-    heals: bool = False
-    """Whether a bookie goes through phase two after a lossy boot."""
-    journal_write_data: bool = True
-    ledger_type: LedgerType = LedgerType.PD_JOURNAL
-    replication: Replication = Replication.BEST_EFFORT
-    ensemble_changes: ChangeMode = ChangeMode.OFF
-    """When the writer replaces a failed bookie. Recovery replaces bookies unless this is OFF."""
+    ensemble: int = _number(3, SIZES, "Bookies in an ensemble")
+    write_quorum: int = _number(3, SIZES, "Copies of an entry")
+    ack_quorum: int = _number(2, SIZES, "Copies that confirm an entry")
+    spares: int = _number(0, SIZES, "Bookies outside the first ensemble")
+    entries: int = _number(1, SIZES, "Entries that the writer appends at most")
+    closes: bool = _yes_no(True, "May the writer close the ledger?")
+    abandons: bool = _yes_no(False, "May the writer's client end at any moment?")
+    holds_back: bool = _yes_no(False, "Do adds wait for a bookie that is behind?")
+    """An entry that the writer finishes meanwhile is no longer sent to it."""
+    hold_ups: int = _number(0, TROUBLE, "Times that a bookie holds the writer up")
+    recoverers: int = _number(1, SIZES, "Attempts at ledger recovery")
+    """They begin at any time, and may overlap."""
+    readers: int = _number(0, SIZES, "Tailing readers")
+    reads: int = _number(2, SIZES, "How often each of them reads")
+    """It asks for the LAC (last add confirmed) and reads up to it."""
+    long_polls: bool = _yes_no(False, "May readers wait for an entry?")
+    explicit_lacs: int = _number(0, SIZES, "How often the writer sends its last add confirmed (LAC) by itself")
+    replicators: int = _number(0, SIZES, "Attempts of autorecovery")
+    """Attempts to replace a bookie that it believes lost. They begin at any time."""
+    second_ledger: bool = _yes_no(False, "Do the bookies have a second ledger? Random schedules only.")
+    """It has a writer and a recoverer."""
+    deletes: bool = _yes_no(False, "May the ledger be deleted and garbage-collected?")
+    crashes: int = _number(0, TROUBLE, "Bookie crashes")
+    losses: int = _number(0, TROUBLE, "Messages that time out")
+    """The request may still arrive, at any later time."""
+    duplicates: int = _number(0, TROUBLE, "Requests that arrive twice")
+    departures: int = _number(0, TROUBLE, "Bookies that go away for good")
+    """They leave with their disks."""
+    accept_loss: bool = _yes_no(False, "Does an operator accept losses, with lost bookies named?")
+    """If a recoverer can't know. The operator names the bookies that are gone for good."""
+    crash_loses: CrashLoses = field(
+        default=CrashLoses.UNSYNCED, metadata=_words(TROUBLE, "What a crash takes of a bookie's disks.")
+    )
+    heals: bool = _yes_no(False, "Do bookies heal after a boot that lost entries?")
+    """A healing bookie goes through phase two after a lossy boot."""
+    journal_write_data: bool = _yes_no(True, "Do bookies acknowledge after the sync, or before it (BP-46)?")
+    ledger_type: LedgerType = field(
+        default=LedgerType.PD_JOURNAL, metadata=_words(MODES, "Durability of the ledger (BP-14).")
+    )
+    replication: Replication = field(
+        default=Replication.BEST_EFFORT,
+        metadata=_words(MODES, "Copies of a closed ledger: ack quorum or write quorum (guaranteed)."),
+    )
+    ensemble_changes: ChangeMode = field(
+        default=ChangeMode.OFF, metadata=_words(MODES, "When failed bookies are replaced.")
+    )
+    """Recovery replaces bookies unless this is OFF."""
 
     limbo: bool = _switch("put ledgers in limbo at a lossy boot (BP-46)")
     boot_fencing: bool = _switch("fence ledgers at a lossy boot (BP-46)")
@@ -100,11 +115,9 @@ class SimulationOptions:
                 raise ConfigurationError(f"--{name} {value} is negative; give 0 or more")
 
     @classmethod
-    def switches(cls) -> Iterator[tuple[str, str]]:
-        """Names of the switchable protections, each with its effect."""
-        for option in fields(cls):
-            if "switch" in option.metadata:
-                yield option.name, option.metadata["switch"]
+    def switches(cls) -> list[str]:
+        """Names of the switchable protections."""
+        return [option.name for option in fields(cls) if option.metadata["group"] == SWITCHES]
 
     def without(self, *protections: str) -> SimulationOptions:
         off: dict[str, Any] = dict.fromkeys(protections, False)

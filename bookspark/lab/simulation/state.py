@@ -4,7 +4,7 @@ Law: a state is a value, a tuple of small numbers from the world's tables (``val
 
     metadata │ crashes left │ losses left │ duplicates left │ departures left │ second ledger │ client … │ slot …
 
-The second ledger's number is 0 in a world with one ledger (``ledgers.second_ledger``).
+The second ledger's number is 0 in a world with one ledger (``second_ledger``).
 """
 
 from __future__ import annotations

@@ -14,7 +14,6 @@ from bookspark.lab.simulation.clients.client import Begin, CannotBe
 from bookspark.lab.simulation.clients.reader import BeginWaiting, MetadataWatched
 from bookspark.lab.simulation.clients.recoverer import BeginAccepting
 from bookspark.lab.simulation.clients.repair import TakeForLost
-from bookspark.lab.simulation.ledgers.second_ledger import TwoLedgers
 from bookspark.lab.simulation.messages import (
     NOBODY,
     Add,
@@ -35,6 +34,7 @@ from bookspark.lab.simulation.messages import (
     WriteLacAnswer,
 )
 from bookspark.lab.simulation.search.calm import is_calms_own, stuck, untold_at_rest
+from bookspark.lab.simulation.second_ledger import TwoLedgers
 from bookspark.lab.simulation.state import CLIENTS, METADATA, SECOND, Move, State
 from bookspark.lab.simulation.values import clone
 from bookspark.lab.simulation.world import World

@@ -85,14 +85,14 @@ def _picture(sequence: Drawing, lines: Seq[str], violation: Violation) -> str:
     return (
         f'<svg viewBox="0 0 {width} {bottom + _ROW}" width="{width}" height="{bottom + _ROW}" role="img" '
         f'aria-label="{escape(violation.invariant)}, {len(lines)} steps">'
-        f"{''.join(_rows(sequence, lines, width))}{''.join(_lanes(sequence, bottom))}"
+        f"{''.join(_rows(lines, width))}{''.join(_lanes(sequence, bottom))}"
         f"{''.join(_arrow(one, len(lines)) for one in sequence.arrows)}"
         f"{''.join(_events(sequence, lines))}"
         f'<text class="end" x="8" y="{bottom + 8}">→ {escape(violation.what)}</text></svg>'
     )
 
 
-def _rows(sequence: Drawing, lines: Seq[str], width: int) -> Iterator[str]:
+def _rows(lines: Seq[str], width: int) -> Iterator[str]:
     for step, line in enumerate(lines, 1):
         y = _y(step) - _ROW / 2
         yield (

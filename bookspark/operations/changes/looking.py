@@ -7,20 +7,16 @@ Looks change nothing.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Collection, Iterable, Set
+from collections.abc import Collection, Iterable, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
-from bookspark.errors import BookKeeperError, ReadError
+from bookspark.errors import ReadError
 from bookspark.protocol.changes.observed import Fragments, Observed, ObservedBookie, placed
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata, LedgerState
 from bookspark.protocol.repair.underreplication_task import Reason
 from bookspark.store.client import BookKeeper
-from bookspark.store.metadata.records.bookie_registration import BookieRegistration
+from bookspark.store.cluster_view import BookieView, ClusterView, answering_bookies
 from bookspark.store.wire.messages import BookieStatus
-
-_BOOKIES_AT_ONCE = 16
 
 
 class Looking:
@@ -36,10 +32,13 @@ class Looking:
         """Ledgers with a task at the previous look."""
         self._changed: set[int] = set()
         """Ledgers that the caller may have changed since the previous look."""
-        self.statuses: dict[str, BookieStatus] = {}
+        self.cluster = ClusterView()
+        """The bookies at the last look."""
+
+    @property
+    def statuses(self) -> Mapping[str, BookieStatus]:
         """Each bookie's own status at the last look, without silent bookies."""
-        self.clocks_ahead_ms: dict[str, int] = {}
-        """Least lead of each bookie's clock over the clock here, in ms; below 0: least lag."""
+        return self.cluster.statuses
 
     @property
     def open_ledgers(self) -> Set[int]:
@@ -59,16 +58,17 @@ class Looking:
         if not at_once:
             lacking, bad = self._lacking()
             unreadable = self._look_at_ledgers(set(store.list_ledgers()), lacking)
-            bookies, enabled = self._bookies(), tasks.enabled()
+            self.cluster, enabled = answering_bookies(self._bookkeeper), tasks.enabled()
         else:
             with ThreadPoolExecutor(3, "look") as beside:
-                others = beside.submit(self._bookies), beside.submit(tasks.enabled)
+                others = beside.submit(answering_bookies, self._bookkeeper), beside.submit(tasks.enabled)
                 marked = beside.submit(self._lacking)
                 ids = set(store.list_ledgers())
                 lacking, bad = marked.result()
                 unreadable = self._look_at_ledgers(ids, lacking)
-            bookies, enabled = others[0].result(), others[1].result()
-        known = {ledger_id: bookies for ledger_id, bookies in lacking.items() if bookies}
+            self.cluster, enabled = others[0].result(), others[1].result()
+        bookies = {name: _observed(one) for name, one in self.cluster.bookies.items()}
+        known = {ledger_id: names for ledger_id, names in lacking.items() if names}
         return Observed(bookies, self._fragments, known, {**bad, **unreadable}, enabled)
 
     def _lacking(self) -> tuple[dict[int, frozenset[str]], dict[int, str]]:
@@ -133,51 +133,25 @@ class Looking:
             else:
                 ledgers.discard(ledger_id)
 
-    # -- bookies
 
-    def _bookies(self) -> dict[str, ObservedBookie]:
-        registered, cookies = self._store.bookies(), set(self._store.list_cookies())
-        self.statuses, self.clocks_ahead_ms = {}, {}
-        found = {
-            name: ObservedBookie(name, registered=False, settled=False, incarnation=0)
-            for name in cookies - registered.keys()
-        }
-        if registered:
-            with ThreadPoolExecutor(min(_BOOKIES_AT_ONCE, len(registered))) as pool:
-                for one in pool.map(partial(self._bookie, cookies), registered.values()):
-                    found[one.bookie_id] = one
-        return found
-
-    def _bookie(self, cookies: Collection[str], registration: BookieRegistration) -> ObservedBookie:
-        name = registration.bookie_id
-        asked_ms = time.time_ns() // 1_000_000
-        try:
-            status: BookieStatus | None = self._bookkeeper.bookie_status(name)
-            why = "" if status is None else _unsettled(status)
-            if status is not None:
-                self.statuses[name] = status
-                if status.clock_ms:
-                    self.clocks_ahead_ms[name] = _ahead(status.clock_ms, asked_ms, time.time_ns() // 1_000_000)
-        except BookKeeperError as error:
-            status, why = None, f"does not answer ({error})"
-        return ObservedBookie(
-            name,
-            registered=True,
-            has_cookie=name in cookies,
-            read_only=registration.read_only if status is None else status.read_only,
-            settled=not why,
-            unsettled_why=why,
-            incarnation=registration.incarnation if status is None else status.incarnation,
-            lossy_boot=0 if status is None else status.lossy_boot,
-            version="" if status is None else status.version,
-            host=registration.host,
-            rack=registration.rack,
-        )
-
-
-def _ahead(told_ms: int, asked_ms: int, answered_ms: int) -> int:
-    """Least lead of the clock that reported ``told_ms`` between two readings of the clock here, in ms."""
-    return max(0, told_ms - answered_ms) + min(0, told_ms - asked_ms)
+def _observed(bookie: BookieView) -> ObservedBookie:
+    name, registration, status = bookie.bookie_id, bookie.registration, bookie.status
+    if registration is None:
+        return ObservedBookie(name, registered=False, settled=False, incarnation=0)
+    why = bookie.problem if status is None else _unsettled(status)
+    return ObservedBookie(
+        name,
+        registered=True,
+        has_cookie=bookie.has_cookie,
+        read_only=registration.read_only if status is None else status.read_only,
+        settled=not why,
+        unsettled_why=why,
+        incarnation=registration.incarnation if status is None else status.incarnation,
+        lossy_boot=0 if status is None else status.lossy_boot,
+        version="" if status is None else status.version,
+        host=registration.host,
+        rack=registration.rack,
+    )
 
 
 def _unsettled(status: BookieStatus) -> str:

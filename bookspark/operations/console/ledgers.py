@@ -166,7 +166,9 @@ def content(ledger_id: int, look: Look[LedgerSeen]) -> str:
     follow = ""
     if seen.problems or seen.limbo or any(absent(seen.metadata, bookie, held) for bookie, held in seen.held.items()):
         follow = f"<p>Next: {command(f'bookspark why under-replicated {ledger_id}')}</p>"
-    told = part("ledger", facts([*facts_of(seen.metadata), *_of_log(seen.metadata)]), title)
+    told = part(
+        "ledger", facts([*facts_of(seen.metadata), *([("log", log)] if (log := _log(seen.metadata)) else [])]), title
+    )
     return told + part("map", map_of(seen) + follow, "Fragments and bookies")
 
 
@@ -174,11 +176,6 @@ def not_closed(now: Facts, look: Look[LedgerFacts]) -> str:
     """Why a ledger is not closed, as HTML. ``now``: the watch's last facts."""
     told = unseen(look) if look.found is None else f"<ul>{answer(why_not_closed(now, look.found))}</ul>"
     return part("why", told, "Why it is not closed")
-
-
-def _of_log(metadata: LedgerMetadata) -> Iterator[tuple[str, str]]:
-    if log := _log(metadata):
-        yield "log", log
 
 
 def facts_of(metadata: LedgerMetadata) -> Iterator[tuple[str, str]]:

@@ -7,20 +7,19 @@ a password it shows only the record.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
 from bookspark.errors import UnauthorizedAccessError
-from bookspark.logs import LogReader, LogRegistry
-from bookspark.logs.chain.reader import AT_THE_END
+from bookspark.logs import LogRegistry
 from bookspark.logs.readers.lag import ReaderLag, readers_of
 from bookspark.operations.console.looks import Look, Looks, Patience, unseen
 from bookspark.operations.console.pages import facts, link, moment, part, table, text
 from bookspark.operations.console.telling import answers
 from bookspark.operations.why.answers import log_troubles
 from bookspark.operations.why.facts import Facts, LaneFacts, LogFacts
+from bookspark.operations.why.gathering import lane_end
 from bookspark.operations.why.words import counted, duration
 from bookspark.protocol.logs.lanes import lane_id, writers_of_lanes
 from bookspark.protocol.logs.log_record import LogRecord
@@ -73,12 +72,7 @@ def look_at(bookkeeper: BookKeeper, name: str) -> LogSeen:
 
 
 def _lane(bookkeeper: BookKeeper, record: LogRecord, writer: str) -> LaneSeen:
-    reader = LogReader(bookkeeper, lane_id(record), b"", AT_THE_END)
-    last = deque(reader.commits(), 1)
-    end, opened = reader.end(), reader.open_rows
-    time_ms = last[0].commit.time_ms if last else None
-    if opened is not None and opened.rows:
-        time_ms = opened.stamp_at(opened.rows - 1).time_ms
+    end, time_ms = lane_end(bookkeeper, lane_id(record), b"")
     return LaneSeen(record.name, writer, record.first_position, end.rows, end.size, time_ms, end.batches, record)
 
 

@@ -115,7 +115,7 @@ def _bookies(seen: Seen) -> str:
 
 
 def _row(facts: Facts, line: BookieLine) -> tuple[str, ...]:
-    status = facts.statuses.get(line.bookie)
+    status = facts.cluster.statuses.get(line.bookie)
     why = "".join(f'<p class="why soft">{text(reason)}</p>' for reason in _reasons(facts, line, status))
     return (
         text(line.bookie),
@@ -132,7 +132,7 @@ def _row(facts: Facts, line: BookieLine) -> tuple[str, ...]:
 def _reasons(facts: Facts, line: BookieLine, status: BookieStatus | None) -> Iterator[str]:
     away = None if facts.autorecovery is None or facts.autorecovery.away is None else facts.autorecovery.away
     if line.state == "silent":
-        yield facts.bookie_problems.get(line.bookie, "it does not answer")
+        yield facts.cluster.problems.get(line.bookie, "it does not answer")
     elif line.state == "down" and away is not None and line.bookie in away:
         yield f"counts as lost in {duration(away[line.bookie])}"
     if status is None:
@@ -201,7 +201,7 @@ def _plots(seen: Seen) -> str:
         + line("Mean time of an add", names["add_ms"], "{:,.2f} ms")
         + line("Mean time of an answer to a read", names["read_ms"], "{:,.2f} ms")
     )
-    up = len(seen.facts.statuses)
+    up = len(seen.facts.cluster.statuses)
     note = (
         ""
         if seen.metrics >= up  # a bookie may have ended since its last metrics

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from email.message import Message
 from functools import partial
 from http import HTTPStatus
-from types import TracebackType
 from typing import Annotated, Self
 from urllib.parse import parse_qs, parse_qsl
 
@@ -178,7 +177,7 @@ class WebConsole:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
     def _answer(self, asked: Asked) -> Page:

@@ -103,7 +103,9 @@ class Watch:
         # The points' clock is monotonic: the host's wall clock may jump.
         now = time.monotonic()
         if self._history.due(now):
-            addresses = {name: one.metrics_address for name, one in facts.statuses.items() if one.metrics_address}
+            addresses = {
+                name: one.metrics_address for name, one in facts.cluster.statuses.items() if one.metrics_address
+            }
             counts = counts_of(addresses)
             self._metrics = len(counts)
             self._history.add(now, counts, None if facts.zookeeper_problem else facts.zookeeper_seconds)

@@ -26,11 +26,9 @@ _SHOWN = 50
 def hosts_of(facts: Facts) -> dict[str, list[str]]:
     """Bookies by host; a bookie that is down counts to its last known host."""
     found: dict[str, list[str]] = {}
-    for name, one in sorted(facts.observed.bookies.items()):
-        home = facts.homes.get(name)
-        host = one.host or ("" if home is None else home.host)
-        if host:
-            found.setdefault(host, []).append(name)
+    for name, one in facts.cluster.bookies.items():
+        if one.host:
+            found.setdefault(one.host, []).append(name)
     return found
 
 
@@ -113,7 +111,7 @@ def _risk(foreseen: Foreseen, who: str) -> str:
 
 def _left(facts: Facts, bookies: Sequence[str]) -> str:
     left = [name for name in facts.writable() if name not in bookies]
-    free = sum(one.free_bytes for name, one in facts.statuses.items() if name in left)
+    free = sum(one.free_bytes for name, one in facts.cluster.statuses.items() if name in left)
     return f"<p>{counted(len(left), 'bookie')} would still take new entries, with {size_text(free)} free.</p>"
 
 

@@ -161,7 +161,7 @@ def why_read_only(facts: Facts, name: str) -> Answer:
     bookie = facts.observed.bookies.get(name)
     if bookie is None:
         raise ConfigurationError(f"there is no bookie {name}; `bookspark bookies` prints those that there are")
-    status = facts.statuses.get(name)
+    status = facts.cluster.statuses.get(name)
     if not bookie.registered:
         return bookie_down(facts, name)
     if not bookie.read_only:
@@ -169,7 +169,7 @@ def why_read_only(facts: Facts, name: str) -> Answer:
         text = f"bookie {name} is not read-only"
         return Answer("", name, text, tuple(f"but {path} takes no new entries: {why}" for path, why in full.items()))
     if status is None:
-        why = facts.bookie_problems.get(name, "it does not answer")
+        why = facts.cluster.problems.get(name, "it does not answer")
         text = f"bookie {name} is registered as read-only, and does not say why"
         return Answer("bookie-silent", name, text, (why,), "look at its bookie.log", f"bookspark bookie status {name}")
     if ordered(status):
@@ -188,7 +188,7 @@ def why_read_only(facts: Facts, name: str) -> Answer:
 
 def why_not_freed(facts: Facts, name: str, disk: DiskFacts) -> Answer:
     """The contents of a bookie's disks, and why their space is not freed."""
-    status = facts.statuses.get(name)
+    status = facts.cluster.statuses.get(name)
     log_bytes = sum(one.size for one in disk.logs)
     rest = max(0, log_bytes - disk.live_bytes - disk.deleted_bytes - disk.elsewhere_bytes)
     unsealed = sum(one.size for one in disk.logs if not one.sealed)

@@ -178,18 +178,18 @@ def why_not(facts: Facts, bookie_id: str) -> str:
     if bookie is None:
         return "is not a bookie of this cluster any more"
     if not bookie.registered:
-        home = facts.homes.get(bookie_id)
+        home = facts.cluster.home(bookie_id)
         return "is down" + (f"; it served last on host {home.host}" if home is not None else "")
     return bookie.unsettled_why or "lacks entries"
 
 
 def ended(facts: Facts, name: str) -> bool:
     """Is the registered bookie's process gone? Its host refuses the connection; a hanging or cut-off host does not."""
-    return _REFUSED in facts.bookie_problems.get(name, "")
+    return _REFUSED in facts.cluster.problems.get(name, "")
 
 
 def bookie_down(facts: Facts, name: str) -> Answer:
-    home = facts.homes.get(name)
+    home = facts.cluster.home(name)
     taken = facts.change is not None and name in facts.change.progress.away
     where = "" if home is None else f" on host {home.host} with {', '.join(home.directories)}"
     where = where or " at a place that nobody noted"

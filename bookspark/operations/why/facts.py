@@ -17,8 +17,8 @@ from bookspark.protocol.changes.observed import Observed
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.logs.log_record import LogRecord
 from bookspark.store.autorecovery.status import AutorecoveryStatus, TaskStatus
-from bookspark.store.metadata.bookie_homes import BookieHome
-from bookspark.store.wire.messages import BookieStatus, EntryLogFacts
+from bookspark.store.cluster_view import ClusterView
+from bookspark.store.wire.messages import EntryLogFacts
 
 Ranges = list[tuple[int, int]]
 SLOW_ZOOKEEPER_SECONDS = 0.5
@@ -33,12 +33,8 @@ class Facts:
     at_ms: int
     """Time of the look by this host's clock, in ms since 1970."""
     observed: Observed = field(default_factory=lambda: Observed({}))
-    statuses: Mapping[str, BookieStatus] = field(default_factory=dict)
-    """The answering bookies' own statuses."""
-    clocks_ahead_ms: Mapping[str, int] = field(default_factory=dict)
-    """Least lead of each bookie's clock over the clock here; below 0: least lag."""
-    homes: Mapping[str, BookieHome] = field(default_factory=dict)
-    """Last known places of bookies that are down or silent."""
+    cluster: ClusterView = field(default_factory=ClusterView)
+    """The bookies: registrations, cookies, answers, and last known places of those without an answer."""
     autorecovery: AutorecoveryStatus | None = None
     """None: not known."""
     tasks: tuple[TaskStatus, ...] = ()
@@ -53,12 +49,6 @@ class Facts:
     """Median duration of small reads from ZooKeeper."""
     zookeeper_problem: str = ""
     """ZooKeeper's failure during the look. If not "", all other facts are unknown or incomplete."""
-    bookie_problems: Mapping[str, str] = field(default_factory=dict)
-    """Errors of registered bookies that did not answer."""
-
-    def down(self) -> list[str]:
-        """Bookies with a cookie and without a registration."""
-        return sorted(name for name, one in self.observed.bookies.items() if not one.registered)
 
     def writable(self) -> list[str]:
         """Bookies that take new entries and copies."""

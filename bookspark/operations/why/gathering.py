@@ -12,7 +12,6 @@ import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from bookspark.errors import BookKeeperError, ConfigurationError, MetadataStoreError, ReadError, UnreadableRecordError
@@ -32,13 +31,14 @@ from bookspark.operations.why.facts import (
     Ranges,
 )
 from bookspark.protocol.ledger.ledger_metadata import LedgerState
-from bookspark.protocol.logs.lanes import lane_id, writers_of_lanes
+from bookspark.protocol.logs.commits import Position
+from bookspark.protocol.logs.lanes import LaneId, lane_id, writers_of_lanes
 from bookspark.protocol.logs.log_record import LOG_LABEL, LogRecord
 from bookspark.protocol.logs.orphans import is_of
 from bookspark.store.autorecovery.status import autorecovery_status, task_statuses
 from bookspark.store.client import BookKeeper
 from bookspark.store.client.inspection.held_ranges import held_ranges
-from bookspark.store.metadata.bookie_homes import read_home
+from bookspark.store.cluster_view import with_homes
 from bookspark.store.metadata.lost_records import read_lost_records
 from bookspark.store.metadata.store import MetadataStore
 from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
@@ -50,7 +50,6 @@ DEADLINES: dict[str, Any] = {
 }
 """Client options that bound a look: bookies are asked in parallel, so a dozen hanging bookies cost one deadline."""
 _READS = 5
-_HOMES_AT_ONCE = 8
 _APART_SECONDS = 1.5
 """Time between two looks at facts that may change."""
 
@@ -82,21 +81,10 @@ class Gathering:
             self._looking = Looking(self._bookkeeper)
         # Independent queries run in parallel, because a slow ZooKeeper delays each one.
         with ThreadPoolExecutor(2, "look") as beside:
-            parts = [beside.submit(one, store) for one in (_autorecovery, _documents)]
+            status, documents = beside.submit(autorecovery_status, store), beside.submit(_documents, store)
             observed = self._looking.look(at_once=True)
-        for part in parts:
-            found.update(part.result())
-        found["observed"], found["statuses"] = observed, self._looking.statuses
-        found["clocks_ahead_ms"] = self._looking.clocks_ahead_ms
-        found["bookie_problems"] = {
-            name: one.unsettled_why
-            for name, one in observed.bookies.items()
-            if one.registered and name not in self._looking.statuses
-        }
-        down = [name for name in observed.bookies if name not in self._looking.statuses]
-        with ThreadPoolExecutor(_HOMES_AT_ONCE, "look") as beside:
-            homes = zip(down, beside.map(partial(read_home, store), down), strict=True)
-            found["homes"] = {name: home for name, home in homes if home is not None}
+        found |= {"autorecovery": status.result(), **documents.result()}
+        found["observed"], found["cluster"] = observed, with_homes(self._looking.cluster, store)
         found["open_ledgers"] = len(self._looking.open_ledgers)
         found["recovering"] = self._stand(store, self._looking, apart_seconds)
 
@@ -120,10 +108,6 @@ class Gathering:
 def gather(bookkeeper: BookKeeper) -> Facts:
     """One look, as ``Gathering.look``."""
     return Gathering(bookkeeper).look()
-
-
-def _autorecovery(store: MetadataStore) -> dict[str, Any]:
-    return {"autorecovery": autorecovery_status(store)}
 
 
 def _documents(store: MetadataStore) -> dict[str, Any]:
@@ -229,16 +213,21 @@ def gather_log(bookkeeper: BookKeeper, name: str, password: bytes) -> LogFacts:
     return LogFacts(record, found, readers, asked)
 
 
+def lane_end(bookkeeper: BookKeeper, lane: LaneId, password: bytes) -> tuple[Position, int | None]:
+    """The lane's end, and the commit time of its newest row, in ms since 1970; None: no commit. Raises as ``LogReader``."""
+    reader = LogReader(bookkeeper, lane, password, AT_THE_END)
+    last, end, opened = deque(reader.commits(), 1), reader.end(), reader.open_rows
+    if opened is not None and opened.rows:
+        return end, opened.stamp_at(opened.rows - 1).time_ms
+    return end, last[0].commit.time_ms if last else None
+
+
 def _lane(bookkeeper: BookKeeper, record: LogRecord, writer: str, password: bytes) -> LaneFacts:
     ensemble: tuple[str, ...] = ()
     try:
         for link in record.commit_ledgers[-1:]:
             ensemble = bookkeeper.get_ledger_metadata(link.ledger_id).last_fragment.ensemble
-        reader = LogReader(bookkeeper, lane_id(record), password, AT_THE_END)
-        last, position, opened = deque(reader.commits(), 1), reader.end(), reader.open_rows
-        time_ms = last[0].commit.time_ms if last else None
-        if opened is not None and opened.rows:
-            time_ms = opened.stamp_at(opened.rows - 1).time_ms
+        position, time_ms = lane_end(bookkeeper, lane_id(record), password)
         ago = max(0.0, time.time() - time_ms / 1000) if time_ms is not None else None
         return LaneFacts(record, writer, position.rows, position.batches, ago, "", ensemble)
     except MetadataStoreError:

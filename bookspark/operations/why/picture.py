@@ -35,8 +35,8 @@ COLUMNS = ("bookie", "state", "host", "ledgers", "logs", "written", "free")
 def bookie_lines(facts: Facts, before: Facts | None = None) -> Iterator[BookieLine]:
     """A line for each bookie, by name. ``before``: the previous look, for rates."""
     for name, one in sorted(facts.observed.bookies.items()):
-        status = facts.statuses.get(name)
-        host = one.host or (facts.homes[name].host if name in facts.homes else "")
+        status = facts.cluster.statuses.get(name)
+        host = facts.cluster.bookies[name].host
         if status is None:
             yield BookieLine(
                 name, "silent" if one.registered and not ended(facts, name) else "down", host, None, "", "", ""
@@ -64,7 +64,7 @@ def moving(facts: Facts) -> str:
             f"{counted(found.ledgers, 'ledger')} lack copies, {found.being_repaired:,} are being repaired: "
             f"{size_text(found.bytes_left)}, {left} left"
         )
-    for name, status in sorted(facts.statuses.items()):
+    for name, status in sorted(facts.cluster.statuses.items()):
         healing = status.healing
         if healing is not None and healing.ledgers_left:
             left = "an unknown time" if healing.seconds_left is None else duration(healing.seconds_left)
@@ -75,9 +75,9 @@ def moving(facts: Facts) -> str:
 
 
 def _written(facts: Facts, before: Facts | None, name: str) -> str:
-    earlier = None if before is None else before.statuses.get(name)
+    earlier = None if before is None else before.cluster.statuses.get(name)
     seconds = 0.0 if before is None else (facts.at_ms - before.at_ms) / 1000
-    now = facts.statuses[name]
+    now = facts.cluster.statuses[name]
     if earlier is None or earlier.incarnation != now.incarnation or seconds <= 0:
         return ""
     return f"{size_text(max(0, round((now.log_bytes - earlier.log_bytes) / seconds)))}/s"

@@ -51,7 +51,7 @@ def _troubles(facts: Facts) -> Iterator[Answer]:
     yield from _copies(facts)
     yield from _down(facts)
     yield from _silent(facts)
-    for name, status in sorted(facts.statuses.items()):
+    for name, status in sorted(facts.cluster.statuses.items()):
         yield from of_bookie(facts, name, status)
     yield from _nobody_writable(facts)
     yield from _autorecovery(facts)
@@ -125,14 +125,14 @@ def _copies(facts: Facts) -> Iterator[Answer]:
 
 
 def _gone(facts: Facts) -> list[str]:
-    return sorted({*facts.down(), *(name for name in facts.bookie_problems if ended(facts, name))})
+    return sorted({*facts.cluster.down(), *(name for name in facts.cluster.problems if ended(facts, name))})
 
 
 def _down(facts: Facts) -> Iterator[Answer]:
     down = _gone(facts)
     by_host: dict[str, list[str]] = {}
     for name in down:
-        if (home := facts.homes.get(name)) is not None:
+        if (home := facts.cluster.home(name)) is not None:
             by_host.setdefault(home.host, []).append(name)
     up = {one.host for name, one in facts.observed.bookies.items() if name not in down}
     lost = {host: names for host, names in by_host.items() if len(names) > 1 and host not in up}
@@ -174,7 +174,7 @@ def _silent(facts: Facts) -> Iterator[Answer]:
             "no TLS, and give the file with --config",
             "bookspark --config bookspark.toml why",
         )
-    for name, why in sorted(facts.bookie_problems.items()):
+    for name, why in sorted(facts.cluster.problems.items()):
         if name not in _not_told(facts) and not ended(facts, name):
             yield Answer(
                 "bookie-silent",
@@ -189,14 +189,14 @@ def _silent(facts: Facts) -> Iterator[Answer]:
 
 def _refused(facts: Facts) -> dict[str, str]:
     """Healthy bookies that refused this command, because it does not know the secret."""
-    return {name: why for name, why in facts.bookie_problems.items() if "secret" in why}
+    return {name: why for name, why in facts.cluster.problems.items() if "secret" in why}
 
 
 def _strange_tls(facts: Facts) -> dict[str, str]:
     """Bookies whose connection failed by TLS: it was missing on one side, or the handshake failed."""
     return {
         name: why
-        for name, why in facts.bookie_problems.items()
+        for name, why in facts.cluster.problems.items()
         if "[SSL" in why or ("closed by the bookie" in why and "tls_c" in why)
     }
 
@@ -331,7 +331,7 @@ def _records(facts: Facts) -> Iterator[Answer]:
 
 
 def _versions(facts: Facts) -> Iterator[Answer]:
-    versions = Counter(one.version for one in facts.statuses.values() if one.version)
+    versions = Counter(one.version for one in facts.cluster.statuses.values() if one.version)
     if len(versions) > 1:
         told = tuple(f"{count} of the bookies run {version}" for version, count in sorted(versions.items()))
         yield Answer(
@@ -353,15 +353,16 @@ def _numbers(version: str) -> list[int]:
 
 
 def _clocks(facts: Facts) -> Iterator[Answer]:
-    for name, ahead_ms in sorted(facts.clocks_ahead_ms.items()):
+    for name, one in facts.cluster.bookies.items():
+        ahead_ms = one.clock_ahead_ms
         if abs(ahead_ms) > CLOCK_OFF_MS:
             where = f"{duration(abs(ahead_ms) / 1000)} {'ahead of' if ahead_ms > 0 else 'behind'} the clock here"
             yield _clock(f"bookie {name}", f"it tells a time that is {where}")
     # Times written by a bookie count only if its present clock is right; a wrong clock is reported above.
     stamps = {
-        f"bookie {name}": one.scrub_began_ms
-        for name, one in facts.statuses.items()
-        if abs(facts.clocks_ahead_ms.get(name, 0)) <= CLOCK_OFF_MS
+        f"bookie {name}": one.status.scrub_began_ms
+        for name, one in facts.cluster.bookies.items()
+        if one.status is not None and abs(one.clock_ahead_ms) <= CLOCK_OFF_MS
     }
     if facts.autorecovery is not None and facts.autorecovery.last_check is not None:
         stamps["the auditor"] = facts.autorecovery.last_check.finished_at_ms

@@ -28,7 +28,6 @@ from bookspark.store.wire.entry_batch import FRAME_BYTES_MAX
 from bookspark.store.wire.frames import FrameReceiver
 from bookspark.store.wire.header import Flag, Status, WireError
 
-BODY_START_BYTES = 32
 MASTER_KEY_BYTES = 20
 _START_BYTES = 10
 """Bytes of a connection needed to check the start of its first frame."""

@@ -21,7 +21,6 @@ import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
 
 import msgspec
 
@@ -108,9 +107,7 @@ class DirectoryLocks:
     def __enter__(self) -> DirectoryLocks:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
 

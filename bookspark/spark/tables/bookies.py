@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from bookspark.errors import UnreadableRecordError
 from bookspark.spark.tables.table import FLAG, INT, LONG, TEXT, TEXTS, TIME, Rows, SystemTable, each_bookie, once, time
+from bookspark.store.cluster_view import known_bookies
 
 if TYPE_CHECKING:
     from bookspark.protocol.bookie.cookie import Cookie
@@ -117,11 +118,9 @@ UNDERREPLICATION = SystemTable(
 
 def _bookie_rows(bookkeeper: BookKeeper, argument: None, password: bytes) -> Rows:
     store = bookkeeper.metadata
-    registered = store.bookies()
-    for bookie_id in sorted({*registered, *store.list_cookies()}):
-        cookie = _cookie(store, bookie_id)
+    for bookie_id, one in known_bookies(store).bookies.items():
+        cookie, there = _cookie(store, bookie_id), one.registration
         directories = list(cookie.value.directories) if cookie else []
-        there = registered.get(bookie_id)
         if there is None:
             yield bookie_id, "down", None, None, None, None, None, directories
         else:

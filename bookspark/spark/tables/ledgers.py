@@ -13,8 +13,9 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -118,24 +119,13 @@ def _with_last_add_confirmed(
                 yield metadata, version, lac
 
 
-def _ledger_rows(bookkeeper: BookKeeper, ids: Ids, password: bytes) -> Rows:
+def _record_rows(parts: Sequence[SystemTable], bookkeeper: BookKeeper, ids: Ids, password: bytes) -> Rows:
+    """Rows of ``LEDGERS``, each with the record's rows in ``parts``."""
     unreadable: list[int] = []
     for metadata, version, confirmed in _with_last_add_confirmed(bookkeeper, ids, password, unreadable):
-        yield _ledger_row(metadata, version, confirmed)
+        yield *_ledger_row(metadata, version, confirmed), *(_structs(table, metadata) for table in parts)
     for ledger_id in unreadable:
-        yield _unreadable_row(ledger_id)
-
-
-def _record_rows(bookkeeper: BookKeeper, ids: Ids, password: bytes) -> Rows:
-    unreadable: list[int] = []
-    for metadata, version, confirmed in _with_last_add_confirmed(bookkeeper, ids, password, unreadable):
-        yield (
-            *_ledger_row(metadata, version, confirmed),
-            _structs(FRAGMENTS, metadata),
-            _structs(ACCEPTED_LOSSES, metadata),
-        )
-    for ledger_id in unreadable:
-        yield *_unreadable_row(ledger_id), [], []
+        yield ledger_id, None, UNREADABLE, *[None] * (len(LEDGERS.columns) - 3), *([] for _ in parts)
 
 
 def _structs(table: SystemTable, metadata: LedgerMetadata) -> list[dict[str, Any]]:
@@ -174,25 +164,15 @@ def _number(label: bytes | None) -> int | None:
     return int(label) if label is not None and label.isdigit() and len(label) < 19 else None
 
 
-def _unreadable_row(ledger_id: int) -> tuple[Any, ...]:
-    return ledger_id, None, UNREADABLE, *[None] * (len(LEDGERS.columns) - 3)
-
-
-def _fragment_rows(bookkeeper: BookKeeper, ids: Ids, password: bytes) -> Rows:
+def _rows_of(parts: Callable[[LedgerMetadata], Rows], bookkeeper: BookKeeper, ids: Ids, password: bytes) -> Rows:
     for metadata, version in _metadata(bookkeeper, ids.listed(bookkeeper)):
-        for row in _fragments(metadata):
+        for row in parts(metadata):
             yield metadata.ledger_id, version, *row
 
 
 def _fragments(metadata: LedgerMetadata) -> Rows:
     for number, (fragment, last) in enumerate(metadata.fragment_ranges()):
         yield number, fragment.first_entry_id, last, list(fragment.ensemble)
-
-
-def _loss_rows(bookkeeper: BookKeeper, ids: Ids, password: bytes) -> Rows:
-    for metadata, version in _metadata(bookkeeper, ids.listed(bookkeeper)):
-        for row in _losses(metadata):
-            yield metadata.ledger_id, version, *row
 
 
 def _losses(metadata: LedgerMetadata) -> Rows:
@@ -236,7 +216,7 @@ ACCEPTED_LOSSES = SystemTable(
         ("named", TEXTS, "Bookies declared lost for good"),
     ),
     _plan_ledgers,
-    _loss_rows,
+    partial(_rows_of, _losses),
 )
 
 LEDGERS = SystemTable(
@@ -268,7 +248,7 @@ LEDGERS = SystemTable(
         ("custom_metadata", TEXT, "Custom metadata as a JSON object; other bytes than text are escaped"),
     ),
     _plan_ledgers,
-    _ledger_rows,
+    partial(_record_rows, ()),
 )
 
 FRAGMENTS = SystemTable(
@@ -287,7 +267,7 @@ FRAGMENTS = SystemTable(
         ("ensemble", TEXTS, "Bookie ids in write set order: entry e is on place e mod size and the next ones"),
     ),
     _plan_ledgers,
-    _fragment_rows,
+    partial(_rows_of, _fragments),
 )
 
 _IN_COMMON = 2
@@ -307,7 +287,7 @@ LEDGER_RECORDS = SystemTable(
         ("loss_rows", _array_of(ACCEPTED_LOSSES), "Its rows in accepted_losses"),
     ),
     _plan_ledgers,
-    _record_rows,
+    partial(_record_rows, (FRAGMENTS, ACCEPTED_LOSSES)),
 )
 
 

@@ -29,6 +29,7 @@ from bookspark.protocol.repair.underreplication_task import Mark
 from bookspark.store.autorecovery.autorecovery_config import AutorecoveryConfig
 from bookspark.store.client import BookKeeper
 from bookspark.store.client.inspection.held_ranges import Ranges, held_ranges
+from bookspark.store.cluster_view import known_bookies
 from bookspark.store.decisions.seam import decided, made
 from bookspark.store.metadata.autorecovery.auditors import AuditorState, CheckReport
 from bookspark.store.metadata.documents.locks import Lock
@@ -69,10 +70,12 @@ class ExactCheck:
         begun, store = time.monotonic(), self._bookkeeper.metadata
         unreadable: dict[int, str] = {}
         ledgers = [one.value for one in store.read_ledgers(store.list_ledgers(), unreadable)]
-        registered, stamped = store.bookies(), set(store.list_cookies())
-        by_bookie = _by_bookie(ledgers)
+        cluster, by_bookie = known_bookies(store), _by_bookie(ledgers)
+        registered = cluster.registered()
         gone = {
-            bookie for bookie in by_bookie.keys() - registered.keys() if bookie in self._lost or bookie not in stamped
+            bookie
+            for bookie in by_bookie.keys() - registered.keys()
+            if bookie in self._lost or bookie not in cluster.bookies
         }
         self._skipped = dict.fromkeys(sorted(by_bookie.keys() - registered.keys() - gone), "is away")
         suspicions = [

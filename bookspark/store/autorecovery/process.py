@@ -14,7 +14,6 @@ Source: ``AutoRecoveryMain`` of BookKeeper.
 from __future__ import annotations
 
 import logging
-from types import TracebackType
 from typing import Self
 
 from bookspark.errors import ConfigurationError, MetadataStoreError
@@ -119,9 +118,7 @@ class Autorecovery:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.stop()
 
 

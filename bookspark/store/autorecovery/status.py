@@ -15,6 +15,7 @@ import msgspec
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.repair.replication_plan import repairs
 from bookspark.protocol.repair.underreplication_task import Missed, Reason, Task
+from bookspark.store.cluster_view import known_bookies
 from bookspark.store.metadata.autorecovery.auditors import CheckReport
 from bookspark.store.metadata.autorecovery.underreplication_tasks import Progress
 from bookspark.store.metadata.store import MetadataStore
@@ -108,7 +109,8 @@ def cluster_figures(store: MetadataStore) -> Figures:
     tasks, auditors = store.underreplication, store.auditors
     auditor, check = auditors.auditor(), auditors.last_check()
     state = None if auditor is None else auditors.state()
-    registered = store.bookies()
+    cluster = known_bookies(store)
+    registered = cluster.registered()
     read_only = sum(one.read_only for one in registered.values())
     told: Figures = {
         "autorecovery_enabled": float(tasks.enabled()),
@@ -124,7 +126,7 @@ def cluster_figures(store: MetadataStore) -> Figures:
         "cluster_bookies": {
             ("writable",): len(registered) - read_only,
             ("read_only",): read_only,
-            ("down",): len(set(store.list_cookies()) - registered.keys()),
+            ("down",): len(cluster.down()),
         },
     }
     return {f"bookspark_{name}": found for name, found in told.items()}

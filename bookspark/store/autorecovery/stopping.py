@@ -26,6 +26,7 @@ from bookspark.protocol.repair.stopping import Danger, Known, dangers_of, fewest
 from bookspark.protocol.repair.underreplication_task import Reason
 from bookspark.store.client import BookKeeper
 from bookspark.store.client.inspection.held_ranges import Ranges, held_ranges
+from bookspark.store.cluster_view import known_bookies
 from bookspark.store.metadata.store import MetadataStore
 from bookspark.support.arguments import check_names
 
@@ -36,8 +37,9 @@ def dangers(bookkeeper: BookKeeper, bookies: Sequence[str]) -> list[Danger]:
     """The dangers of stopping ``bookies`` (ids); empty: they can be stopped. Raises ConfigurationError for a bookie unknown to
     the cluster, and MetadataStoreError."""
     store = bookkeeper.metadata
-    registered = store.bookies()
-    check_names(bookies, sorted({*registered, *store.list_cookies()}), "bookie")
+    cluster = known_bookies(store)
+    registered = cluster.registered()
+    check_names(bookies, list(cluster.bookies), "bookie")
     unreadable: dict[int, str] = {}
     stopped = set(bookies)
     named = [
@@ -87,8 +89,9 @@ def foreseen(bookkeeper: BookKeeper, bookies: Sequence[str], index: Index) -> Fo
     anew. Other doubtful ledgers follow, fewest remaining copies first, LOOKED_AT_MAX at a time, until a danger is found.
     Raises ConfigurationError for a bookie unknown to the cluster, and MetadataStoreError."""
     store = bookkeeper.metadata
-    registered = store.bookies()
-    check_names(bookies, sorted({*registered, *store.list_cookies()}), "bookie")
+    cluster = known_bookies(store)
+    registered = cluster.registered()
+    check_names(bookies, list(cluster.bookies), "bookie")
     stopped, fragments = set(bookies), index.fragments
 
     def concerned(ledger_id: int) -> bool:

@@ -15,7 +15,6 @@ from bookspark.store.wire.entry_batch import FRAME_BYTES_MAX
 from bookspark.support.arguments import AtLeastOne, Config, Seconds, SecondsOrNone, make_config
 
 Milliseconds = Annotated[int, Meta(ge=0, le=1_000_000_000)]
-CountOrNone = Annotated[int, Meta(ge=0, le=1 << 53)]
 FrameBytes = Annotated[int, Meta(ge=1, le=FRAME_BYTES_MAX // 2)]
 """At most half of FRAME_BYTES_MAX: digests are not counted, and may take almost as many bytes as the payloads."""
 

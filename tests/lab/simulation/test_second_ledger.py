@@ -6,9 +6,9 @@ import pytest
 
 from bookspark.errors import ConfigurationError
 from bookspark.lab.simulation.bookie import SecondsBookie
-from bookspark.lab.simulation.ledgers.second_ledger import TwoLedgers
 from bookspark.lab.simulation.search.exhaustive import Exhaustive
 from bookspark.lab.simulation.search.random_schedules import RandomSchedules
+from bookspark.lab.simulation.second_ledger import TwoLedgers
 from bookspark.lab.simulation.simulation_options import CrashLoses, SimulationOptions
 from bookspark.lab.simulation.state import SECOND
 from bookspark.lab.simulation.story import tell
@@ -40,7 +40,7 @@ def test_boot_that_fences_only_one_of_its_ledgers_is_found_with_two(monkeypatch,
 
 def test_collection_of_existing_ledgers_is_found_with_two(monkeypatch):
     deleted = {**TWO_OF_TWO, "deletes": True}
-    seconds = "bookspark.lab.simulation.ledgers.second_ledger"
+    seconds = "bookspark.lab.simulation.second_ledger"
     monkeypatch.setattr(f"{seconds}.suspects", lambda held, listing: tuple(held))
     assert found(deleted, second_ledger=True, schedules=FEW) is None, "the second look keeps them"
     monkeypatch.setattr(f"{seconds}.collectable", lambda suspected, records: tuple(suspected))

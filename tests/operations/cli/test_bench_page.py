@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bookspark.lab.bench.page.tables import LEDGERS, SPARK, STORAGE, TABLES, kept_runs, marks, with_tables
+from bookspark.lab.bench.page import LEDGERS, SPARK, STORAGE, TABLES, kept_runs, marks, with_tables
 from tests.operations.cli.conftest import Run
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/performance.md"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bookspark.lab.bench.page.tables import STORAGE
+from bookspark.lab.bench.page import STORAGE
 from tests.operations.cli.conftest import Run
 
 

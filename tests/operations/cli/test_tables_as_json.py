@@ -15,12 +15,12 @@ from typing import Any
 import typer
 
 from bookspark.operations.cli.main import command_line
-from bookspark.operations.cli.terminal.output import console, table
+from bookspark.operations.cli.terminal.output import print_table
 
 ROOT = Path(__file__).resolve().parents[3]
 # Names that print a table: ``bookspark.operations.cli.terminal.output``, rich, the audits' ``show``, and the benchmarks'
 # tables.
-PRINTERS = {"console", "Console", "Table", "table", "show"}
+PRINTERS = {"print_table", "console", "Console", "Table", "table", "show"}
 
 
 def names_in(function: Callable[..., Any], module: ModuleType) -> set[str]:
@@ -88,7 +88,7 @@ def a_new_command() -> None:
 
 
 def _its_helper() -> None:
-    console().print(table("", (), ()))
+    print_table((), ())
 
 
 def test_table_command_without_json_is_detected() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from bookspark.local import LocalCluster
-from bookspark.operations.moving.copying import EntryReader, Source
+from bookspark.operations.moving import EntryReader, Source
 from bookspark.store.metadata.zookeeper.layout import LedgerManager
 from bookspark.store.metadata.zookeeper.zookeeper_store import begin_cluster
 

@@ -11,8 +11,8 @@ import pytest
 
 from bookspark import DigestType, errors
 from bookspark.local import LocalCluster
-from bookspark.operations.moving import copying
-from bookspark.operations.moving.copying import Copied, EntryReader, Source, copy_ledger
+from bookspark.operations import moving
+from bookspark.operations.moving import Copied, EntryReader, Source, copy_ledger
 from tests.awaiting import SECONDS_MAX
 
 PASSWORD = b"secret"
@@ -21,9 +21,9 @@ _HALTED = """
 import sys
 from bookspark import BookKeeper
 from bookspark.store.client.writing.ledger_handle import LedgerHandleAdv
-from bookspark.operations.moving.copying import copy_ledger
-from bookspark.operations.moving.copying import EntryReader
-from bookspark.operations.moving.copying import Source
+from bookspark.operations.moving import copy_ledger
+from bookspark.operations.moving import EntryReader
+from bookspark.operations.moving import Source
 
 there, here, ledger_id, count = sys.argv[1:]
 append, close = LedgerHandleAdv.append_at_async, LedgerHandleAdv.close
@@ -85,7 +85,7 @@ def test_copy_of_a_killed_process_is_continued_by_the_next_run(
     ledger_id, bookkeeper = written(there), here.bookkeeper()
     killed_at(there, here, ledger_id, entry_id)
     left = bookkeeper.get_ledger_metadata(ledger_id)
-    assert not left.closed and copying.is_broken_off(left, source.identity)
+    assert not left.closed and moving.is_broken_off(left, source.identity)
     size = sum(map(len, PAYLOADS))
     assert copy_ledger(source, reader, bookkeeper, ledger_id) == Copied(ledger_id, len(PAYLOADS), size, was_there=False)
     found = bookkeeper.get_ledger_metadata(ledger_id)
@@ -101,7 +101,7 @@ def test_open_ledger_without_this_clusters_copy_label_is_neither_deleted_nor_fen
     there: LocalCluster, here: LocalCluster, source: Source, reader: EntryReader
 ) -> None:
     bookkeeper = here.bookkeeper()
-    for labels in ({}, {copying.LABEL: b"another cluster"}):
+    for labels in ({}, {moving.LABEL: b"another cluster"}):
         ledger_id = written(there)
         ledger = bookkeeper.create_ledger_adv(ledger_id, password=PASSWORD, custom_metadata=labels)
         ledger.append_at(0, b"mine")
@@ -134,7 +134,7 @@ def test_delete_with_outdated_metadata_keeps_the_newer_copy(
     left = bookkeeper.get_ledger_metadata(ledger_id)
     assert copy_ledger(source, reader, bookkeeper, ledger_id).entries == len(PAYLOADS)
     with pytest.raises(errors.LedgerExistsError, match="another run"):
-        copying.delete(bookkeeper, left)
+        moving.delete(bookkeeper, left)
     assert copy_ledger(source, reader, bookkeeper, ledger_id).was_there
     assert bookkeeper.metadata.list_records("copies") == []
 
@@ -149,7 +149,7 @@ def test_broken_off_copy_is_deleted_only_while_its_bookies_are_up(
     try:
         with pytest.raises(errors.BookieError, match=away.bookie_id):
             copy_ledger(source, reader, bookkeeper, ledger_id)
-        assert copying.is_broken_off(bookkeeper.get_ledger_metadata(ledger_id), source.identity)
+        assert moving.is_broken_off(bookkeeper.get_ledger_metadata(ledger_id), source.identity)
     finally:
         away.start()
     assert copy_ledger(source, reader, bookkeeper, ledger_id).entries == len(PAYLOADS)

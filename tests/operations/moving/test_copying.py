@@ -13,7 +13,7 @@ from kazoo.client import KazooClient
 
 from bookspark import BookKeeper, DigestType, errors
 from bookspark.local import LocalCluster
-from bookspark.operations.moving.copying import Copied, EntryReader, Source, copy_ledger
+from bookspark.operations.moving import Copied, EntryReader, Source, copy_ledger
 
 BOOKKEEPERS = [kind for kind in DigestType if kind.bookkeepers]
 PASSWORD = b"secret"

@@ -12,6 +12,8 @@ from bookspark.operations.cli.main import command_line
 from bookspark.operations.why.facts import Answer, Facts
 from bookspark.protocol.changes.observed import Fragments, Observed, ObservedBookie, Placed
 from bookspark.store.autorecovery.status import AutorecoveryStatus
+from bookspark.store.cluster_view import BookieView, ClusterView
+from bookspark.store.metadata.records.bookie_registration import BookieRegistration
 from bookspark.store.wire.messages import BookieStatus
 
 NOW_MS = 1_800_000_000_000
@@ -59,9 +61,29 @@ def facts(
 ) -> Facts:
     """Facts of three healthy bookies a, b and c, changed by the arguments."""
     seen = {name: ObservedBookie(name, host=f"host-{name}", **(bookies or {}).get(name, {})) for name in "abc"}
-    told = {name: status(name) for name, one in seen.items() if one.registered} | (statuses or {})
+    problems, homes = fields.pop("bookie_problems", {}), fields.pop("homes", {})
+    told = {name: status(name) for name, one in seen.items() if one.registered and name not in problems}
+    told |= statuses or {}
+    ahead_ms = fields.pop("clocks_ahead_ms", {})
+    cluster = ClusterView(
+        {
+            name: BookieView(
+                name,
+                BookieRegistration(name, f"{name}:1", 1, host=f"host-{name}")
+                if name not in seen or seen[name].registered
+                else None,
+                status=told.get(name),
+                problem=problems.get(name, ""),
+                clock_ahead_ms=ahead_ms.get(name, 0),
+                home=homes.get(name),
+            )
+            for name in sorted({*seen, *told})
+        }
+    )
     observed = Observed(seen, Fragments(fragments), fields.pop("lacking", {}), fields.pop("unreadable", {}))
-    return Facts("zk:2181", NOW_MS, observed, told, autorecovery=fields.pop("autorecovery", autorecovery()), **fields)
+    return Facts(
+        "zk:2181", NOW_MS, observed, cluster, autorecovery=fields.pop("autorecovery", autorecovery()), **fields
+    )
 
 
 def check_command(found: Answer) -> None:

@@ -27,10 +27,9 @@ def test_each_bookie_has_a_line_even_if_it_does_not_answer():
         {"a": {"registered": False}},
         statuses={"c": status("c", read_only=True, log_bytes=2_000_000, free_bytes=3_000_000_000, ledgers=12)},
         homes={"a": BookieHome("host-9", ())},
+        bookie_problems={"b": "does not answer"},
     )
-    seen.observed.bookies["a"] = replace(seen.observed.bookies["a"], host="")
-    silent = replace(seen, statuses={"c": seen.statuses["c"]})
-    assert list(bookie_lines(silent)) == [
+    assert list(bookie_lines(seen)) == [
         BookieLine("a", "down", "host-9", None, "", "", ""),
         BookieLine("b", "silent", "host-b", None, "", "", ""),
         BookieLine("c", "read-only", "host-c", 12, "2.0 MB", "", "3.0 GB"),

@@ -13,7 +13,6 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from bookspark.lab.bench.peers.services import end, fetched, free_ports, wait_listening, write_settings
@@ -72,13 +71,11 @@ class Peer:
                 raise RuntimeError(f"the peer's cluster was not formatted; see {self._home}/format.out")
             self.start()
         except BaseException:
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.stop()
         if self._zookeeper is not None:
             end(self._zookeeper)

@@ -19,12 +19,11 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from bookspark.lab.bench.kept_results import keep
+from bookspark.lab.bench.kept_results import Results, checkout, keep, with_changes
 from bookspark.lab.bench.peers.bookkeeper_peer import Peer, build, timed_by_client
 from bookspark.lab.bench.peers.ledger_targets import ADDS, P50, P99, READS, Target, bookies_cpu, table
 from bookspark.lab.bench.trees import checked_out
 
-_HERE = Path(__file__).parents[4]
 OURS, THEIRS, OTHER = "bookspark", "bookkeeper", "against"
 WIRES = (3, 2)
 _PER_CALL = 1000
@@ -84,32 +83,31 @@ def compare(
     BookKeeper's bookies. Returns the tables, with the changes since the last run, and the failures. Raises
     ConfigurationError for an unknown commit."""
     class_path = build(cache)
-    lines: list[Line] = []
+    here, results = checkout(), Results()
     failures: list[str] = []
     with (
-        checked_out(_HERE, against) if against else nullcontext(_HERE) as other,
+        checked_out(here, against) if against else nullcontext(here) as other,
         tempfile.TemporaryDirectory(prefix="bench-", dir=directory or cache) as place,
     ):
-        trees = {OURS: _HERE} | ({OTHER: other} if against else {})
+        trees = {OURS: here} | ({OTHER: other} if against else {})
         systems = [*trees, *([] if alone else [THEIRS])]
         for number in range(rounds):
             for system in systems[:: -1 if number % 2 else 1]:
                 home = Path(place) / f"{system}-{number}"
                 try:
                     for line in _measured(class_path, home, trees.get(system), scale):
-                        line |= {"system": system, "round": number, "load": os.getloadavg()[0]}
-                        print(json.dumps(line), flush=True)
-                        lines.append(line)
+                        results.add(line, system=system, round=number)
                 except RuntimeError as error:
                     failures.append(f"round {number}, {system}: {error}")
-    changed = "".join(f"\nchanged: {change}" for change in keep(cache, "client", lines, scale, _HERE))
+    lines = results.lines
+    changed = keep(cache, "client", lines, scale, here)
     tables = [] if alone else [table(lines, TARGETS)]
     if against:
         renamed = [line | {"system": THEIRS if line["system"] == OTHER else line["system"]} for line in lines]
         beside = [line for line, was in zip(renamed, lines, strict=True) if was["system"] != THEIRS]
         unjudged = [target._replace(bound=None) for target in TARGETS]
         tables.append(table(beside, unjudged, peer=f"bookies of {against[:12]}"))
-    return "\n".join(tables) + (f"{changed}\n" if changed else ""), failures
+    return with_changes("\n".join(tables), changed), failures
 
 
 def _measured(class_path: list[str], home: Path, tree: Path | None, scale: float) -> Iterator[Line]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import pyspark
@@ -62,13 +61,11 @@ class Kafka:
             for port, broker in zip(self._ports, self._brokers, strict=True):
                 wait_listening(port, broker)
         except BaseException:
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         for broker in self._brokers:
             # Their data is thrown away, and a clean stop takes minutes after the controller's end.
             broker.kill()

@@ -8,7 +8,6 @@ run are reported. The lines of a failed turn are left out of the table, and the 
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import socket
@@ -17,17 +16,18 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-from bookspark.lab.bench.kept_results import checkout, keep
+from bookspark.lab.bench.kept_results import Results, checkout, keep, with_changes
 from bookspark.lab.bench.ledger.cases import Kind, Turn, Workload, chosen
-from bookspark.lab.bench.ledger.workloads import BOOKIES
+from bookspark.lab.bench.ledger.workloads import BOOKIES, latencies, timed
 from bookspark.lab.bench.peers.bookkeeper_peer import Peer, build
 from bookspark.lab.bench.peers.ledger_targets import table
 from bookspark.lab.bench.processes import bytes_written_by_ended_children, drop_cached, resident_bytes, use_memory_once
+from bookspark.lab.bench.trees import bench
 from bookspark.protocol.ledger.ledger_metadata import Replication
 
 # -- Limits of this machine for the cases of ``bookspark bench ledger``: bare loops of the unavoidable work.
@@ -84,82 +84,69 @@ def _limit(turn: Turn, workload: Workload, place: Path) -> dict[str, float]:
     return {}
 
 
-def one_in_flight(place: Path, size: int, rounds: int) -> dict[str, float]:
-    """The median and the 99th percentile, in ms, of a write with its sync and two echoes of the same bytes."""
-    data = os.urandom(size)
-    server, path = socket.create_server(("127.0.0.1", 0)), place / "one"
-    client = socket.create_connection(server.getsockname()[:2], timeout=_SECONDS_MAX)
-    accepted, _ = server.accept()
+@contextmanager
+def _loopback(answer: Callable[[bytes], bytes]) -> Iterator[Callable[[bytes, int], None]]:
+    """Yields a function that sends bytes over loopback and waits for an answer of a number of bytes. A thread answers each
+    receive by ``answer``."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = socket.create_connection(server.getsockname()[:2], timeout=_SECONDS_MAX)
+        accepted, _ = server.accept()
     accepted.settimeout(_SECONDS_MAX)
     for each in (client, accepted):
         each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def echo() -> None:
+    def serve() -> None:
         while some := accepted.recv(1 << 20):
-            accepted.sendall(some)
+            accepted.sendall(answer(some))
 
-    thread = threading.Thread(target=echo, daemon=True)
+    def ask(question: bytes, left: int) -> None:
+        client.sendall(question)
+        while left:
+            left -= len(client.recv(left))
+
+    thread = threading.Thread(target=serve, daemon=True)
     thread.start()
-    took = []
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
     try:
-        for _ in range(rounds):
-            begun = time.perf_counter()
-            os.write(descriptor, data)
-            os.fdatasync(descriptor)
-            for _ in range(2):
-                client.sendall(data)
-                left = size
-                while left:
-                    left -= len(client.recv(left))
-            took.append(time.perf_counter() - begun)
+        yield ask
     finally:
-        os.close(descriptor)
         client.close()
         thread.join(_SECONDS_MAX)
         accepted.close()
-        server.close()
-    took.sort()
-    return {"p50_ms": 1e3 * median(took), "p99_ms": 1e3 * took[len(took) * 99 // 100]}
+
+
+def one_in_flight(place: Path, size: int, rounds: int) -> dict[str, float]:
+    """The median and the 99th percentile, in ms, of a write with its sync and two echoes of the same bytes."""
+    data, descriptor = os.urandom(size), os.open(place / "one", os.O_WRONLY | os.O_CREAT)
+
+    def write_and_echo() -> None:
+        os.write(descriptor, data)
+        os.fdatasync(descriptor)
+        for _ in range(2):
+            ask(data, size)
+
+    try:
+        with _loopback(lambda some: some) as ask:
+            return latencies(timed(write_and_echo) for _ in range(rounds))
+    finally:
+        os.close(descriptor)
 
 
 def random_preads(place: Path, size: int, entries: int, reads: int) -> dict[str, float]:
     """The median and the 99th percentile, in ms, of a request over loopback whose answer is read from a file."""
-    path = place / "random"
+    path, chance = place / "random", random.Random(0)
     with open(path, "wb") as file:
         file.write(os.urandom(size) * entries)
     descriptor = os.open(path, os.O_RDONLY)
-    server = socket.create_server(("127.0.0.1", 0))
-    client = socket.create_connection(server.getsockname()[:2], timeout=_SECONDS_MAX)
-    accepted, _ = server.accept()
-    accepted.settimeout(_SECONDS_MAX)
-    for each in (client, accepted):
-        each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def answer() -> None:
-        while question := accepted.recv(8):
-            accepted.sendall(os.pread(descriptor, size, int.from_bytes(question) * size))
+    def answer(question: bytes) -> bytes:
+        return os.pread(descriptor, size, int.from_bytes(question) * size)
 
-    thread = threading.Thread(target=answer, daemon=True)
-    thread.start()
-    chance, took = random.Random(0), []
     try:
-        for _ in range(reads):
-            begun = time.perf_counter()
-            client.sendall(chance.randrange(entries).to_bytes(8))
-            left = size
-            while left:
-                left -= len(client.recv(left))
-            took.append(time.perf_counter() - begun)
+        with _loopback(answer) as ask:
+            return latencies(timed(lambda: ask(chance.randrange(entries).to_bytes(8), size)) for _ in range(reads))
     finally:
-        client.close()
-        thread.join(_SECONDS_MAX)
-        accepted.close()
-        server.close()
         os.close(descriptor)
         path.unlink()
-    took.sort()
-    return {"p50_ms": 1e3 * median(took), "p99_ms": 1e3 * took[len(took) * 99 // 100]}
 
 
 _LOOP = """
@@ -270,45 +257,29 @@ def compare(
     peer's jars too. ``directory``: a folder on the disk to measure (default: ``cache``). ``cases``: only these, such as L2.
     Returns the table, with the changes since the last run, and the failures."""
     class_path = build(cache)
-    lines: list[Line] = []
     failures: list[str] = []
     with (
-        open(cache / "results.jsonl", "w") as results,
+        open(cache / "results.jsonl", "w") as file,
         tempfile.TemporaryDirectory(prefix="bench-", dir=directory or cache) as place,
     ):
+        results = Results(file)
         for number in range(rounds):
             for turn in turns:
                 workloads = chosen(turn, cases, scale)
                 if not workloads:
                     continue
                 limit = limits(turn, workloads, Path(place))
-                own = ours(turn, scale, place, cases)
+                own = bench(checkout(), turn, scale, Path(place), cases)
                 copied = 2 * BOOKIES * sum(workload.size * workload.entries for workload in workloads)
                 for system in (limit, own, theirs(turn, workloads, class_path, Path(place))):
                     use_memory_once(Path(place), copied)
                     try:
                         for line in system:
-                            line |= {"turn": turn, "round": number, "load": os.getloadavg()[0]}
-                            print(json.dumps(line), flush=True)
-                            print(json.dumps(line), file=results, flush=True)
-                            lines.append(line)
+                            results.add(line, turn=turn, round=number)
                     except RuntimeError as error:
                         failures.append(f"round {number}, {turn}: {error}")
-    changed = keep(cache, "ledger", lines, scale, checkout())
-    told = "".join(f"\nchanged: {change}" for change in changed)
-    return f"{table(lines)}{told}\n" if told else table(lines), failures
-
-
-def ours(turn: Turn, scale: float, directory: str, cases: Sequence[str] = ()) -> Iterator[Line]:
-    """Lines of Bookspark, measured in a process of its own. Raises RuntimeError if that fails."""
-    command = [sys.executable, "-m", "bookspark", "bench", "ledger", "--turn", turn, "--scale", str(scale)]
-    command += [word for case in cases for word in ("--case", case)]
-    process = subprocess.Popen([*command, "--directory", directory], stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    for line in process.stdout:
-        yield json.loads(line)
-    if process.wait() != 0:
-        raise RuntimeError(f"{' '.join(command)} failed")
+    changed = keep(cache, "ledger", results.lines, scale, checkout())
+    return with_changes(table(results.lines), changed), failures
 
 
 def theirs(turn: Turn, workloads: list[Workload], class_path: list[str], directory: Path) -> Iterator[Line]:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
+from bookspark.lab.bench.kept_results import figure_text, markdown
+
 Line = dict[str, Any]
 Figure = Callable[[Line], float]
 
@@ -116,10 +118,7 @@ TARGETS: Sequence[Target] = (
 def table(lines: Iterable[Line], targets: Sequence[Target] = TARGETS, peer: str = "BookKeeper") -> str:
     """A Markdown table of the targets with figures in ``lines``. ``peer``: the table's name for the system ``bookkeeper``."""
     lines = list(lines)
-    rows = [
-        f"| case | | bookspark | {peer} | ratio | target | | limit | of it |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
+    rows = []
     for target in targets:
         ours = _median(lines, "bookspark", target.label, target.figure, target.api)
         if ours is None:
@@ -134,12 +133,11 @@ def table(lines: Iterable[Line], targets: Sequence[Target] = TARGETS, peer: str 
         ratio = ours / theirs
         met, wanted = _judge(ours if target.absolute else ratio, target.bound)
         what = target.what.format_map(next(line for line in lines if line["label"] == target.label))
-        beside = f"{_text(theirs)} (own, best effort)" if target.beside_own else _text(theirs)
+        beside = f"{figure_text(theirs)} (own, best effort)" if target.beside_own else figure_text(theirs)
         limit = _limit(lines, target)
-        of_it = ("", "") if limit is None else (_text(limit), f"{ours / limit:.3g}")
-        cells = (target.case, what, _text(ours), beside, f"{ratio:.3g}", wanted, met, *of_it)
-        rows.append(f"| {' | '.join(cells)} |")
-    return "\n".join(rows) + "\n"
+        of_it = ("", "") if limit is None else (figure_text(limit), f"{ours / limit:.3g}")
+        rows.append((target.case, what, figure_text(ours), beside, f"{ratio:.3g}", wanted, met, *of_it))
+    return markdown(("case", "", "bookspark", peer, "ratio", "target", "", "limit", "of it"), rows)
 
 
 def _limit(lines: Sequence[Line], target: Target) -> float | None:
@@ -165,7 +163,3 @@ def _judge(value: float, bound: float | None) -> tuple[str, str]:
     if bound > 0:
         return "met" if value >= bound else "missed", f"≥ {bound:.3g}"
     return "met" if value <= -bound else "missed", f"≤ {-bound:.3g}"
-
-
-def _text(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"

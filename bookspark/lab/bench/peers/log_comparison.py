@@ -12,7 +12,6 @@ with random distances in time.
 
 from __future__ import annotations
 
-import json
 import os
 import queue
 import random
@@ -25,7 +24,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, NamedTuple
 
-from bookspark.lab.bench.kept_results import checkout, keep
+from bookspark.lab.bench.kept_results import Results, checkout, figure_text, keep, markdown, with_changes
 from bookspark.lab.bench.peers.kafka_peer import Kafka, kafka_jars
 from bookspark.lab.bench.processes import family_cpu_seconds
 from bookspark.local import LocalCluster
@@ -189,23 +188,19 @@ def compare(cache: Path, directory: Path | None, rounds: int, scale: float, kafk
     """Measure. Each line goes to standard output and to ``log-results.jsonl`` in ``cache``, the folder of the jars too.
     ``directory``: a folder on the disk to measure (default: ``cache``). Returns the table."""
     jars = kafka_jars(cache)[0] if kafka else None
-    lines: list[Line] = []
     with (
-        open(cache / "log-results.jsonl", "w") as results,
+        open(cache / "log-results.jsonl", "w") as file,
         tempfile.TemporaryDirectory(prefix="bench-logs-", dir=directory or cache) as place,
     ):
+        results = Results(file)
         for number in range(rounds):
             systems = [ours(Path(place, f"bookspark{number}"), scale, number)]
             if jars is not None:
                 systems.append(kafkas(jars, Path(place, f"kafka{number}"), scale))
             for system in systems:
                 for line in system:
-                    line |= {"round": number, "load": os.getloadavg()[0]}
-                    print(json.dumps(line), flush=True)
-                    print(json.dumps(line), file=results, flush=True)
-                    lines.append(line)
-    changed = keep(cache, "logs", lines, scale, checkout())
-    return table(lines) + "".join(f"\nchanged: {change}\n" for change in changed)
+                    results.add(line, round=number)
+    return with_changes(table(results.lines), keep(cache, "logs", results.lines, scale, checkout()))
 
 
 def ours(home: Path, scale: float, number: int) -> Iterator[Line]:
@@ -359,7 +354,7 @@ def filled(bookkeeper: BookKeeper) -> tuple[Log, int, int]:
 
 
 def table(lines: Sequence[Line]) -> str:
-    rows = ["| | producer | bare ledger | ratio | Kafka | wanted | |", "|---|---|---|---|---|---|---|"]
+    rows = []
     for limit in LIMITS:
         ours, ledger, kafka = (_median(lines, system, limit) for system in ("producer", "ledger", "kafka"))
         if ours is None:
@@ -373,14 +368,10 @@ def table(lines: Sequence[Line]) -> str:
         if limit.at_most is not None:
             wanted, met = f"≤ {limit.at_most:g}", "met" if ours <= limit.at_most else "missed"
         shown = "" if ratio is None else f"{ratio:.2f}"
-        rows.append(f"| {limit.what} | {_text(ours)} | {_text(ledger)} | {shown} | {_text(kafka)} | {wanted} | {met} |")
-    return "\n".join(rows) + "\n"
+        rows.append((limit.what, figure_text(ours), figure_text(ledger), shown, figure_text(kafka), wanted, met))
+    return markdown(("", "producer", "bare ledger", "ratio", "Kafka", "wanted", ""), rows)
 
 
 def _median(lines: Sequence[Line], system: str, limit: Limit) -> float | None:
     values = [line[limit.figure] for line in lines if (line["system"], line["case"]) == (system, limit.case)]
     return median(values) if values else None
-
-
-def _text(value: float | None) -> str:
-    return "" if value is None else f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"

@@ -12,8 +12,6 @@ the arrival of a row's file through a first query to a second, both with a micro
 
 from __future__ import annotations
 
-import json
-import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +25,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
 from bookspark.lab.bench.bare_source import BareSource
-from bookspark.lab.bench.kept_results import checkout, keep
+from bookspark.lab.bench.kept_results import Results, checkout, keep, markdown, with_changes
 from bookspark.lab.bench.peers.kafka_peer import kafka_jars
 from bookspark.lab.bench.peers.spark_systems import SYSTEMS, System
 from bookspark.lab.bench.processes import family_cpu_seconds
@@ -53,13 +51,12 @@ def compare(
     ``cache``, the folder of the jars too. ``directory``: a folder on the disk to measure (default: ``cache``). Returns the
     table, with the changes since the last run, and the failures: the rest of a failed turn is not in the table."""
     broker_jars, connector = kafka_jars(cache)
-    lines: list[Line] = []
     failures: list[str] = []
     with (
-        open(cache / "spark-results.jsonl", "w") as results,
+        open(cache / "spark-results.jsonl", "w") as file,
         tempfile.TemporaryDirectory(prefix="bench-spark-", dir=directory or cache) as place,
     ):
-        home = Path(place)
+        home, results = Path(place), Results(file)
         with spark_session(connector) as spark:
             for size, total in BYTES.items():
                 make_rows(spark, home, size, int(total * scale) // size)
@@ -67,14 +64,11 @@ def compare(
             for name in systems:
                 try:
                     for line in turn(name, home, number, broker_jars, connector, scale):
-                        line = {"system": name, **line, "round": number, "load": os.getloadavg()[0]}
-                        print(json.dumps(line), flush=True)
-                        print(json.dumps(line), file=results, flush=True)
-                        lines.append(line)
+                        results.add({"system": name, **line}, round=number)
                 except (RuntimeError, *SPARK_ERRORS) as error:
                     failures.append(f"round {number}, {name}: {error}")
-    changed = keep(cache, "spark", lines, scale, checkout())
-    return table(lines) + "".join(f"\nchanged: {change}\n" for change in changed), failures
+    changed = keep(cache, "spark", results.lines, scale, checkout())
+    return with_changes(table(results.lines), changed), failures
 
 
 def turn(
@@ -240,7 +234,7 @@ def table(lines: list[Line]) -> str:
     names = list(dict.fromkeys(line["system"] for line in lines))
     others = [name for name in names if name != "bookspark"] if "bookspark" in names else []
     heads = ["case", *names, *(f"against {name}" for name in others)]
-    rows = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    rows = []
     figures = [
         (case, figure)
         for case in dict.fromkeys(line["case"] for line in lines)
@@ -263,8 +257,8 @@ def table(lines: list[Line]) -> str:
                 cells.append("")
                 continue
             cells.append(f"{ours / theirs if figure == 'rows_per_second' else theirs / ours:.2f}")
-        rows.append(f"| {' | '.join(cells)} |")
-    return "\n".join(rows) + "\n"
+        rows.append(cells)
+    return markdown(heads, rows)
 
 
 def _text(value: float | None) -> str:

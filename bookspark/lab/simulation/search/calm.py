@@ -29,7 +29,7 @@ from typing import Any
 from bookspark.lab.simulation.bookie import SimulatedBookie
 from bookspark.lab.simulation.clients.client import CannotBe
 from bookspark.lab.simulation.clients.writer import WriterClient
-from bookspark.lab.simulation.ledgers.second_ledger import TwoLedgers
+from bookspark.lab.simulation.second_ledger import TwoLedgers
 from bookspark.lab.simulation.state import CLIENTS, CRASHES, DEPARTURES, Move, State
 from bookspark.lab.simulation.view import Violation
 from bookspark.lab.simulation.world import World

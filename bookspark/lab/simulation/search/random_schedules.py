@@ -23,13 +23,13 @@ from typing import Any
 from bookspark.lab.simulation.clients.client import Begin
 from bookspark.lab.simulation.clients.reader import BeginWaiting
 from bookspark.lab.simulation.clients.recoverer import BeginAccepting
-from bookspark.lab.simulation.ledgers.second_ledger import world_of
 from bookspark.lab.simulation.moves import Group
 from bookspark.lab.simulation.search import calm
 from bookspark.lab.simulation.search.calm import calm_down
 from bookspark.lab.simulation.search.coverage import Pair, met_pairs
 from bookspark.lab.simulation.search.exhaustive import Exhaustive
 from bookspark.lab.simulation.search.uncollected import uncollected
+from bookspark.lab.simulation.second_ledger import world_of
 from bookspark.lab.simulation.simulation_options import CrashLoses, SimulationOptions
 from bookspark.lab.simulation.state import (
     CLIENTS,
@@ -360,13 +360,16 @@ class Result:
     """Processor time."""
 
 
+_STEPS_MAX = 400
+"""Moves of a schedule."""
+
+
 class RandomSchedules:
     """Runs schedules with the ``given`` options and random values for others. Schedules share a world, which changes only
     the speed."""
 
-    def __init__(self, given: Mapping[str, Any], steps_max: int = 400) -> None:
+    def __init__(self, given: Mapping[str, Any]) -> None:
         self._given = dict(given)
-        self._steps_max = steps_max
         self._world: World | None = None
         self._drawn: dict[int, SimulationOptions] = {}
         """By number of the block, the options of the last block of seeds."""
@@ -410,7 +413,7 @@ class RandomSchedules:
         ahead, moves = world.ahead(state), list[Move]()
         changed: Sequence[int] = range(len(ahead.groups))
         likely = _Likelihoods(Random(seed), world)
-        while len(moves) < self._steps_max and (move := likely.choose(ahead.groups, changed)) is not None:
+        while len(moves) < _STEPS_MAX and (move := likely.choose(ahead.groups, changed)) is not None:
             before, state = state, world.apply(state, move)
             moves.append(move)
             violation = world.violation_after(before, state)

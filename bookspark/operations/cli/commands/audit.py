@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -13,7 +12,7 @@ import typer
 
 from bookspark.errors import ConfigurationError
 from bookspark.operations.cli.terminal.command_options import Json, Password, Zookeeper, client
-from bookspark.operations.cli.terminal.output import console, progress
+from bookspark.operations.cli.terminal.output import console, print_json, progress
 from bookspark.support.command_line import FOUND
 
 if TYPE_CHECKING:
@@ -108,9 +107,7 @@ def audit(
         marked = mark_lacking(spark, place, zookeeper, version) if integrity_check else None
     if as_json:
         told = {"ledgers": marked.ledgers, "copies": marked.copies} if marked is not None else None
-        typer.echo(
-            json.dumps({"findings": audit.documents(findings), "not_audited": left_out, "marked": told}, indent=2)
-        )
+        print_json({"findings": audit.documents(findings), "not_audited": left_out, "marked": told})
     elif marked is not None:
         typer.echo(f"{marked.ledgers} ledgers are marked for repair: bookies lack {marked.copies} copies of entries")
     if any(finding.good is False for finding in findings) or (marked is not None and marked.ledgers):
@@ -135,7 +132,7 @@ def safe_to_stop(
     with _snapshot_at(path, zookeeper, password) as (spark, place):
         finding = audit.safe_to_stop(spark, place, bookies)
     if as_json:
-        typer.echo(json.dumps({"safe": bool(finding.good), "finding": audit.documents([finding])[0]}, indent=2))
+        print_json({"safe": bool(finding.good), "finding": audit.documents([finding])[0]})
     elif not finding.good:
         audit.show([finding], console())
     if not finding.good:

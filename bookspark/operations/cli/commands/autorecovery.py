@@ -5,17 +5,16 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 from bookspark.errors import BookKeeperError, ConfigurationError
 from bookspark.operations.cli.terminal import settings
 from bookspark.operations.cli.terminal.command_options import Json, Zookeeper, client, given
-from bookspark.operations.cli.terminal.output import console, problem, table
+from bookspark.operations.cli.terminal.output import print_json, print_table, problem
 from bookspark.operations.cli.terminal.signals import UNTIL, until_signal
+from bookspark.operations.why.words import duration
 from bookspark.support.command_line import FOUND
 from bookspark.support.plain_text import size_text
 
@@ -65,7 +64,7 @@ def status(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
     with client(zookeeper) as bookkeeper:
         found = autorecovery_status(bookkeeper.metadata)
     if as_json:
-        _echo_json(found)
+        print_json(found)
         return
     for name, text in _status_lines(found).items():
         typer.echo(f"{name:<12}{text}")
@@ -85,7 +84,7 @@ def list_tasks(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
     for ledger_id, why in unreadable.items():
         problem(f"the task of ledger {ledger_id} is left out: {why}")
     if as_json:
-        _echo_json(found)
+        print_json(found)
         return
     columns = ("ledger", "bookies", "found", "since", "worker", "attempts", "next in", "last problem")
     rows = [
@@ -93,15 +92,15 @@ def list_tasks(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
             str(one.ledger_id),
             ", ".join(f"{bookie} ({reason.value})" for bookie, reason in one.bookies.items()),
             one.detail,
-            _time_text(one.marked_seconds_ago),
+            duration(one.marked_seconds_ago),
             one.holder or "",
             one.attempts,
-            _time_text(one.next_attempt_seconds) if one.next_attempt_seconds else "",
+            duration(one.next_attempt_seconds) if one.next_attempt_seconds else "",
             one.error,
         )
         for one in found
     ]
-    console().print(table("", columns, rows))
+    print_table(columns, rows)
 
 
 @app.command()
@@ -124,7 +123,10 @@ def trigger(zookeeper: Zookeeper = "", timeout: Timeout = 600.0, as_json: Json =
         report = auditors.last_check()
     if report is None:
         raise BookKeeperError("the auditor wrote no report; see its log")
-    typer.echo(msgspec.json.encode(report).decode() if as_json else _check_text(report))
+    if as_json:
+        print_json(report, one_line=True)
+    else:
+        typer.echo(_check_text(report))
     if report.marked or report.skipped or report.unreadable:
         raise typer.Exit(FOUND)
 
@@ -194,21 +196,17 @@ def decommission(
     typer.echo(f"{bookie} is removed from the cluster")
 
 
-def _echo_json(found: object) -> None:
-    typer.echo(msgspec.json.format(msgspec.json.encode(found), indent=2))
-
-
 def _status_lines(found: AutorecoveryStatus) -> dict[str, str]:
     left = "nothing" if found.auditor else _NOBODY_KNOWS
     if found.ledgers:
-        duration = "unknown time" if found.seconds_left is None else f"about {_time_text(found.seconds_left)}"
+        time_left = "unknown time" if found.seconds_left is None else f"about {duration(found.seconds_left)}"
         least = "" if found.auditor else "at least "
-        left = f"{least}{found.ledgers:,} ledgers, {size_text(found.bytes_left)}, {duration}"
+        left = f"{least}{found.ledgers:,} ledgers, {size_text(found.bytes_left)}, {time_left}"
     rate = "" if found.bytes_per_second is None else f", {size_text(found.bytes_per_second)}/s"
     lost = _NOBODY_KNOWS if found.lost is None else ", ".join(found.lost) or "none"
     away = _NOBODY_KNOWS
     if found.away is not None:
-        away = ", ".join(f"{bookie} in {_time_text(seconds)}" for bookie, seconds in found.away.items()) or "none"
+        away = ", ".join(f"{bookie} in {duration(seconds)}" for bookie, seconds in found.away.items()) or "none"
     return {
         "auditor": (found.auditor or _NO_AUDITOR) + ("" if found.enabled else " (autorecovery is disabled)"),
         "workers": f"{len(found.workers)}{rate}",
@@ -228,7 +226,7 @@ def _named(unreadable: Mapping[int, str]) -> str:
 
 def _check_text(report: CheckReport) -> str:
     skipped = "; ".join(f"{bookie} was not asked: {why}" for bookie, why in report.skipped.items())
-    ago = _time_text(max(0.0, time.time() - report.finished_at_ms / 1000))
+    ago = duration(max(0.0, time.time() - report.finished_at_ms / 1000))
     return (
         f"{report.marked:,} of {report.ledgers:,} ledgers lack copies, {ago} ago{'; ' if skipped else ''}{skipped}"
         + (f"; not checked: {_named(report.unreadable)}" if report.unreadable else "")
@@ -245,7 +243,3 @@ def _seconds(text: str) -> float | None:
     if not 0 <= seconds < float("inf"):
         raise ConfigurationError(f"{text!r} is no number of seconds; write a number of 0 or more, or default")
     return seconds
-
-
-def _time_text(seconds: float) -> str:
-    return str(timedelta(seconds=round(seconds)))

@@ -6,10 +6,10 @@ name says seconds, sizes in bytes. Latency is the caller's: from the call to the
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +19,8 @@ from bookspark.errors import ConfigurationError
 from bookspark.lab.bench.kept_results import checkout, keep
 from bookspark.lab.bench.ledger.cases import CASES, Turn, chosen
 from bookspark.lab.bench.storage.storage_cases import Part, kept_lines, measure_storage
+from bookspark.operations.cli.terminal.command_options import grouped
+from bookspark.operations.cli.terminal.output import print_json
 from bookspark.support.arguments import check_names
 from bookspark.support.cache_folder import cache_folder
 from bookspark.support.command_line import COULD_NOT
@@ -48,15 +50,42 @@ Directory = Annotated[
     Path | None, typer.Option(help="Folder on the measured disk. Default: the folder for temporary files.")
 ]
 Case = Annotated[list[str] | None, typer.Option(metavar="L1|L2|…", help="Only this case. May be repeated.")]
-Quick = Annotated[bool, typer.Option("--quick", help="A short trial run.")]
-Rounds = Annotated[int, typer.Option(min=1, help="Rounds of each system; figures are medians.")]
+Turns = Annotated[list[Turn] | None, typer.Option(help="Only these workloads. May be repeated.")]
 Cache = Annotated[
     Path | None,
     typer.Option(help="Folder of jars and results. Default: ~/.cache/bookspark/bench."),
 ]
 Kept = Annotated[Path | None, typer.Option(help="Append the medians to history.jsonl here.")]
 LinesAlone = Annotated[bool, typer.Option("--json", help="Print JSON lines without the table.")]
-PeersDirectory = Annotated[Path | None, typer.Option(help="Folder on the measured disk. Default: the cache.")]
+
+
+@dataclass(frozen=True)
+class Runs:
+    quick: Annotated[bool, typer.Option("--quick", help="A short trial run.")] = False
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each system; figures are medians.")] = 3
+    scale: Scale = 1.0
+
+    def begin(self, quick_scale: float = QUICK_LEDGER_SCALE) -> tuple[int, float]:
+        """Rounds and scale. From now on SIGTERM raises SystemExit, so the started servers are stopped."""
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
+        return (1, quick_scale) if self.quick else (self.rounds, self.scale)
+
+
+@dataclass(frozen=True)
+class BatchRuns(Runs):
+    scale: Annotated[float, typer.Option(min=0.0, help="Multiplies commits and triggers.")] = 1.0
+
+
+@dataclass(frozen=True)
+class RowRuns(Runs):
+    scale: Annotated[float, typer.Option(min=0.0, help="Multiplies the rows.")] = 1.0
+
+
+@dataclass(frozen=True)
+class Places:
+    directory: Annotated[Path | None, typer.Option(help="Folder on the measured disk. Default: the cache.")] = None
+    cache: Cache = None
+    as_json: LinesAlone = False
 
 
 @app.command()
@@ -78,7 +107,7 @@ def ledger(
         workloads = chosen(each, case or (), scale)
         for workload, figures in measure(each, workloads, directory) if workloads else ():
             line: dict[str, Any] = {"label": workload.label, "system": SYSTEM, **workload.numbers(), **figures}
-            typer.echo(json.dumps(line))
+            print_json(line, one_line=True)
 
 
 @app.command()
@@ -91,28 +120,26 @@ def storage(
     """Time a bookie's storage beside a bare loop that writes and syncs the same bytes."""
     cases = []
     for case in measure_storage(part or Part, scale, directory):
-        typer.echo(json.dumps(case))
+        print_json(case, one_line=True)
         cases.append(case)
     _keep(cache, "storage", kept_lines(cases), scale)
 
 
 @app.command("micro-batches")
+@grouped
 def micro_batches(
-    quick: Quick = False,
-    rounds: Rounds = 3,
-    scale: Annotated[float, typer.Option(min=0.0, help="Multiplies commits and triggers.")] = 1.0,
+    runs: BatchRuns = BatchRuns(),
     directory: Directory = None,
     cache: Kept = None,
 ) -> None:
     """Time Spark's reads of 1,500 small commits beside one large commit, and triggers of one row beside the sink noop."""
     from bookspark.lab.bench.micro_batches import measure
 
-    _end_by_exception()
-    rounds, scale = (1, QUICK_SPARK_SCALE) if quick else (rounds, scale)
+    rounds, scale = runs.begin(QUICK_SPARK_SCALE)
     lines = []
     try:
         for line in measure(rounds, scale, directory):
-            typer.echo(json.dumps(line))
+            print_json(line, one_line=True)
             lines.append(line)
     finally:
         if lines:
@@ -132,16 +159,15 @@ def repair(
     from bookspark.lab.bench.repair import measure_repair
 
     for case in measure_repair(rounds, entry_bytes, megabytes, ledgers, ledgers_at_once, directory):
-        typer.echo(json.dumps(case))
+        print_json(case, one_line=True)
 
 
 @app.command()
+@grouped
 def against(
     commit: Annotated[str, typer.Argument(metavar="COMMIT", help="A commit of this checkout.")],
-    quick: Quick = False,
-    rounds: Rounds = 3,
-    scale: Scale = 1.0,
-    turn: Annotated[list[Turn] | None, typer.Option(help="Only these workloads. May be repeated.")] = None,
+    runs: Runs = Runs(),
+    turn: Turns = None,
     directory: Directory = None,
     checkout: Annotated[Path, typer.Option(help="This tree. Default: the current folder.")] = Path(),
     as_json: LinesAlone = False,
@@ -149,8 +175,7 @@ def against(
     """Time ledgers of this checkout and of another commit in turns, and print ratios."""
     from bookspark.lab.bench.trees import against as measured
 
-    _end_by_exception()
-    rounds, scale = (1, QUICK_LEDGER_SCALE) if quick else (rounds, scale)
+    rounds, scale = runs.begin()
     table, _ = measured(checkout.resolve(), commit, turn or list(Turn), rounds, scale, directory)
     _finish("" if as_json else table, ())
 
@@ -162,7 +187,7 @@ def page(
     quick: Annotated[bool, typer.Option("--quick", help="Also take short runs.")] = False,
 ) -> None:
     """Write a page's tables from the newest kept results."""
-    from bookspark.lab.bench.page.tables import kept_runs, with_tables
+    from bookspark.lab.bench.page import kept_runs, with_tables
 
     if not file.is_file():
         raise ConfigurationError(f"there is no page {file}")
@@ -170,90 +195,74 @@ def page(
 
 
 @peers.command("ledger")
+@grouped
 def peers_ledger(
-    quick: Quick = False,
-    rounds: Rounds = 3,
-    scale: Scale = 1.0,
-    turn: Annotated[list[Turn] | None, typer.Option(help="Only these workloads. May be repeated.")] = None,
+    runs: Runs = Runs(),
+    turn: Turns = None,
     case: Case = None,
-    directory: PeersDirectory = None,
-    cache: Cache = None,
-    as_json: LinesAlone = False,
+    places: Places = Places(),
 ) -> None:
     """Time ledgers beside Apache BookKeeper (from Maven)."""
     from bookspark.lab.bench.peers.ledger_comparison import compare
 
     check_names(case or (), CASES, "case")
-    _end_by_exception()
-    rounds, scale = (1, QUICK_LEDGER_SCALE) if quick else (rounds, scale)
-    table, failures = compare(_existing(cache), directory, turn or list(Turn), rounds, scale, case or ())
-    _finish("" if as_json else table, failures)
+    rounds, scale = runs.begin()
+    table, failures = compare(_existing(places.cache), places.directory, turn or list(Turn), rounds, scale, case or ())
+    _finish("" if places.as_json else table, failures)
 
 
 @peers.command("spark")
+@grouped
 def peers_spark(
-    quick: Quick = False,
-    rounds: Rounds = 3,
-    scale: Annotated[float, typer.Option(min=0.0, help="Multiplies the rows.")] = 1.0,
+    runs: RowRuns = RowRuns(),
     system: Annotated[
         list[str] | None,
         typer.Option(metavar="bookspark|delta|kafka", help="Only these systems. May be repeated."),
     ] = None,
-    directory: PeersDirectory = None,
-    cache: Cache = None,
-    as_json: LinesAlone = False,
+    places: Places = Places(),
 ) -> None:
     """Time sink and source beside Delta and Kafka (from Maven)."""
     from bookspark.lab.bench.peers.spark_comparison import compare
     from bookspark.lab.bench.peers.spark_systems import SYSTEMS
 
     check_names(system or (), SYSTEMS, "system")
-    _end_by_exception()
-    rounds, scale = (1, QUICK_SPARK_SCALE) if quick else (rounds, scale)
-    table, failures = compare(_existing(cache), directory, system or list(SYSTEMS), rounds, scale)
-    _finish("" if as_json else table, failures)
+    rounds, scale = runs.begin(QUICK_SPARK_SCALE)
+    table, failures = compare(_existing(places.cache), places.directory, system or list(SYSTEMS), rounds, scale)
+    _finish("" if places.as_json else table, failures)
 
 
 @peers.command("logs")
+@grouped
 def peers_logs(
-    quick: Quick = False,
-    rounds: Rounds = 3,
-    scale: Scale = 1.0,
+    runs: Runs = Runs(),
     kafka: Annotated[bool, typer.Option(help="Also Kafka (pip install confluent-kafka).")] = True,
-    directory: PeersDirectory = None,
-    cache: Cache = None,
-    as_json: LinesAlone = False,
+    places: Places = Places(),
 ) -> None:
     """Time a log's producer and readers, without Spark, beside a bare ledger and Kafka (from Maven)."""
     from bookspark.lab.bench.peers.log_comparison import compare
 
-    _end_by_exception()
-    rounds, scale = (1, QUICK_LEDGER_SCALE) if quick else (rounds, scale)
-    table = compare(_existing(cache), directory, rounds, scale, kafka)
-    _finish("" if as_json else table, ())
+    rounds, scale = runs.begin()
+    table = compare(_existing(places.cache), places.directory, rounds, scale, kafka)
+    _finish("" if places.as_json else table, ())
 
 
 @peers.command("client")
+@grouped
 def peers_client(
-    quick: Quick = False,
-    rounds: Rounds = 3,
-    scale: Scale = 1.0,
+    runs: Runs = Runs(),
     against: Annotated[
         str,
         typer.Option(metavar="COMMIT", help="Also bookies of this commit of the checkout."),
     ] = "",
     alone: Annotated[bool, typer.Option("--alone", help="With --against: without BookKeeper's bookies.")] = False,
-    directory: PeersDirectory = None,
-    cache: Cache = None,
-    as_json: LinesAlone = False,
+    places: Places = Places(),
 ) -> None:
     """Time Apache BookKeeper's client (from Maven) on Bookspark's bookies beside BookKeeper's."""
     from bookspark.lab.bench.peers.client_comparison import compare
 
-    _end_by_exception()
-    rounds, scale = (1, QUICK_LEDGER_SCALE) if quick else (rounds, scale)
-    table, failures = compare(_existing(cache), directory, rounds, scale, against, alone)
-    _finish("" if as_json else table, failures)
+    rounds, scale = runs.begin()
+    table, failures = compare(_existing(places.cache), places.directory, rounds, scale, against, alone)
+    _finish("" if places.as_json else table, failures)
 
 
 def _keep(cache: Path | None, bench: str, lines: list[dict[str, Any]], scale: float) -> None:
@@ -268,11 +277,6 @@ def _existing(cache: Path | None) -> Path:
     place = (cache or cache_folder() / "bench").absolute()
     place.mkdir(parents=True, exist_ok=True)
     return place
-
-
-def _end_by_exception() -> None:
-    """Let SIGTERM raise SystemExit, so the started servers are stopped."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
 
 
 def _finish(table: str, failures: Sequence[str]) -> None:

@@ -10,7 +10,6 @@ names its process. Only ``rebuild`` changes anything.
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -25,8 +24,8 @@ import typer
 
 from bookspark.errors import InvalidCookieError
 from bookspark.operations.cli.terminal import settings
-from bookspark.operations.cli.terminal.command_options import Json, Zookeeper, client, given
-from bookspark.operations.cli.terminal.output import console, payload_document, table
+from bookspark.operations.cli.terminal.command_options import Json, Zookeeper, client, existing_directories, given
+from bookspark.operations.cli.terminal.output import json_line, payload_document, print_json, print_table
 from bookspark.operations.cli.terminal.signals import until_signal
 from bookspark.store.wire.messages import BookieStatus, CollectionStatus, HealingStatus
 from bookspark.support.command_line import COULD_NOT, FOUND
@@ -138,7 +137,7 @@ def run(
             "incarnation": registration.incarnation,
             "started_in_seconds": round(time.monotonic() - begun, 3),
         }
-        typer.echo(json.dumps(line))
+        print_json(line, one_line=True)
         sys.stdout.flush()
 
     # Covers signals that come before the bookie installs its own handlers.
@@ -180,7 +179,7 @@ def safe_to_stop(
         while (found := dangers(bookkeeper, bookies)) and time.monotonic() < deadline:
             time.sleep(min(_LOOK_SECONDS, max(0.0, deadline - time.monotonic())))
     if as_json:
-        typer.echo(json.dumps({"safe": not found, "dangers": [one._asdict() for one in found]}, indent=2))
+        print_json({"safe": not found, "dangers": [one._asdict() for one in found]})
     elif found:
         _show(found)
     else:
@@ -195,7 +194,7 @@ _LOOK_SECONDS = 2.0
 
 def _show(found: Sequence[Danger]) -> None:
     rows = [(one.ledger_id, _entries(one), one.copies_left, one.ack_quorum, one.why) for one in found[:_NAMED_MAX]]
-    console().print(table("Not safe to stop", ("ledger", "entries", "copies left", "ack quorum", "why"), rows))
+    print_table(("ledger", "entries", "copies left", "ack quorum", "why"), rows, "Not safe to stop")
     if len(found) > _NAMED_MAX:
         typer.echo(f"and {len(found) - _NAMED_MAX:,} more")
 
@@ -229,7 +228,7 @@ def collect(
         found = bookkeeper.collect_now(bookie, seconds)
         free_bytes = bookkeeper.bookie_status(bookie).free_bytes
     if as_json:
-        typer.echo(json.dumps(msgspec.to_builtins(found) | {"free_bytes": free_bytes}, indent=2))
+        print_json(msgspec.to_builtins(found) | {"free_bytes": free_bytes})
         return
     typer.echo(f"{bookie}: {collected(found)}; {size_text(free_bytes)} are free now")
 
@@ -263,7 +262,7 @@ def status(
         document = msgspec.to_builtins(found)
         if found.healing is not None:
             document["healing"]["seconds_left"] = found.healing.seconds_left
-        typer.echo(json.dumps(document, indent=2))
+        print_json(document)
         return
     for line in lines(found):
         typer.echo(line)
@@ -349,7 +348,7 @@ def logs(directories: Directories, as_json: Json = False) -> None:
     with _stopped(directories) as places:
         found = [log._asdict() | {"number": f"{log.number:08x}"} for log in _inspection(places).logs()]
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        print_json(found)
         return
     columns = ("log", "kind", "size", "synced", "live", "ledgers", "entries", "file")
     rows = [
@@ -365,7 +364,7 @@ def logs(directories: Directories, as_json: Json = False) -> None:
         )
         for log in found
     ]
-    console().print(table("", columns, rows))
+    print_table(columns, rows)
 
 
 @app.command()
@@ -386,7 +385,7 @@ def read(
                 document = batch._asdict() | {"entries": [_entry_document(entry) for entry in batch.entries]}
                 if not entries:
                     del document["entries"]
-                typer.echo(json.dumps(document, ensure_ascii=False))
+                typer.echo(json_line(document))
                 continue
             typer.echo(
                 f"{wanted:08x}:{batch.position} {batch.size} B: ledger {batch.ledger_id} entries {batch.first}..{batch.last}, "
@@ -406,11 +405,11 @@ def index(
     with _stopped(directories) as places:
         rows = list(_inspection(places).rows(ledger))
     if as_json:
-        typer.echo(json.dumps([row._asdict() | {"log": f"{row.log:08x}"} for row in rows], indent=2))
+        print_json([row._asdict() | {"log": f"{row.log:08x}"} for row in rows])
         return
     columns = ("ledger", "first", "last", "log", "position", "bytes")
     cells = [(row.ledger_id, row.first, row.last, f"{row.log:08x}", row.position, row.size) for row in rows]
-    console().print(table("", columns, cells))
+    print_table(columns, cells)
 
 
 @app.command()
@@ -422,7 +421,7 @@ def verify(directories: Directories, as_json: Json = False) -> None:
     with _stopped(directories) as places:
         found = {place: scrub(RealFileSystem(), place) for place in places}
     if as_json:
-        typer.echo(json.dumps([_scrubbed_document(place, scrubbed) for place, scrubbed in found.items()], indent=2))
+        print_json([_scrubbed_document(place, scrubbed) for place, scrubbed in found.items()])
     else:
         for place, scrubbed in found.items():
             _print_scrubbed(place, scrubbed)
@@ -448,10 +447,7 @@ def _stopped(directories: list[Path]) -> Iterator[list[str]]:
     BookieError if the bookie runs."""
     from bookspark.servers.daemon.directories import DirectoryLocks, read_cookie
 
-    places = list(dict.fromkeys(str(directory.absolute()) for directory in directories))
-    for place in places:
-        if not Path(place).is_dir():
-            raise InvalidCookieError(f"{place} is not a directory; name the bookie's directories on this host")
+    places = list(dict.fromkeys(existing_directories(directories)))
     with DirectoryLocks(places):
         cookies = {place: read_cookie(place) for place in places}
         for place, cookie in cookies.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 from contextlib import ExitStack, closing
@@ -15,9 +14,8 @@ from msgspec import Meta
 from bookspark.errors import BookKeeperError
 from bookspark.operations.cli.terminal import settings
 from bookspark.operations.cli.terminal.command_options import Json, Zookeeper, client, given
-from bookspark.operations.cli.terminal.output import console, table
+from bookspark.operations.cli.terminal.output import print_json, print_table
 from bookspark.operations.cli.terminal.signals import UNTIL, until_signal
-from bookspark.store.metadata.bookie_homes import read_home
 from bookspark.store.metadata.zookeeper.layout import LedgerManager
 from bookspark.support.plain_text import size_text
 
@@ -101,7 +99,7 @@ def bookies(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
     with client(zookeeper) as bookkeeper:
         found = list(_states(bookkeeper))
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        print_json(found)
         return
     columns = ("bookie", "state", "address", "host", "rack", "pid", "ledgers", "in logs", "free")
     rows = [
@@ -118,7 +116,7 @@ def bookies(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
         )
         for one in found
     ]
-    console().print(table("", columns, rows))
+    print_table(columns, rows)
 
 
 def stop_bookies(
@@ -162,34 +160,28 @@ _LOOK_SECONDS = 0.2
 
 
 def _states(bookkeeper: BookKeeper) -> Iterator[dict[str, Any]]:
-    store = bookkeeper.metadata
-    registered = store.bookies()
-    for bookie_id in sorted({*registered, *store.list_cookies()}):
-        there = registered.get(bookie_id)
-        state: dict[str, Any] = {
+    from bookspark.store.cluster_view import answering_bookies, with_homes
+
+    for bookie_id, one in with_homes(answering_bookies(bookkeeper), bookkeeper.metadata).bookies.items():
+        there, status = one.registration, one.status
+        if there is None:
+            state = "down"
+        elif status is None:
+            state = "does not answer"
+        else:
+            state = "read-only" if there.read_only else "writable"
+            if status.stops_in_seconds is not None:
+                state += f", nobody looks after it: stops in {status.stops_in_seconds:.0f} s"
+        yield {
             "bookie_id": bookie_id,
-            "state": "down",
+            "state": state,
             "address": there.address if there else None,
-            "host": there.host if there else None,
+            "host": there.host if there else one.host or None,
             "rack": there.rack if there else None,
             "labels": there.labels if there else {},
             "pid": there.pid if there else None,
-            "ledgers": None,
-            "log_bytes": None,
-            "free_bytes": None,
-            "stops_in_seconds": None,
+            "ledgers": status.ledgers if status else None,
+            "log_bytes": status.log_bytes if status else None,
+            "free_bytes": status.free_bytes if status else None,
+            "stops_in_seconds": status.stops_in_seconds if status else None,
         }
-        if not there and (home := read_home(store, bookie_id)) is not None:
-            state["host"] = home.host
-        if there:
-            state["state"] = "read-only" if there.read_only else "writable"
-            try:
-                status = bookkeeper.bookie_status(bookie_id)
-            except BookKeeperError:
-                state["state"] = "does not answer"
-            else:
-                state |= {"ledgers": status.ledgers, "log_bytes": status.log_bytes, "free_bytes": status.free_bytes}
-                state["stops_in_seconds"] = status.stops_in_seconds
-                if status.stops_in_seconds is not None:
-                    state["state"] += f", nobody looks after it: stops in {status.stops_in_seconds:.0f} s"
-        yield state

@@ -8,7 +8,6 @@ replayed. A record of another version is refused.
 
 from __future__ import annotations
 
-import json
 import logging
 import random
 from collections import Counter
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bookspark.errors import ConfigurationError
+from bookspark.operations.cli.terminal.output import print_json
 from bookspark.support.command_line import FOUND
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def chaos(
     for line in result.excerpt:
         typer.echo(line)
     document = {name: value for name, value in result._asdict().items() if name != "excerpt"}
-    typer.echo(json.dumps({**document, "bookies": bookies, "violations": len(result.violations)}))
+    print_json({**document, "bookies": bookies, "violations": len(result.violations)}, one_line=True)
     if result.violations:
         raise typer.Exit(FOUND)
 
@@ -136,18 +136,17 @@ def replay(
             if played.passed_over:
                 typer.echo(f"     {played.passed_over} steps that the simulator has no move for are passed over")
     found = len(result.differences) + len(result.broken)
-    typer.echo(
-        json.dumps(
-            {
-                "processes": len(result.counts),
-                "machines": sum(one.machines for one in result.counts),
-                "decisions": result.decisions,
-                "differences": len(result.differences),
-                "not_replayed": result.lost,
-                "ledgers": result.ledgers,
-                "violations": [one._asdict() for one in result.broken[:_SHOWN_MAX]],
-            }
-        )
+    print_json(
+        {
+            "processes": len(result.counts),
+            "machines": sum(one.machines for one in result.counts),
+            "decisions": result.decisions,
+            "differences": len(result.differences),
+            "not_replayed": result.lost,
+            "ledgers": result.ledgers,
+            "violations": [one._asdict() for one in result.broken[:_SHOWN_MAX]],
+        },
+        one_line=True,
     )
     if found:
         raise typer.Exit(FOUND)

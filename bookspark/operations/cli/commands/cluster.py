@@ -5,14 +5,15 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 
 from bookspark.errors import ConfigurationError
 from bookspark.operations.cli.terminal import settings
-from bookspark.operations.cli.terminal.command_options import Json, Yes, Zookeeper, client
+from bookspark.operations.cli.terminal.command_options import Json, Yes, Zookeeper, client, grouped
+from bookspark.operations.cli.terminal.output import print_json
 from bookspark.operations.cli.terminal.signals import interruptible
 from bookspark.support.command_line import FOUND
 from bookspark.support.plain_text import size_text
@@ -37,56 +38,57 @@ def add_to(commands: typer.Typer) -> None:
 
 
 _ALL = "all"
-Restart = Annotated[
-    list[str] | None,
-    typer.Option(metavar="BOOKIE|all", help="Restart this bookie, in sequence. May be repeated."),
-]
-UpgradeTo = Annotated[
-    str,
-    typer.Option(metavar="VERSION", help="Restart bookies of other versions, all or those of --restart."),
-]
-ReplaceDisk = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="BOOKIE=DIRECTORY", help="Replace the disk of a directory by an empty disk. The bookie heals itself."
-    ),
-]
-MoveOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--move",
-        metavar="BOOKIE=TARGET",
-        help="The bookie leaves; TARGET (a bookie or a host) gets its copies.",
-    ),
-]
-Remove = Annotated[
-    list[str] | None, typer.Option(metavar="BOOKIE", help="The bookie leaves; the others get its copies.")
-]
-Balance = Annotated[bool, typer.Option("--balance", help="Move copies to the emptiest bookies.")]
-AtOnce = Annotated[int, typer.Option(min=1, max=1000, help="Bookies that it may make read-only or stop at once.")]
-BelowWriteQuorum = Annotated[
-    bool,
-    typer.Option(
-        "--below-write-quorum",
-        help="Restart bookies of ledgers being written, as long as an ack quorum stays up.",
-    ),
-]
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """Options that name a change."""
+
+    restart: Annotated[
+        list[str] | None,
+        typer.Option(metavar="BOOKIE|all", help="Restart this bookie, in sequence. May be repeated."),
+    ] = None
+    upgrade_to: Annotated[
+        str,
+        typer.Option(metavar="VERSION", help="Restart bookies of other versions, all or those of --restart."),
+    ] = ""
+    replace_disk: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="BOOKIE=DIRECTORY",
+            help="Replace the disk of a directory by an empty disk. The bookie heals itself.",
+        ),
+    ] = None
+    move: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--move",
+            metavar="BOOKIE=TARGET",
+            help="The bookie leaves; TARGET (a bookie or a host) gets its copies.",
+        ),
+    ] = None
+    remove: Annotated[
+        list[str] | None, typer.Option(metavar="BOOKIE", help="The bookie leaves; the others get its copies.")
+    ] = None
+    balance: Annotated[bool, typer.Option("--balance", help="Move copies to the emptiest bookies.")] = False
+    at_once: Annotated[
+        int, typer.Option(min=1, max=1000, help="Bookies that it may make read-only or stop at once.")
+    ] = 1
+    below_write_quorum: Annotated[
+        bool,
+        typer.Option(
+            "--below-write-quorum",
+            help="Restart bookies of ledgers being written, as long as an ack quorum stays up.",
+        ),
+    ] = False
+
+
 _MOVES_TOLD = 20
 
 
 @app.command()
-def plan(
-    restart: Restart = None,
-    upgrade_to: UpgradeTo = "",
-    replace_disk: ReplaceDisk = None,
-    move: MoveOption = None,
-    remove: Remove = None,
-    balance: Balance = False,
-    at_once: AtOnce = 1,
-    below_write_quorum: BelowWriteQuorum = False,
-    zookeeper: Zookeeper = "",
-    as_json: Json = False,
-) -> None:
+@grouped
+def plan(wishes: Wishes = Wishes(), zookeeper: Zookeeper = "", as_json: Json = False) -> None:
     """Print what `apply` would do, and do nothing.
 
     Exit status 1: the cluster's state does not allow the whole change.
@@ -96,29 +98,21 @@ def plan(
 
     with client(zookeeper) as bookkeeper:
         observed = Looking(bookkeeper).look()
-    wanted = _wanted(observed, restart, upgrade_to, replace_disk, move, remove, balance, at_once, below_write_quorum)
+    wanted = _wanted(observed, wishes)
     if wanted is None:
         raise ConfigurationError("say what is wanted: --restart, --upgrade-to, --remove, … (see --help)")
     steps, end = _foreseen(wanted, begin(wanted, observed), observed)
-    typer.echo(_plan_json(steps, end) if as_json else "\n".join(_plan_lines(steps, end)))
+    if as_json:
+        print_json(_plan_document(steps, end))
+    else:
+        typer.echo("\n".join(_plan_lines(steps, end)))
     if not end.complete:
         raise typer.Exit(FOUND)
 
 
 @app.command()
-def apply(
-    restart: Restart = None,
-    upgrade_to: UpgradeTo = "",
-    replace_disk: ReplaceDisk = None,
-    move: MoveOption = None,
-    remove: Remove = None,
-    balance: Balance = False,
-    at_once: AtOnce = 1,
-    below_write_quorum: BelowWriteQuorum = False,
-    zookeeper: Zookeeper = "",
-    yes: Yes = False,
-    as_json: Json = False,
-) -> None:
+@grouped
+def apply(wishes: Wishes = Wishes(), zookeeper: Zookeeper = "", yes: Yes = False, as_json: Json = False) -> None:
     """Print the plan, ask, and carry it out. Without options: resume the current change.
 
     It says when to restart, stop or equip a bookie, and notices when that is done. It may be ended and resumed at any time,
@@ -129,9 +123,7 @@ def apply(
 
     with client(zookeeper) as bookkeeper, interruptible():
         observed = Looking(bookkeeper).look()
-        wanted = _wanted(
-            observed, restart, upgrade_to, replace_disk, move, remove, balance, at_once, below_write_quorum
-        )
+        wanted = _wanted(observed, wishes)
         if wanted is not None:
             steps, end = _foreseen(wanted, begin(wanted, observed), observed)
             for line in _plan_lines(steps, end):
@@ -169,7 +161,7 @@ def status(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
             "waits": [] if decision is None else decision.waits,
             "refusals": [] if decision is None else decision.refusals,
         }
-        _echo_json(found)
+        print_json(found)
     elif record is None:
         typer.echo("nobody ever changed this cluster by `bookspark cluster apply`")
     else:
@@ -207,35 +199,25 @@ def _applying(bookkeeper: BookKeeper) -> Applying:
 # -- options
 
 
-def _wanted(
-    observed: Observed,
-    restart: Sequence[str] | None,
-    upgrade_to: str,
-    replace_disk: Sequence[str] | None,
-    move: Sequence[str] | None,
-    remove: Sequence[str] | None,
-    balance: bool,
-    at_once: int,
-    below_write_quorum: bool,
-) -> Wanted | None:
+def _wanted(observed: Observed, wishes: Wishes) -> Wanted | None:
     """The wanted state by the options; None without options."""
     from bookspark.protocol.changes.wanted import Wanted
 
-    restarted = set(restart or ())
-    disks, moves = _pairs("--replace-disk", replace_disk), _pairs("--move", move)
-    if not (restarted or upgrade_to or disks or moves or remove or balance):
+    restarted, removed = set(wishes.restart or ()), frozenset(wishes.remove or ())
+    disks, moves = _pairs("--replace-disk", wishes.replace_disk), _pairs("--move", wishes.move)
+    if not (restarted or wishes.upgrade_to or disks or moves or removed or wishes.balance):
         return None
-    if _ALL in restarted or (upgrade_to and not restarted):
-        restarted = set(observed.bookies) - moves.keys() - set(remove or ()) - disks.keys()
+    if _ALL in restarted or (wishes.upgrade_to and not restarted):
+        restarted = set(observed.bookies) - moves.keys() - removed - disks.keys()
     return Wanted(
         restart=frozenset(restarted),
-        version=upgrade_to,
+        version=wishes.upgrade_to,
         replace_disks=disks,
         move={bookie: _targets(observed, bookie, target) for bookie, target in moves.items()},
-        remove=frozenset(remove or ()),
-        balance=balance,
-        at_once=at_once,
-        below_write_quorum=below_write_quorum,
+        remove=removed,
+        balance=wishes.balance,
+        at_once=wishes.at_once,
+        below_write_quorum=wishes.below_write_quorum,
     )
 
 
@@ -270,18 +252,17 @@ def _foreseen(wanted: Wanted, progress: Progress, observed: Observed) -> tuple[l
     return steps, end  # type: ignore[return-value]
 
 
-def _plan_json(steps: Sequence[Step], end: Decision) -> str:
+def _plan_document(steps: Sequence[Step], end: Decision) -> dict[str, Any]:
     from bookspark.protocol.changes.steps import Move
 
     moves = [one for one in steps if isinstance(one, Move)]
-    found = {
+    return {
         "steps": [_step_document(one) for one in steps],
         "moves": len(moves),
         "moved_bytes": sum(one.byte_count for one in moves),
         "waits": end.waits,
         "refusals": end.refusals,
     }
-    return msgspec.json.format(msgspec.json.encode(found), indent=2).decode()
 
 
 def _step_document(step: Step) -> Mapping[str, Any]:
@@ -346,11 +327,7 @@ def _record_lines(record: ChangeRecord) -> Iterable[str]:
 
 def _echo_record(record: ChangeRecord, as_json: bool) -> None:
     if as_json:
-        _echo_json(record)
+        print_json(record)
         return
     for line in _record_lines(record):
         typer.echo(line)
-
-
-def _echo_json(found: object) -> None:
-    typer.echo(msgspec.json.format(msgspec.json.encode(found), indent=2))

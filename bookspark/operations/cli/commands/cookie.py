@@ -6,15 +6,15 @@ get the same identity. A bookie's first boot creates the cookie; these commands 
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from bookspark.errors import BookieError, InvalidCookieError
-from bookspark.operations.cli.terminal.command_options import Yes, Zookeeper, client
+from bookspark.operations.cli.terminal.command_options import Yes, Zookeeper, client, existing_directories
+from bookspark.operations.cli.terminal.output import print_json
 from bookspark.protocol.bookie.cookie import Cookie
 from bookspark.servers.daemon.directories import DirectoryLocks, holds_data, read_cookie, write_cookie
 from bookspark.servers.daemon.identity import mark_lost
@@ -47,14 +47,14 @@ def list_cookies(zookeeper: Zookeeper = "") -> None:
 def get(bookie: BookieId, zookeeper: Zookeeper = "") -> None:
     """Print a bookie's cookie in the metadata store, as JSON."""
     with client(zookeeper) as bookkeeper:
-        typer.echo(json.dumps(asdict(_recorded(bookkeeper.metadata, bookie).value), indent=2))
+        print_json(_recorded(bookkeeper.metadata, bookie).value)
 
 
 @app.command()
 def create(directories: Directories, zookeeper: Zookeeper = "") -> None:
     """Write the directories' cookie to the metadata store, if the store has none of the bookie."""
-    places = _absolute(directories)
-    with client(zookeeper) as bookkeeper, _locked(places):
+    places = existing_directories(directories)
+    with client(zookeeper) as bookkeeper, DirectoryLocks(places):
         store = bookkeeper.metadata
         cookie = _whole(places, store)
         if cookie.directories != places:
@@ -73,8 +73,8 @@ def create(directories: Directories, zookeeper: Zookeeper = "") -> None:
 @app.command()
 def update(directories: Directories, zookeeper: Zookeeper = "") -> None:
     """Record new places or a new order of a bookie's directories."""
-    places = _absolute(directories)
-    with client(zookeeper) as bookkeeper, _locked(places):
+    places = existing_directories(directories)
+    with client(zookeeper) as bookkeeper, DirectoryLocks(places):
         store = bookkeeper.metadata
         whole = _whole(places, store)
         recorded = store.read_cookie(whole.bookie_id)
@@ -109,8 +109,8 @@ def fix(
     The bookie then serves without the lost entries. Its next start fences every ledger being written to it. Until these
     ledgers are recovered and copied back, the bookie never denies one of their entries.
     """
-    places = _absolute(directories)
-    with client(zookeeper) as bookkeeper, _locked(places):
+    places = existing_directories(directories)
+    with client(zookeeper) as bookkeeper, DirectoryLocks(places):
         store = bookkeeper.metadata
         cookies = {place: read_cookie(place) for place in places}
         lost = [place for place, cookie in cookies.items() if cookie is None]
@@ -200,19 +200,6 @@ def delete(bookie: BookieId, zookeeper: Zookeeper = "", yes: Yes = False) -> Non
         if not yes:
             typer.confirm(f"Forget {bookie} ({', '.join(recorded.value.directories)})?", abort=True, err=True)
         store.delete_cookie(bookie, recorded.version)
-
-
-def _absolute(directories: list[Path]) -> tuple[str, ...]:
-    places = tuple(str(directory.absolute()) for directory in directories)
-    for place in places:
-        if not Path(place).is_dir():
-            raise InvalidCookieError(f"{place} is not a directory; name the bookie's directories on this host")
-    return places
-
-
-def _locked(places: tuple[str, ...]) -> DirectoryLocks:
-    """Locks of the directories. A running bookie is an error that names its process."""
-    return DirectoryLocks(places)
 
 
 def _recorded(store: MetadataStore, bookie: str) -> Versioned[Cookie]:

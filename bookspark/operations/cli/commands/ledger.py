@@ -7,12 +7,12 @@ The only writer of a ledger is the process that created it. So ``append`` create
 from __future__ import annotations
 
 import getpass
-import json
 import os
 import socket
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
@@ -20,8 +20,16 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from bookspark.errors import ConfigurationError, LedgerRecoveryError, ReadError
-from bookspark.operations.cli.terminal.command_options import Json, LedgerId, Password, Yes, Zookeeper, client
-from bookspark.operations.cli.terminal.output import console, metadata_document, payload_document, problem, table
+from bookspark.operations.cli.terminal.command_options import Json, LedgerId, Password, Yes, Zookeeper, client, grouped
+from bookspark.operations.cli.terminal.output import (
+    json_line,
+    metadata_document,
+    payload_document,
+    print_json,
+    print_names,
+    print_table,
+    problem,
+)
 from bookspark.operations.cli.terminal.signals import interruptible
 from bookspark.protocol.ledger.entry_ranges import NO_RANGES, with_ranges
 from bookspark.protocol.ledger.ledger_metadata import DigestType, LedgerType, Replication
@@ -42,52 +50,71 @@ def add_to(commands: typer.Typer) -> None:
     commands.add_typer(app, name="ledger")
 
 
-Ensemble = Annotated[int, typer.Option("--ensemble-size", "-E", min=1, help="Bookies that hold the entries.")]
-WriteQuorum = Annotated[int, typer.Option("--write-quorum", "-w", min=1, help="Copies of each entry.")]
-AckQuorum = Annotated[int, typer.Option("--ack-quorum", "-a", min=1, help="Copies that acknowledge an entry.")]
-Digest = Annotated[DigestType, typer.Option("--digest-type", case_sensitive=False, help="Digest against damage.")]
-Type = Annotated[
-    LedgerType,
-    typer.Option(
-        "--ledger-type",
-        case_sensitive=False,
-        help="An acknowledged entry is synced (pd_journal), or in memory and synced later (vd_journal).",
-    ),
-]
-Copies = Annotated[
-    Replication,
-    typer.Option(
-        "--replication",
-        case_sensitive=False,
-        help="Copies of a closed ledger: an ack quorum (best_effort) or a write quorum (guaranteed).",
-    ),
-]
-Custom = Annotated[list[str] | None, typer.Option("--custom-metadata", metavar="NAME=VALUE", help="May be repeated.")]
+@dataclass(frozen=True)
+class Shape:
+    """Options of new ledgers."""
+
+    ensemble_size: Annotated[
+        int, typer.Option("--ensemble-size", "-E", min=1, help="Bookies that hold the entries.")
+    ] = 3
+    write_quorum: Annotated[int, typer.Option("--write-quorum", "-w", min=1, help="Copies of each entry.")] = 3
+    ack_quorum: Annotated[int, typer.Option("--ack-quorum", "-a", min=1, help="Copies that acknowledge an entry.")] = 2
+    digest_type: Annotated[
+        DigestType, typer.Option("--digest-type", case_sensitive=False, help="Digest against damage.")
+    ] = DigestType.CRC32C
+    ledger_type: Annotated[
+        LedgerType,
+        typer.Option(
+            "--ledger-type",
+            case_sensitive=False,
+            help="An acknowledged entry is synced (pd_journal), or in memory and synced later (vd_journal).",
+        ),
+    ] = LedgerType.PD_JOURNAL
+    replication: Annotated[
+        Replication,
+        typer.Option(
+            "--replication",
+            case_sensitive=False,
+            help="Copies of a closed ledger: an ack quorum (best_effort) or a write quorum (guaranteed).",
+        ),
+    ] = Replication.BEST_EFFORT
+
+
+@dataclass(frozen=True)
+class NewLedger(Shape):
+    password: Password = ""
+    custom_metadata: Annotated[
+        list[str] | None, typer.Option("--custom-metadata", metavar="NAME=VALUE", help="May be repeated.")
+    ] = None
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of ``create_ledger``. Raises ConfigurationError."""
+        labels = {}
+        for text in self.custom_metadata or ():
+            name, equals, value = text.partition("=")
+            if not (name and equals):
+                raise ConfigurationError(f"--custom-metadata {text!r} is not NAME=VALUE")
+            labels[name] = value.encode()
+        return {**vars(self), "password": self.password.encode(), "custom_metadata": labels}
+
+
 _CHUNK_BYTES = 1 << 18
 
 
 @app.command()
+@grouped
 def append(
     zookeeper: Zookeeper = "",
     file: Annotated[Path | None, typer.Argument(help="File of lines. Default: standard input.")] = None,
-    ensemble_size: Ensemble = 3,
-    write_quorum: WriteQuorum = 3,
-    ack_quorum: AckQuorum = 2,
-    digest_type: Digest = DigestType.CRC32C,
-    ledger_type: Type = LedgerType.PD_JOURNAL,
-    replication: Copies = Replication.BEST_EFFORT,
-    password: Password = "",
-    custom_metadata: Custom = None,
+    new: NewLedger = NewLedger(),
 ) -> None:
     """Create a ledger, append each line as an entry without its line break, close the ledger, and print its id.
 
     An existing ledger can't be appended to: only the process that created it writes it.
     """
-    labels = _labels(custom_metadata)
+    arguments = new.arguments()
     with interruptible(), _opened(file) as lines, client(zookeeper) as bookkeeper:
-        ledger = bookkeeper.create_ledger(
-            ensemble_size, write_quorum, ack_quorum, digest_type, password.encode(), labels, ledger_type, replication
-        )
+        ledger = bookkeeper.create_ledger(**arguments)
         with _told_if_left_open(ledger):
             for batch in _batches(lines):
                 ledger.append_batch_async(batch)
@@ -109,26 +136,15 @@ def _told_if_left_open(ledger: LedgerHandle) -> Iterator[None]:
 
 
 @app.command()
-def create(
-    zookeeper: Zookeeper = "",
-    ensemble_size: Ensemble = 3,
-    write_quorum: WriteQuorum = 3,
-    ack_quorum: AckQuorum = 2,
-    digest_type: Digest = DigestType.CRC32C,
-    ledger_type: Type = LedgerType.PD_JOURNAL,
-    replication: Copies = Replication.BEST_EFFORT,
-    password: Password = "",
-    custom_metadata: Custom = None,
-) -> None:
+@grouped
+def create(zookeeper: Zookeeper = "", new: NewLedger = NewLedger()) -> None:
     """Create an empty ledger, leave it open without a writer, and print its id.
 
     A crashed writer leaves such a ledger; `bookspark ledger recover` closes it. To write entries, use `append`.
     """
-    labels = _labels(custom_metadata)
+    arguments = new.arguments()
     with client(zookeeper) as bookkeeper:
-        ledger = bookkeeper.create_ledger(
-            ensemble_size, write_quorum, ack_quorum, digest_type, password.encode(), labels, ledger_type, replication
-        )
+        ledger = bookkeeper.create_ledger(**arguments)
         typer.echo(ledger.ledger_id)
 
 
@@ -154,10 +170,11 @@ def read(
             return
         for entry in handle.read(first, last):
             if as_json:
-                out.write(_entry_line(entry.entry_id, entry.length, bytes(entry.payload)))
+                document = {"entry_id": entry.entry_id, "length": entry.length}
+                out.write(json_line(document | payload_document(bytes(entry.payload))))
             else:
                 out.write(entry.payload)
-                out.write(b"\n")
+            out.write(b"\n")
     out.flush()
 
 
@@ -165,7 +182,7 @@ def read(
 def metadata(ledger: LedgerId, zookeeper: Zookeeper = "") -> None:
     """Print a ledger's metadata as JSON."""
     with client(zookeeper) as bookkeeper:
-        typer.echo(json.dumps(metadata_document(bookkeeper.get_ledger_metadata(ledger)), indent=2))
+        print_json(metadata_document(bookkeeper.get_ledger_metadata(ledger)))
 
 
 @app.command("list")
@@ -181,7 +198,7 @@ def list_ledgers(
     with client(zookeeper) as bookkeeper:
         ids = bookkeeper.list_ledgers()
         if not long:
-            typer.echo(json.dumps(list(ids)) if as_json else "".join(f"{ledger_id}\n" for ledger_id in ids), nl=as_json)
+            print_names(ids, as_json)
             return
         unreadable: dict[int, str] = {}
         found = [one.value for one in bookkeeper.metadata.read_ledgers(ids, unreadable)]
@@ -190,7 +207,7 @@ def list_ledgers(
     if as_json:
         documents = [metadata_document(one) for one in found]
         documents += [{"ledger_id": ledger_id, "unreadable": why} for ledger_id, why in unreadable.items()]
-        typer.echo(json.dumps(documents, indent=2))
+        print_json(documents)
         return
     columns = ("ledger", "state", "E/WQ/AQ", "digest", "last entry", "bytes", "fragments", "log")
     rows: list[tuple[Any, ...]] = [
@@ -207,7 +224,7 @@ def list_ledgers(
         for one in found
     ]
     rows += [(str(ledger_id), "UNREADABLE", *[None] * (len(columns) - 2)) for ledger_id in unreadable]
-    console().print(table("", columns, rows))
+    print_table(columns, rows)
 
 
 @app.command()
@@ -298,10 +315,10 @@ def lost(
         ranges = read_lost_records(bookkeeper.metadata)
         found = _held_of(bookkeeper, ranges) if ranges else []
         if as_json:
-            typer.echo(json.dumps({"ranges": ranges, "held": found}, indent=2))
+            print_json({"ranges": ranges, "held": found})
         else:
             rows = [tuple(map(str, one.values())) for one in found]
-            console().print(table("", ("ledger", "bookie", "first entry", "last entry"), rows))
+            print_table(("ledger", "bookie", "first entry", "last entry"), rows)
         if give_up and ranges:
             ledgers = len({one["ledger_id"] for one in found})
             if not yes:
@@ -339,16 +356,6 @@ def _operator() -> str:
     return f"{name}@{socket.gethostname()}"
 
 
-def _labels(given: list[str] | None) -> dict[str, bytes]:
-    labels = {}
-    for text in given or ():
-        name, equals, value = text.partition("=")
-        if not (name and equals):
-            raise ConfigurationError(f"--custom-metadata {text!r} is not NAME=VALUE")
-        labels[name] = value.encode()
-    return labels
-
-
 def _opened(file: Path | None) -> IO[bytes]:
     if file is None:
         return sys.stdin.buffer
@@ -372,8 +379,3 @@ def _batches(lines: IO[bytes]) -> Iterator[list[bytes]]:
             begun.append(rest)
     if begun:
         yield [b"".join(begun)]
-
-
-def _entry_line(entry_id: int, length: int, payload: bytes) -> bytes:
-    document = {"entry_id": entry_id, "length": length, **payload_document(payload)}
-    return json.dumps(document, ensure_ascii=False).encode() + b"\n"

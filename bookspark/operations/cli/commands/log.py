@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import deque
-from datetime import UTC, date, datetime, time
+from datetime import UTC, datetime
 from itertools import chain
 from math import ceil
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bookspark.operations.cli.commands.ledger import AckQuorum, Copies, Digest, Ensemble, Type, WriteQuorum
-from bookspark.operations.cli.terminal.command_options import Json, Password, Yes, Zookeeper, client
-from bookspark.operations.cli.terminal.output import console, payload_document, problem, table
-from bookspark.protocol.ledger.ledger_metadata import DigestType, LedgerType, Replication
+from bookspark.operations.cli.commands.ledger import Shape
+from bookspark.operations.cli.terminal.command_options import Json, Password, Yes, Zookeeper, client, grouped
+from bookspark.operations.cli.terminal.output import (
+    json_line,
+    payload_document,
+    print_json,
+    print_names,
+    print_table,
+    problem,
+)
+from bookspark.protocol.ledger.ledger_metadata import DigestType
 from bookspark.protocol.logs.lanes import MARK, LaneId, lane_id, lane_of, writers_of_lanes
 from bookspark.protocol.logs.log_options import ALTERABLE, Compression, LogOptions
 from bookspark.protocol.logs.log_record import LOG_LABEL
@@ -99,18 +105,6 @@ def row_document(row: LogRow) -> bytes:
     return json_line({"lane": row.lane, "position": row.position, "time": moment, **payload_document(row.value)})
 
 
-def json_line(row: dict[str, Any]) -> bytes:
-    """Columns and values as one line of JSON."""
-    return json.dumps(row, default=_plain, ensure_ascii=False).encode()
-
-
-def _plain(value: Any) -> object:
-    """JSON form of other types: bytes as in ``ledger read --json``, times as ISO 8601, the rest as text."""
-    if isinstance(value, bytes):
-        return payload_document(value)
-    return value.isoformat() if isinstance(value, date | time) else str(value)
-
-
 def shown(value: Any) -> str:
     """Text of a table's value."""
     if isinstance(value, list):
@@ -152,15 +146,11 @@ LaneName = Annotated[str, typer.Argument(metavar="LOG", help="Name of a log or l
 
 
 @app.command()
+@grouped
 def create(
     log: LogName,
     zookeeper: Zookeeper = "",
-    ensemble_size: Ensemble = 3,
-    write_quorum: WriteQuorum = 3,
-    ack_quorum: AckQuorum = 2,
-    digest_type: Digest = DigestType.CRC32C,
-    ledger_type: Type = LedgerType.PD_JOURNAL,
-    replication: Copies = Replication.BEST_EFFORT,
+    shape: Shape = Shape(),  # noqa: B008 -- frozen
     compression: Annotated[
         Compression,
         typer.Option(case_sensitive=False, help="Compression of payloads. zstd_dictionary is for small values."),
@@ -176,9 +166,7 @@ def create(
     """
     from bookspark.logs import LogRegistry
 
-    options = LogOptions(
-        ensemble_size, write_quorum, ack_quorum, digest_type, ledger_type, replication, compression=compression
-    )
+    options = LogOptions(**vars(shape), compression=compression)
     with client(zookeeper) as bookkeeper:
         registry = LogRegistry(bookkeeper.metadata)
         made = lane_id(registry.create(log, options, password.encode()))
@@ -222,9 +210,9 @@ def alter(
         kept = retention_document(registry.retention(record))
     facts = {name: getattr(value := getattr(options, name), "value", value) for name in ALTERABLE} | kept
     if as_json:
-        typer.echo(json.dumps(facts, indent=2))
+        print_json(facts)
     else:
-        console().print(table("", ("", log), [(name, shown(value)) for name, value in facts.items()]))
+        print_table(("", log), [(name, shown(value)) for name, value in facts.items()])
 
 
 @app.command("list")
@@ -242,7 +230,7 @@ def list_logs(
     with client(zookeeper) as bookkeeper:
         names = LogRegistry(bookkeeper.metadata).names()
         if not long:
-            typer.echo(json.dumps(list(names)) if as_json else "".join(f"{name}\n" for name in names), nl=as_json)
+            print_names(names, as_json)
             return
         unreadable: dict[int, str] = {}
         ledgers = bookkeeper.metadata.read_ledgers(bookkeeper.list_ledgers(), unreadable)
@@ -250,10 +238,10 @@ def list_logs(
     for why in unreadable.values():
         problem(why)
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        print_json(found)
     else:
         rows = [["(no log)" if one["log"] is None else one["log"], *list(one.values())[1:]] for one in found]
-        console().print(table("", [name.replace("_", " ") for name in LOG_SIZES], rows))
+        print_table([name.replace("_", " ") for name in LOG_SIZES], rows)
 
 
 @app.command()
@@ -301,9 +289,9 @@ def describe(log: LaneName, zookeeper: Zookeeper = "", password: Password = "", 
         "lanes": [f"{lane}: {end.rows:,} rows, {writers[str(lane)]}" for lane, end in ends.items()],
     }
     if as_json:
-        typer.echo(json.dumps(facts, indent=2))
+        print_json(facts)
     else:
-        console().print(table("", ("", log), [(name, shown(value)) for name, value in list(facts.items())[1:]]))
+        print_table(("", log), [(name, shown(value)) for name, value in list(facts.items())[1:]])
 
 
 @app.command()
@@ -421,12 +409,12 @@ def readers(log: LaneName, zookeeper: Zookeeper = "", password: Password = "", a
     with client(zookeeper) as bookkeeper:
         found = [reader_document(one) for one in readers_of(bookkeeper, log, password.encode())]
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        print_json(found)
     elif not found:
         problem(f"nobody reads log {log} now, and no reader of it was killed, or kept its place, in the last 7 days")
     else:
         rows = [[shown(value) if isinstance(value, dict) else value for value in one.values()] for one in found]
-        console().print(table("", [name.replace("_", " ") for name in found[0]], rows))
+        print_table([name.replace("_", " ") for name in found[0]], rows)
 
 
 @app.command()
@@ -472,7 +460,10 @@ def end(
         if MARK in log:
             end_lane(bookkeeper, log, secret)
         ended = [log] if MARK in log else end_idle_lanes(bookkeeper, log, secret, idle_days)
-    typer.echo(json.dumps(ended) if as_json else f"log {log}: lanes ended: {', '.join(ended) or 'none'}")
+    if as_json:
+        print_json(ended, one_line=True)
+    else:
+        typer.echo(f"log {log}: lanes ended: {', '.join(ended) or 'none'}")
 
 
 @app.command()

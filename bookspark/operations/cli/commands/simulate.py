@@ -7,19 +7,20 @@ the speed, and whether the simulator's modules were compiled (``bookspark.lab.si
 
 from __future__ import annotations
 
-import json
+import inspect
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_type_hints
 
 import typer
 
 from bookspark.errors import ConfigurationError
 from bookspark.lab.simulation.compiled import SHARED, use_compiled
-from bookspark.lab.simulation.simulation_options import CrashLoses, SimulationOptions
-from bookspark.operations.cli.terminal.output import problem
-from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication
+from bookspark.lab.simulation.simulation_options import MODES, SIZES, SWITCHES, TROUBLE, SimulationOptions, word_of
+from bookspark.operations.cli.terminal.command_options import with_parameters
+from bookspark.operations.cli.terminal.output import print_json, problem
 from bookspark.protocol.writing.ensemble_change import ChangeMode
 from bookspark.support.command_line import FOUND
 
@@ -29,17 +30,8 @@ if TYPE_CHECKING:
     from bookspark.lab.simulation.view import Violation
     from bookspark.lab.simulation.world import World
 
-_CHANGE_MODES = {mode.value.replace(" ", "-"): mode for mode in ChangeMode}
-_SIZES, _TROUBLE, _MODES, _SWITCHES = "Sizes", "Trouble", "Modes", "Safety switches"
-
-
-def _number(help_text: str, panel: str) -> Any:
-    return typer.Option(min=0, help=help_text, rich_help_panel=panel, show_default=False)
-
-
-def _switch(name: str) -> Any:
-    what = dict(SimulationOptions.switches())[name]
-    return typer.Option(f"--no-{name.replace('_', '-')}", help=f"Switched off: {what}.", rich_help_panel=_SWITCHES)
+_GROUPS = (SIZES, TROUBLE, MODES, SWITCHES)
+_CHANGE_MODES = {word_of(mode): mode for mode in ChangeMode}
 
 
 def simulate(
@@ -55,100 +47,22 @@ def simulate(
         Path | None,
         typer.Option(metavar="FILE", help="Write a violation's sequence diagram to this page."),
     ] = None,
-    ensemble: Annotated[int | None, _number("Bookies in an ensemble (3).", _SIZES)] = None,
-    write_quorum: Annotated[int | None, _number("Copies of an entry (3).", _SIZES)] = None,
-    ack_quorum: Annotated[int | None, _number("Copies that confirm an entry (2).", _SIZES)] = None,
-    spares: Annotated[int | None, _number("Bookies outside the first ensemble (0).", _SIZES)] = None,
-    entries: Annotated[int | None, _number("Entries that the writer appends at most (1).", _SIZES)] = None,
-    recoverers: Annotated[int | None, _number("Attempts at ledger recovery (1).", _SIZES)] = None,
-    readers: Annotated[int | None, _number("Tailing readers (0).", _SIZES)] = None,
-    reads: Annotated[int | None, _number("How often each of them reads (2).", _SIZES)] = None,
-    explicit_lacs: Annotated[
-        int | None, _number("How often the writer sends its last add confirmed (LAC) by itself (0).", _SIZES)
-    ] = None,
-    replicators: Annotated[int | None, _number("Attempts of autorecovery (0).", _SIZES)] = None,
-    hold_ups: Annotated[int | None, _number("Times that a bookie holds the writer up (0).", _TROUBLE)] = None,
-    crashes: Annotated[int | None, _number("Bookie crashes (0).", _TROUBLE)] = None,
-    losses: Annotated[int | None, _number("Messages that time out (0).", _TROUBLE)] = None,
-    duplicates: Annotated[int | None, _number("Requests that arrive twice (0).", _TROUBLE)] = None,
-    departures: Annotated[int | None, _number("Bookies that go away for good (0).", _TROUBLE)] = None,
-    accept_loss: Annotated[
-        bool | None,
-        typer.Option(
-            help="Does an operator accept losses, with lost bookies named?",
-            rich_help_panel=_MODES,
-        ),
-    ] = None,
-    crash_loses: Annotated[
-        CrashLoses | None, typer.Option(help="What a crash takes of a bookie's disks.", rich_help_panel=_TROUBLE)
-    ] = None,
-    closes: Annotated[
-        bool | None, typer.Option(help="May the writer close the ledger?", rich_help_panel=_MODES)
-    ] = None,
-    abandons: Annotated[
-        bool | None, typer.Option(help="May the writer's client end at any moment?", rich_help_panel=_MODES)
-    ] = None,
-    holds_back: Annotated[
-        bool | None, typer.Option(help="Do adds wait for a bookie that is behind?", rich_help_panel=_MODES)
-    ] = None,
-    long_polls: Annotated[
-        bool | None, typer.Option(help="May readers wait for an entry?", rich_help_panel=_MODES)
-    ] = None,
-    second_ledger: Annotated[
-        bool | None,
-        typer.Option(help="Do the bookies have a second ledger? Random schedules only.", rich_help_panel=_MODES),
-    ] = None,
-    deletes: Annotated[
-        bool | None, typer.Option(help="May the ledger be deleted and garbage-collected?", rich_help_panel=_MODES)
-    ] = None,
-    heals: Annotated[
-        bool | None, typer.Option(help="Do bookies heal after a boot that lost entries?", rich_help_panel=_MODES)
-    ] = None,
-    journal_write_data: Annotated[
-        bool | None,
-        typer.Option(help="Do bookies acknowledge after the sync, or before it (BP-46)?", rich_help_panel=_MODES),
-    ] = None,
-    ledger_type: Annotated[
-        LedgerType | None, typer.Option(help="Durability of the ledger (BP-14).", rich_help_panel=_MODES)
-    ] = None,
-    replication: Annotated[
-        Replication | None,
-        typer.Option(
-            help="Copies of a closed ledger: ack quorum or write quorum (guaranteed).",
-            rich_help_panel=_MODES,
-        ),
-    ] = None,
-    ensemble_changes: Annotated[
-        str | None,
-        typer.Option(metavar="|".join(_CHANGE_MODES), help="When failed bookies are replaced.", rich_help_panel=_MODES),
-    ] = None,
-    no_limbo: Annotated[bool, _switch("limbo")] = False,
-    no_boot_fencing: Annotated[bool, _switch("boot_fencing")] = False,
-    no_lossy_boot_mark: Annotated[bool, _switch("lossy_boot_mark")] = False,
-    no_fence_on_recovery_read: Annotated[bool, _switch("fence_on_recovery_read")] = False,
-    no_sync_on_recovery_add: Annotated[bool, _switch("sync_on_recovery_add")] = False,
-    no_collection_mark: Annotated[bool, _switch("collection_mark")] = False,
-    no_named_losses: Annotated[bool, _switch("named_losses")] = False,
-    no_later_entries: Annotated[bool, _switch("later_entries")] = False,
-    no_pinning: Annotated[bool, _switch("pinning")] = False,
+    **given: Any,
 ) -> None:
     """Check the protocol: in no order of events is acknowledged data lost, truncated or contradicted.
 
     A random search draws all other options for each schedule. With a protection switched off, the search finds the violation
     that it prevents, and prints its story.
     """
-    given = locals()
     if exhaustive == (random is not None):
         _refuse("give either --exhaustive or --random N")
-    if ensemble_changes is not None and ensemble_changes not in _CHANGE_MODES:
-        _refuse(f"--ensemble-changes is one of {', '.join(_CHANGE_MODES)}, not {ensemble_changes}")
-    given["ensemble_changes"] = None if ensemble_changes is None else _CHANGE_MODES[ensemble_changes]
-    options = {
-        name: given[name]
-        for name in SimulationOptions.__dataclass_fields__
-        if name in given and given[name] is not None
-    }
-    options |= {name: False for name, _ in SimulationOptions.switches() if given[f"no_{name}"]}
+    mode = given["ensemble_changes"]
+    if mode is not None and mode not in _CHANGE_MODES:
+        _refuse(f"--ensemble-changes is one of {', '.join(_CHANGE_MODES)}, not {mode}")
+    options = {name: value for name, value in given.items() if value is not None and not name.startswith("no_")}
+    if mode is not None:
+        options["ensemble_changes"] = _CHANGE_MODES[mode]
+    options |= {name: False for name in SimulationOptions.switches() if given[f"no_{name}"]}
     use_compiled()
     try:
         if random is None:
@@ -157,6 +71,24 @@ def simulate(
             _random(options, random, seed, seconds_max, page, coverage)
     except ConfigurationError as error:
         _refuse(str(error))
+
+
+def _world_options() -> Iterator[inspect.Parameter]:
+    """An option for each field of ``SimulationOptions``, group by group; None: not given."""
+    kinds = get_type_hints(SimulationOptions)
+    for one in sorted(fields(SimulationOptions), key=lambda one: _GROUPS.index(one.metadata["group"])):
+        name, kind, default = one.name, kinds[one.name], None
+        words: list[str] = []
+        told: dict[str, Any] = {"help": one.metadata["help"], "rich_help_panel": one.metadata["group"]}
+        if one.metadata["group"] == SWITCHES:
+            words, name, default = [f"--no-{name.replace('_', '-')}"], f"no_{name}", False
+        elif kind is int:
+            told |= {"min": 0, "show_default": False}
+        elif kind is ChangeMode:
+            kind, told = str, {**told, "metavar": "|".join(_CHANGE_MODES)}
+        hint: Any = kind if default is False else kind | None
+        note = Annotated[hint, typer.Option(*words, **told)]
+        yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=note)
 
 
 def _refuse(message: str) -> NoReturn:
@@ -236,8 +168,9 @@ def _tell(
 
 
 def _end(document: dict[str, Any], violation: dict[str, Any] | None = None) -> None:
-    typer.echo(json.dumps({**document, "violation": violation}))
+    print_json({**document, "violation": violation}, one_line=True)
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command()(simulate)
+    own = list(inspect.signature(simulate, eval_str=True).parameters.values())[:-1]
+    app.command()(with_parameters(simulate, [*own, *_world_options()]))

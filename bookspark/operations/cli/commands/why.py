@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 from bookspark.operations.cli.terminal import settings
 from bookspark.operations.cli.terminal.command_options import Json, Password, Zookeeper, given
-from bookspark.operations.cli.terminal.output import console, table
+from bookspark.operations.cli.terminal.output import console, print_json, table
 from bookspark.operations.cli.terminal.signals import UNTIL, interruptible, until_signal
 from bookspark.support.command_line import FOUND
 
@@ -58,16 +57,12 @@ def why(question: Words = None, zookeeper: Zookeeper = "", password: Password = 
             one = answer(bookkeeper, asked, password.encode())
             found, for_programs, told = one.found, document(one), lines(one)
     if as_json:
-        _print_json(for_programs)
+        print_json(for_programs)
     else:
         for line in told:
             typer.echo(line)
     if found:
         raise typer.Exit(FOUND)
-
-
-def _print_json(found: dict[str, Any]) -> None:
-    typer.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
 
 
 def top(
@@ -96,7 +91,7 @@ def top(
         if as_json or once or not sys.stdout.isatty():
             if as_json:
                 bookies = [line._asdict() for line in bookie_lines(facts)]
-                _print_json({**document(health), "bookies": bookies})
+                print_json({**document(health), "bookies": bookies})
             else:
                 console().print(_picture(facts, None, health))
             if health.troubles:
@@ -124,7 +119,7 @@ def _picture(facts: Facts, before: Facts | None, health: Health) -> RenderableTy
     from bookspark.operations.why.telling import health_lines
 
     sentence, *troubles = health_lines(health)
-    shown: list[RenderableType] = [Text(sentence, style="bold"), table("", COLUMNS, bookie_lines(facts, before))]
+    shown: list[RenderableType] = [Text(sentence, style="bold"), table(COLUMNS, bookie_lines(facts, before))]
     if under_way := moving(facts):
         shown.append(Text(under_way))
     shown += [Text(line) for line in troubles]

@@ -3,13 +3,13 @@
 ====================  =========================================================================================================
 ``command_options``   options of several commands, and the client made of them
 ``settings``          the file of ``bookspark --config FILE``
-``output``            tables, problems, ledgers and payloads as text
+``output``            tables, JSON, problems, ledgers and payloads as text
 ``signals``           commands that run until Ctrl-C or SIGTERM
 ====================  =========================================================================================================
 
 Example::
 
     with until_signal() as wait, client("127.0.0.1:2181") as bookkeeper:
-        console().print(table("", ("ledger",), [(ledger_id,) for ledger_id in bookkeeper.list_ledgers()]))
+        print_table(("ledger",), [(ledger_id,) for ledger_id in bookkeeper.list_ledgers()])
         wait()
 """

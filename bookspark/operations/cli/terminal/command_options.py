@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from bookspark.errors import ConfigurationError
+from bookspark.errors import ConfigurationError, InvalidCookieError
 from bookspark.operations.cli.terminal import settings
 from bookspark.support.command_line import judged
 
@@ -33,6 +38,48 @@ Password = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")]
 LedgerId = Annotated[int, typer.Argument(metavar="LEDGER", min=0, help="Id of the ledger.")]
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """Decorator of a command with parameters that are dataclasses: the command line has an option for each of their fields."""
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    taken: list[inspect.Parameter] = []
+    for name, one in inspect.signature(command).parameters.items():
+        if name in groups:
+            of_group = get_type_hints(groups[name], include_extras=True)
+            taken += [
+                inspect.Parameter(each.name, one.kind, default=each.default, annotation=of_group[each.name])
+                for each in fields(groups[name])
+            ]
+        else:
+            taken.append(one.replace(annotation=hints[name]))
+
+    def call(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{one.name: given.pop(one.name) for one in fields(group)})
+        command(**given)
+
+    # No __wrapped__: whoever asks for the function of the command is to see all options.
+    functools.update_wrapper(call, command)
+    del vars(call)["__wrapped__"]
+    return with_parameters(call, taken)
+
+
+def with_parameters(command: Callable[..., None], parameters: Sequence[inspect.Parameter]) -> Callable[..., None]:
+    """Let a command with keyword arguments declare these parameters, for the command line and for the checks of arguments."""
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {one.name: one.annotation for one in parameters}
+    return command
+
+
+def existing_directories(directories: Iterable[Path]) -> tuple[str, ...]:
+    """Absolute paths of a bookie's directories. Raises InvalidCookieError if one is not a directory of this host."""
+    places = tuple(str(directory.absolute()) for directory in directories)
+    for place in places:
+        if not Path(place).is_dir():
+            raise InvalidCookieError(f"{place} is not a directory; name the bookie's directories on this host")
+    return places
 
 
 def judge_arguments(app: typer.Typer) -> None:

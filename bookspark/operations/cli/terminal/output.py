@@ -7,11 +7,14 @@ line on standard error: ``bookspark: <problem and remedy>``.
 from __future__ import annotations
 
 import base64
+import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import date, time
 from typing import Any
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -29,6 +32,23 @@ _PLAIN_WIDTH = 200
 def console() -> Console:
     """Standard output for tables, with the terminal's width or ``_PLAIN_WIDTH``."""
     return Console(highlight=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
+
+
+def print_json(found: object, *, one_line: bool = False) -> None:
+    """Print values, also msgspec's structs and dataclasses, as one JSON document on standard output."""
+    typer.echo(json.dumps(msgspec.to_builtins(found), indent=None if one_line else 2))
+
+
+def print_names(names: Iterable[object], as_json: bool) -> None:
+    """Print names one a line, or as a JSON list in one line."""
+    if as_json:
+        print_json(list(names), one_line=True)
+    else:
+        typer.echo("".join(f"{name}\n" for name in names), nl=False)
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> None:
+    console().print(table(columns, rows, title))
 
 
 def problem(message: str) -> None:
@@ -59,7 +79,7 @@ def progress(what: str) -> Iterator[Callable[[str, int, int], None]]:
         yield begins
 
 
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> Table:
     """A table of text. Columns of numbers are right-aligned."""
     body = [list(row) for row in rows]
     result = Table(title=title or None, title_justify="left", title_style="bold")
@@ -77,6 +97,18 @@ def _text(value: object) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     return escape(str(value))
+
+
+def json_line(row: dict[str, Any]) -> bytes:
+    """Columns and values as one line of JSON, without a line break."""
+    return json.dumps(row, default=_plain, ensure_ascii=False).encode()
+
+
+def _plain(value: Any) -> object:
+    """JSON form of other types: bytes as in ``ledger read --json``, times as ISO 8601, the rest as text."""
+    if isinstance(value, bytes):
+        return payload_document(value)
+    return value.isoformat() if isinstance(value, date | time) else str(value)
 
 
 def payload_document(payload: bytes) -> dict[str, str]:

@@ -157,23 +157,14 @@ def _logs(deltas: Deltas, before: Snapshot, then: Snapshot) -> list[tuple[str, i
         pc.and_(known, pc.fill_null(pc.equal(both["before"], both["then"]), False)),
         # Lanes with unreadable commits in both snapshots.
         pc.and_(
-            pc.is_in(both["log"], value_set=_names(old)), pc.and_(_is_null(both, "before"), _is_null(both, "then"))
+            pc.is_in(both["log"], value_set=old["log"].combine_chunks()),
+            pc.and_(pc.is_null(both["before"]), pc.is_null(both["then"])),
         ),
     )
     changed = both.filter(pc.invert(same))
     grown = pc.abs(pc.subtract(pc.fill_null(changed["then"], 0), pc.fill_null(changed["before"], 0)))
     found = changed.append_column("grown", grown).sort_by([("grown", "descending"), ("log", "ascending")])
     return [(one["log"], one["before"], one["then"]) for one in found.select(["log", "before", "then"]).to_pylist()]
-
-
-def _names(logs: pyarrow.Table) -> pyarrow.Array:
-    return logs["log"].combine_chunks()
-
-
-def _is_null(logs: pyarrow.Table, name: str) -> Any:
-    import pyarrow.compute as pc
-
-    return pc.is_null(logs[name])
 
 
 def content(now: Chosen, look: Look[Changed]) -> str:

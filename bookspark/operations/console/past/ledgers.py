@@ -201,7 +201,7 @@ def _metadata(row: Row, fragments: Sequence[Row]) -> LedgerMetadata:
     )
 
 
-def content(now: Chosen, ledger_id: int, look: Look[ThenSeen]) -> str:
+def content(ledger_id: int, look: Look[ThenSeen]) -> str:
     if look.found is None:
         return part("ledger", unseen(look), f"Ledger {ledger_id}")
     then = look.found

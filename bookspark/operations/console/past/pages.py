@@ -85,7 +85,7 @@ class Past:
         look = self._look(
             ("ledger", ledger_id), now.at, partial(ledgers.look_at, self._deltas, now.at, ledger_id), patience
         )
-        return ledgers.content(now, ledger_id, look)
+        return ledgers.content(ledger_id, look)
 
     def _logs_then(self, now: moments.Chosen, query: Mapping[str, str], patience: Patience) -> str:
         after = query.get("after", "")

@@ -97,7 +97,6 @@ class LongPolls:
 # -- Holdings
 
 
-POSITION_MAX = (1 << 32) - 1
 RANGES_ROWS_MAX = 1 << 11
 """Rows of an answer, which is made on the loop in some milliseconds."""
 

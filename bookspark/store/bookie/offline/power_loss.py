@@ -12,10 +12,10 @@ from bookspark.store.bookie.disk.file_system import FileSystem, RealFileSystem
 from bookspark.store.bookie.disk.synced_note import SyncedNote, cut_to_note
 
 
-def lose_unsynced(directory: str, file_system: FileSystem | None = None) -> None:
+def lose_unsynced(directory: str) -> None:
     """Cut every log of one directory of a dead bookie back to its synced note. Raises StorageError if a note can't be read, and
     OSError."""
-    files = file_system or RealFileSystem()
+    files = RealFileSystem()
     for number in log_numbers(files, directory):
         entry_log = EntryLog(files, directory, number)
         cut_to_note(files, entry_log.path, entry_log.note)

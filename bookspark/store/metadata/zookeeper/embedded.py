@@ -43,6 +43,7 @@ _ATTEMPT_SECONDS = 0.05
 _LAST_WORDS_BYTES = 2000
 _KILLED_SECONDS = 60.0
 """Longest wait for the end of a killed server: on a busy machine the watcher wakes late."""
+_START_SECONDS = 60.0
 _LOCK_SECONDS = 3.0
 """Longest wait for the directory of an ending server."""
 
@@ -62,7 +63,6 @@ class EmbeddedZooKeeper:
         directory: str | os.PathLike[str],
         port: int = 0,
         *,
-        start_seconds: float = 60.0,
         stop_seconds: float = 10.0,
     ) -> None:
         if not 0 <= port <= 65535:
@@ -70,7 +70,6 @@ class EmbeddedZooKeeper:
         self.directory = Path(directory).absolute()
         self._wanted_port = port
         self._port = 0
-        self._start_seconds = start_seconds
         self._stop_seconds = stop_seconds
         self._process: subprocess.Popen[bytes] | None = None
         self._owner_pid = 0
@@ -107,7 +106,7 @@ class EmbeddedZooKeeper:
             return
         self.stop()
         java = find_java()
-        deadline = time.monotonic() + self._start_seconds
+        deadline = time.monotonic() + _START_SECONDS
         for attempt in range(_PORT_ATTEMPTS):
             port = _free_port(self._wanted_port)
             try:
@@ -180,7 +179,7 @@ class EmbeddedZooKeeper:
                 return
             if time.monotonic() > deadline:
                 raise MetadataStoreError(
-                    f"the embedded ZooKeeper did not answer on {HOST}:{port} in {self._start_seconds:g} s; "
+                    f"the embedded ZooKeeper did not answer on {HOST}:{port} in {_START_SECONDS:g} s; "
                     f"its last words: {self._last_words()}"
                 )
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -200,11 +200,6 @@ class Nodes:
             with contextlib.suppress(NodeExistsError):
                 self.create(what, path, b"")
 
-    def is_ephemeral(self, what: str, path: str) -> bool:
-        """True if the node exists and ends with its maker's session."""
-        stat = self._connection.call(what, lambda: self._client.exists_async(path))
-        return stat is not None and bool(stat.ephemeralOwner)
-
     def write(self, what: str, path: str, value: bytes, version: int) -> int:
         """Compare-and-set; returns the new version. Raises BadVersionError, NoNodeError."""
 

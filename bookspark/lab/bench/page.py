@@ -2,7 +2,8 @@
 
 Law: only the command writes the lines between ``<!-- NAME: begin -->`` and ``<!-- NAME: end -->``. A row comes from the
 newest kept run that measured it, with all figures of that run. A row without a measurement is left out; a table without any
-measurement stays unchanged. The runs are listed above each table: commit, machine, rounds, size and load.
+measurement stays unchanged. The runs are listed above each table: commit, machine, rounds, size and load. The comments on a row,
+such as its limit, are written by hand in the page; ``tests/docs`` checks that none is missing.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bookspark.errors import ConfigurationError
-from bookspark.lab.bench.kept_results import FILE
+from bookspark.lab.bench.kept_results import FILE, figure_text, markdown
 
 # -- Comparisons and aims of docs/performance.md.
 #
@@ -232,9 +233,7 @@ TABLES: Mapping[str, Sequence[Row]] = {"ledgers": LEDGERS, "storage": STORAGE, "
 
 QUICK_SCALE_MAX = 0.1
 """Runs below this part of the usual size only check that a bench works, and are no result."""
-_HEAD = (
-    "| | Bookspark | beside | | ratio | aim | | limit of the machine | of it |\n|---|---|---|---|---|---|---|---|---|"
-)
+_HEADS = ("", "Bookspark", "beside", "", "ratio", "aim", "", "limit of the machine", "of it")
 
 Run = Mapping[str, Any]
 
@@ -277,7 +276,7 @@ def marks(name: str) -> tuple[str, str]:
 def table(lines: Sequence[_Line]) -> str:
     """The list of the lines' runs, and the lines as a table."""
     told = list(dict.fromkeys(_run(line.run) for line in lines))
-    return "\n".join([*told, "", _HEAD, *map(_cells, lines)]) + "\n"
+    return "\n".join([*told, "", markdown(_HEADS, map(_cells, lines))])
 
 
 def _measured(row: Row, runs: Sequence[Run]) -> _Line | None:
@@ -299,7 +298,7 @@ def _of(figures: Mapping[str, Mapping[str, float]], names: Iterable[str], figure
     return [found for name in names if (found := figures.get(name, {}).get(figure)) is not None]
 
 
-def _cells(line: _Line) -> str:
+def _cells(line: _Line) -> tuple[str, ...]:
     row, ours, theirs = line.row, line.ours, line.theirs
     numbers = {name: int(value) for name, value in line.run["figures"][row.ours].items() if float(value).is_integer()}
     value = {Bound.RATIO: None if theirs is None else ours / (theirs or 1e-9), Bound.OWN: ours}.get(row.bound)
@@ -307,23 +306,23 @@ def _cells(line: _Line) -> str:
         value = ours - theirs
     aim = met = ""
     if row.aim is not None:
-        aim = f"{'≥' if row.more_is_better else '≤'} {_text(row.aim)}{'' if row.bound is Bound.RATIO else ' ' + _OF[row.bound]}"
+        of_what = "" if row.bound is Bound.RATIO else f" {_OF[row.bound]}"
+        aim = f"{'≥' if row.more_is_better else '≤'} {figure_text(row.aim)}{of_what}"
         met = "not measured"
         if value is not None:
             met = "met" if (value >= row.aim if row.more_is_better else value <= row.aim) else "missed"
     shown = row.bound is Bound.DIFFERENCE and value is not None
-    cells = (
+    return (
         row.what.format_map(numbers),
-        _text(value if shown else ours),
+        figure_text(value if shown else ours),
         row.beside_words if theirs is not None else "",
-        _text(theirs),
-        _text(None if theirs is None or shown else ours / (theirs or 1e-9)),
+        figure_text(theirs),
+        figure_text(None if theirs is None or shown else ours / (theirs or 1e-9)),
         aim,
         met,
-        _text(line.limit),
-        _text(None if not line.limit else ours / line.limit),
+        figure_text(line.limit),
+        figure_text(None if not line.limit else ours / line.limit),
     )
-    return f"| {' | '.join(cells)} |"
 
 
 _OF = {Bound.OWN: "itself", Bound.DIFFERENCE: "more"}
@@ -337,7 +336,3 @@ def _run(run: Run) -> str:
         f"`{run['commit']}`, {run['machine'].partition(', ')[2]}; {rounds} round{'' if rounds == 1 else 's'}{size}; load up to "
         f"{run['load']:.1f}"
     )
-
-
-def _text(value: float | None) -> str:
-    return "" if value is None else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

@@ -18,7 +18,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from bookspark import errors
@@ -27,6 +26,7 @@ from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.servers.bookkeeper.entries import entry_of
 from bookspark.servers.bookkeeper.messages import SCHEMA, VERSION_3, Operation
 from bookspark.store.client.bookkeeper import BookKeeper
+from bookspark.store.cluster_view import known_bookies
 from bookspark.store.metadata.records.bookkeeper_format import is_service_info, ledger_of, rpc_address
 from bookspark.store.metadata.records.versioned import compare_and_set
 from bookspark.store.metadata.zookeeper.connection import Connection
@@ -66,9 +66,7 @@ class EntryReader:
     def __enter__(self) -> EntryReader:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -213,9 +211,7 @@ class Source:
     def __enter__(self) -> Source:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -328,7 +324,7 @@ def delete(bookkeeper: BookKeeper, here: LedgerMetadata) -> None:
     Raises BookieError if a bookie is down, LedgerExistsError if another run deletes the copy or was stopped during the deletion.
     """
     store, ledger_id = bookkeeper.metadata, here.ledger_id
-    away = sorted(set(store.list_cookies()) - store.bookies().keys())
+    away = known_bookies(store).down()
     if away:
         raise errors.BookieError(
             f"the copy of ledger {ledger_id} was broken off, and {', '.join(away)} may hold entries of it and is not up; start "
