@@ -353,11 +353,14 @@ def test_rows_of_a_service_and_of_queries_are_read_by_both(
     assert sorted(values) == ["of a batch write", "of the query", "of the query again", "of the service"]
 
 
-def test_write_of_no_rows_claims_no_log(spark: SparkSession, cluster: LocalCluster, log: str) -> None:
+def test_write_of_no_rows_leaves_no_ledger_and_nothing_under_way(
+    spark: SparkSession, cluster: LocalCluster, log: str
+) -> None:
     write(spark.range(0).selectExpr("CAST(id AS STRING) AS value"), log=log)
     assert rows_of(spark, log).count() == 0
     with cluster.bookkeeper() as bookkeeper:
-        assert LogRegistry(bookkeeper.metadata).get(log).newest_epoch == 0
+        record = LogRegistry(bookkeeper.metadata).get(log)
+    assert (record.owner, record.commit_ledgers, record.batch_writes, record.lanes) == ("", (), (), ())
 
 
 def test_killed_bookie_disturbs_neither_writes_nor_reads(
