@@ -91,7 +91,7 @@ def test_read_only_switch_without_a_durable_record_has_no_effect():
         answers: list[int] = []
         run.storage.switch_read_only(True, answers.append)
         run.commit()
-        assert answers == [Status.IO_ERROR] and not run.storage.disks.switched
+        assert answers == [Status.IO_ERROR] and not run.storage.disks.switch.read_only
 
 
 def test_requested_collection_starts_at_once_and_reports_the_freed_bytes(tmp_path):
