@@ -18,6 +18,14 @@ class Versioned(NamedTuple, Generic[Value]):
     version: int
 
 
+class RecordVersion(NamedTuple):
+    """A small record at a version: a write may depend on it, in one transaction."""
+
+    kind: str
+    name: str
+    version: int
+
+
 VersionedLedger = Versioned[LedgerMetadata]
 """The metadata of a ledger with the version of its record."""
 
