@@ -46,7 +46,7 @@ from bookspark.store.client.runtime.machine_driver import MachineDriver
 from bookspark.store.client.runtime.runtime import Runtime
 from bookspark.store.client.writing.ledger_handle import LedgerHandle, LedgerHandleAdv
 from bookspark.store.decisions.seam import made
-from bookspark.store.metadata.records.names import BookieId, CopyCount, LedgerId
+from bookspark.store.metadata.records.names import BookieId, ChangeOrder, CopyCount, LedgerId
 from bookspark.store.metadata.records.versioned import Versioned
 from bookspark.store.metadata.store import MetadataStore
 from bookspark.store.metadata.zookeeper.layout import ConnectionString
@@ -54,7 +54,7 @@ from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.store.wire.digests import master_key
 from bookspark.store.wire.header import Header, Kind
 from bookspark.store.wire.messages import BookieStatus, CollectionStatus, EntryLogFacts
-from bookspark.support.arguments import BytesOrNone, LastEntryId, Password, Seconds, check_names, checks_arguments
+from bookspark.support.arguments import LastEntryId, Password, Seconds, check_names, checks_arguments
 from bookspark.support.extras import extra_needed
 from bookspark.support.metrics.described import Figures
 from bookspark.support.metrics.tables import CLIENT, ZOOKEEPER
@@ -573,7 +573,7 @@ class BookKeeper:
         """
         return collect_now(self.context, bookie_id, seconds_max)
 
-    def switch_read_only(self, bookie_id: BookieId, read_only: bool, order: BytesOrNone = 0) -> None:
+    def switch_read_only(self, bookie_id: BookieId, read_only: bool, order: ChangeOrder = 0) -> None:
         """Make a bookie read-only, whatever room it has, or revoke that. The mode survives restarts. The bookie still accepts
         writes of ledger recovery and repair. Returns once the mode is durable; the registration follows. ``order``: number of a
         change's order, which a bookie refuses after a higher one; 0: an operator's own switch, which is always obeyed.

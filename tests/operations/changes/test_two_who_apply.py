@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 
-import msgspec
 import pytest
 
-from bookspark.errors import BookieError, ConfigurationError, MetadataVersionError
+from bookspark.errors import ConfigurationError, MetadataVersionError
 from bookspark.operations.changes.applying import Applying
 from bookspark.operations.changes.change_record import ChangeState, Kept, new_record
 from bookspark.operations.changes.hands import AskOperator, LocalHands, Request
@@ -17,6 +17,8 @@ from tests.operations.changes import two_processes
 from tests.operations.changes.two_processes import Cluster, Process
 
 RESTART = Wanted(restart=frozenset("a"))
+PAUSES_MAX = 20
+"""More pauses than the second process makes if it need not wait for the first."""
 AWAKE_REQUESTS = 60
 """Requests of the first process between its waking and the second one's next step."""
 
@@ -46,13 +48,11 @@ def schedule(requests: int, wakes_at: int, successor: Callable[[Applying], objec
 
     second.starts, second.wait = start, lambda: first.go_on(1)
     try:
-        follow(cluster, second, successor)
+        follow(cluster, first, second, successor)
     except MetadataVersionError:
         # The first process stood still before it read the record for the first time. So it took the change over.
         assert first.go_on() and isinstance(first.error, ConfigurationError | None)
-        follow(cluster, second, successor)
-    except BookieError as error:
-        cluster.broken.append(str(error))
+        follow(cluster, first, second, successor)
     if not first.go_on(2000):
         applying.stop()
         assert first.go_on()
@@ -60,8 +60,23 @@ def schedule(requests: int, wakes_at: int, successor: Callable[[Applying], objec
     return cluster, stood, starts
 
 
-def follow(cluster: Cluster, second: Process, successor: Callable[[Applying], object]) -> None:
+class Pauses(threading.Event):
+    """The pauses of the second process. In a long wait, each lets the first process make a request."""
+
+    def __init__(self, first: Process) -> None:
+        super().__init__()
+        self._first, self._count = first, 0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._count += 1
+        if self._count > PAUSES_MAX:
+            self._first.go_on(1)
+        return super().wait(timeout)
+
+
+def follow(cluster: Cluster, first: Process, second: Process, successor: Callable[[Applying], object]) -> None:
     with cluster.applying(second)[1] as follower:
+        follower._stopping = Pauses(first)
         record = Kept(cluster.store).read()
         if record is not None and record.under_way:
             successor(follower)
@@ -103,13 +118,6 @@ def test_process_that_stood_still_makes_no_step_after_another_process_followed(
     assert list(broken(successor)) == []
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second process that a defect holds up ends soon."""
-    monkeypatch.setattr(two_processes, "QUICK", msgspec.structs.replace(two_processes.QUICK, stall_seconds=0.2))
-
-
-@pytest.mark.usefixtures("impatient")
 def test_schedules_detect_bookies_that_obey_older_orders(monkeypatch: pytest.MonkeyPatch) -> None:
     def obeys(last: ReadOnlySwitched, read_only: bool, order: int = 0) -> ReadOnlySwitched:
         return ReadOnlySwitched(last.number + 1, read_only)
@@ -118,7 +126,6 @@ def test_schedules_detect_bookies_that_obey_older_orders(monkeypatch: pytest.Mon
     assert any("is left read-only" in one for one in broken(gives_up))
 
 
-@pytest.mark.usefixtures("impatient")
 def test_schedules_detect_hands_that_note_before_they_are_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     real = LocalHands.do
 
@@ -130,7 +137,6 @@ def test_schedules_detect_hands_that_note_before_they_are_alone(monkeypatch: pyt
     assert any("another bookie is down" in one for one in broken(gives_up))
 
 
-@pytest.mark.usefixtures("impatient")
 def test_schedules_detect_a_successor_that_does_not_wait_for_a_request_under_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
