@@ -61,6 +61,8 @@ class LocalBookie:
         self._bookie: Bookie | None = None
         self._status: Status | None = None
         self._pid = os.getpid()
+        self.in_hand = threading.Lock()
+        """Held by who stops or starts the bookie for a change of the cluster."""
 
     @property
     def bookie_id(self) -> str:

@@ -27,7 +27,7 @@ from bookspark.protocol.changes.steps import (
     Step,
     Stop,
 )
-from bookspark.protocol.changes.wanted import Before, Progress, Wanted
+from bookspark.protocol.changes.wanted import Before, Progress, Wanted, begin
 from bookspark.protocol.ledger.accepted_loss import AcceptedLoss
 from bookspark.protocol.ledger.ledger_metadata import Fragment
 from tests.protocol.ledgers import metadata
@@ -343,3 +343,24 @@ def test_index_of_fragments_equals_a_full_scan(seed: int) -> None:
         for one in every:
             shapes.setdefault(Shape(one.ensemble, 3, 2, one.open, False), set()).add(one.ledger_id)
         assert found.by_shape() == shapes
+
+
+LEFT: dict[str, object] = {"read_only": True, "read_only_by_change": True}
+"""Left so by an earlier change."""
+
+
+def test_bookie_left_read_only_by_an_earlier_change_is_released_first() -> None:
+    seen = observed([CLOSED], b=LEFT)
+    progress = begin(RESTART, seen)
+    assert progress.quieted == {"b"}
+    assert decide(RESTART, progress, seen).steps == (Resume("b"),)
+
+
+@pytest.mark.parametrize("wanted", [RESTART, REMOVE, DISK])
+def test_bookie_left_read_only_by_an_earlier_change_is_quieted_again_by_its_own_change(wanted: Wanted) -> None:
+    """It was taken for a bookie that an operator had made read-only, and stayed so after the change."""
+    seen = observed([CLOSED], a=LEFT)
+    progress = begin(wanted, seen)
+    assert decide(wanted, progress, seen).steps == (SetReadOnly("a"),)
+    after = decide(wanted, progress.begun(SetReadOnly("a")), seen).steps
+    assert after and SetReadOnly("a") not in after

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from bookspark.errors import ConfigurationError
+from bookspark.errors import BookKeeperError, ConfigurationError
 from bookspark.local import LocalCluster
 from bookspark.operations.console.past.deltas import Deltas
 from bookspark.spark import audit, snapshots
@@ -20,6 +23,7 @@ from bookspark.spark.snapshots.snapshot import GLOB_LOGGER
 from bookspark.spark.tables.system_tables import system_table
 from bookspark.store.client import BookKeeper
 from bookspark.store.client.inspection.copies import Unreadable, copies_on
+from tests.awaiting import SECONDS_MAX
 from tests.spark.audited import write_label
 from tests.surgery import turn_a_bit
 
@@ -77,6 +81,61 @@ def test_tables_of_a_snapshot_come_from_a_single_read_of_the_records(
     (fragment,) = tables["fragments"].where(ours).collect()
     assert (row.state, row.metadata_version, row.last_entry_id) == ("OPEN", fragment.metadata_version, None)
     assert (fragment.first_entry_id, fragment.last_entry_id) == (0, None)
+
+
+@pytest.fixture
+def few_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A snapshot has its first and its last table only."""
+    monkeypatch.setattr(snapshot, "ORDER", ("ledger_ids", snapshots.LAST))
+
+
+@pytest.mark.usefixtures("few_tables", "bookkeeper")
+@pytest.mark.parametrize("earlier", [0, 1])
+def test_snapshot_taken_during_another_counts_and_the_other_one_fails(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path, earlier: int
+) -> None:
+    """One of two first snapshots was given up by the other: it ended with a bare StopIteration."""
+    path, taken = str(tmp_path), []
+
+    def take(begins: Callable[[str, int, int], None] = lambda *_: None) -> None:
+        taken.append(snapshots.write(spark, cluster.zookeeper, path, begins=begins).snapshot_id)
+
+    def take_another(table: str, number: int, count: int) -> None:
+        if table == snapshots.LAST:
+            take()
+
+    for _ in range(earlier):
+        take()
+    with pytest.raises(BookKeeperError, match="another snapshot of this path is being written"):
+        take(take_another)
+    take()
+    assert [one.snapshot_id for one in snapshots.history(spark, path)] == taken[::-1]
+    assert len(taken) == earlier + 2
+
+
+@pytest.mark.usefixtures("few_tables", "bookkeeper")
+def test_two_first_snapshots_written_at_once_leave_one_and_an_error(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    path, both = str(tmp_path), threading.Barrier(2)
+
+    def begin_together(*_: object) -> None:
+        with suppress(threading.BrokenBarrierError):
+            both.wait(SECONDS_MAX)
+
+    def take(_: int) -> str:
+        try:
+            found = snapshots.write(spark, cluster.zookeeper, path, begins=begin_together)
+        except BookKeeperError as error:
+            both.abort()
+            return str(error)
+        return found.snapshot_id
+
+    with ThreadPoolExecutor(2) as pool:
+        told = list(pool.map(take, range(2)))
+    [kept] = snapshots.history(spark, path)
+    [failed] = [one for one in told if one != kept.snapshot_id]
+    assert "another snapshot of this path is being written" in failed
 
 
 def test_path_without_snapshots_is_reported(spark: SparkSession, tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 Law: ``protocol.changes.planner`` decides each step from the cluster's state at that moment. Before a bookie goes down, the
 records that name it and the indexes of the bookies that share its ledgers are read again. The record is written before the step,
-so another process can continue after a kill at any moment. A lock allows one applying process. After ``stall_seconds`` without
+so another process can continue after a kill at any moment. A lock allows one applying process; each step is fenced besides
+(``change_record``), because a process that stands still loses the lock unnoticed. After ``stall_seconds`` without
 progress an error names the awaited event, and the change stays under way.
 """
 
@@ -27,16 +28,24 @@ from bookspark.errors import (
     BookKeeperError,
     ConfigurationError,
     MetadataStoreError,
+    MetadataVersionError,
     NoSuchLedgerError,
     NotEnoughBookiesError,
 )
-from bookspark.operations.changes.change_record import ChangeRecord, ChangeState, Kept, WantedDocument, new_record
+from bookspark.operations.changes.change_record import (
+    ChangeRecord,
+    ChangeState,
+    Kept,
+    WantedDocument,
+    new_record,
+    taken_over,
+)
 from bookspark.operations.changes.hands import Hands, Request
 from bookspark.operations.changes.looking import Looking
 from bookspark.protocol.changes.observed import Observed, Placed, placed
 from bookspark.protocol.changes.planner import decide, permitted
 from bookspark.protocol.changes.safety import left_over
-from bookspark.protocol.changes.steps import Decision, Forget, Move, Resume, SetReadOnly, Step, Stop, Takes
+from bookspark.protocol.changes.steps import Decision, Forget, Move, Resume, SetReadOnly, Stop, Takes
 from bookspark.protocol.changes.wanted import Progress, Wanted, begin
 from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
@@ -51,6 +60,7 @@ from bookspark.store.client.inspection.held_ranges import Ranges, held_ranges
 from bookspark.store.client.runtime.store_actions import StoreAction, StoreAnswer
 from bookspark.store.decisions.seam import made
 from bookspark.store.metadata.documents.locks import Lock
+from bookspark.store.metadata.records.versioned import RecordVersion
 
 log = logging.getLogger(__name__)
 
@@ -225,16 +235,17 @@ class Moving:
     def moved_bytes(self) -> int:
         return self._copying.progress.bytes_copied
 
-    def move(self, moves: Sequence[Move], down: Collection[str]) -> dict[int, str]:
-        """Make the moves. Returns the reasons of failures by ledger id. ``down``: bookies that are not asked for copies."""
+    def move(self, moves: Sequence[Move], down: Collection[str], under: RecordVersion) -> dict[int, str]:
+        """Make the moves. Returns the reasons of failures by ledger id. ``down``: bookies that are not asked for copies.
+        ``under``: the change's record; a move fails once it has changed."""
         by_ledger: dict[int, list[Move]] = {}
         for one in moves:
             by_ledger.setdefault(one.ledger_id, []).append(one)
         with ThreadPoolExecutor(self._config.ledgers_at_once, thread_name_prefix="move") as pool:
-            found = list(pool.map(partial(self._move_ledger, down), by_ledger.values()))
+            found = list(pool.map(partial(self._move_ledger, down, under), by_ledger.values()))
         return {ledger_id: why for ledger_id, why in zip(by_ledger, found, strict=True) if why}
 
-    def _move_ledger(self, down: Collection[str], moves: list[Move]) -> str:
+    def _move_ledger(self, down: Collection[str], under: RecordVersion, moves: list[Move]) -> str:
         if self._stopping.is_set():
             return ""
         ledger_id = moves[0].ledger_id
@@ -244,7 +255,7 @@ class Moving:
             with self._copying.room(ledger_id) as room:
                 lost = sources & set(down)
                 machine = made(LedgerReplication, lost, _GRACE_SECONDS, RUN_ENTRIES_MAX, sources - lost, room)
-                driver = _MoveDriver(self._bookkeeper, metadata, self._copying, _chosen(metadata, moves))
+                driver = _MoveDriver(self._bookkeeper, metadata, self._copying, _chosen(metadata, moves), under)
                 driver.run(machine.step, machine.step(act.MetadataRead(metadata, version)))
         except (NoSuchLedgerError, NotEnoughBookiesError):
             # The ledger was deleted, or the next fragment is not part of these moves.
@@ -271,17 +282,34 @@ class _MoveDriver(RepairDriver):
         metadata: LedgerMetadata,
         copying: Copying,
         chosen: Mapping[tuple[str, ...], Mapping[str, str]],
+        under: RecordVersion,
     ) -> None:
         super().__init__(bookkeeper, metadata, copying)
+        self._store = bookkeeper.metadata
         self._chosen = chosen
+        self._under = under
 
     def _ask_store(self, action: StoreAction) -> StoreAnswer:
+        if isinstance(action, act.WriteMetadata):
+            return self._write(action)
         if not isinstance(action, act.ChooseBookies):
             return super()._ask_store(action)
         targets = self._chosen.get(action.ensemble, {})
         if all(bookie in targets for bookie in action.replaced):
             return act.BookiesChosen(tuple(targets[bookie] for bookie in action.replaced))
         return act.NoBookies(NotEnoughBookiesError("this fragment is not moved now"))
+
+    def _write(self, action: act.WriteMetadata) -> StoreAnswer:
+        """Write the ledger's record while the change's record stands. If that has changed, a second attempt would fail, too."""
+        try:
+            return act.MetadataWritten(self._store.write_ledger(action.metadata, action.version, self._under))
+        except MetadataVersionError:
+            kind, name, version = self._under
+            found = self._store.read_record(kind, name)
+            stands = found is not None and found.version == version
+            return act.MetadataConflict() if stands else act.MetadataFailed(taken_over())
+        except BookKeeperError as error:
+            return act.MetadataFailed(error)
 
 
 # -- Application of a change
@@ -312,6 +340,8 @@ class Applying:
         self._asked: Request | None = None
         self._asked_of = 0
         """The incarnation of the bookie at the time of the request."""
+        self._ended: Request | None = None
+        """The last request whose end the hands know."""
 
     # -- the lock
 
@@ -343,7 +373,7 @@ class Applying:
 
     def begin(self, wanted: Wanted) -> ChangeRecord:
         """Record the wanted change; the same change continues. Raises ConfigurationError if another change is under way."""
-        now = self._kept.read()
+        now = self._kept.own()
         record = new_record(wanted, begin(wanted, self._looking.look()), time.time_ns() // 1_000_000)
         if now is not None and now.under_way:
             if now.wanted == record.wanted and now.state is ChangeState.UNDER_WAY:
@@ -352,13 +382,16 @@ class Applying:
                 "another change of this cluster is under way; go on with it by `bookspark cluster apply` without options, or "
                 "give it up by `bookspark cluster give-up`"
             )
-        self._kept.write(record)
-        return record
+        return self._kept.write(record)
 
     def give_up(self) -> None:
-        """Give the change up. ``run`` then releases the bookies that the change made read-only or took down. Raises
-        ConfigurationError if no change is under way."""
+        """Give the change up. ``run`` then releases the bookies that the change made read-only or took down. Requests of earlier
+        processes are taken back. Raises ConfigurationError if no change is under way."""
         record = self._under_way()
+        wanted = record.wanted.wanted()
+        for name in record.progress.away:
+            if (request := wanted.taking(name)) is not None:
+                self._hands.take_back(request, "the change is given up")
         self._kept.write(msgspec.structs.replace(record, wanted=WantedDocument(), state=ChangeState.GIVEN_UP))
 
     def run(self) -> ChangeRecord:
@@ -368,6 +401,14 @@ class Applying:
         ConfigurationError if no change is under way, MetadataVersionError if another process took over.
         """
         record = self._under_way()
+        try:
+            return self._run(record)
+        except MetadataVersionError as error:
+            if self._asked is not None:
+                self._hands.take_back(self._asked, str(error))
+            raise
+
+    def _run(self, record: ChangeRecord) -> ChangeRecord:
         since = time.monotonic()
         last: tuple[object, ...] = ()
         while not self._stopping.is_set():
@@ -378,7 +419,7 @@ class Applying:
                 # The write of the record may have succeeded or not: the stored record counts.
                 waits, sign = (f"the metadata store: {error}",), (str(error),)
                 with suppress(MetadataStoreError):
-                    record = self._kept.read() or record
+                    record = self._kept.own() or record
             if not record.under_way:
                 return record
             if sign != last:
@@ -398,6 +439,10 @@ class Applying:
     def _turn(self, record: ChangeRecord) -> tuple[ChangeRecord, tuple[str, ...], tuple[object, ...]]:
         """Look once and act. Returns the new record, the awaited events, and a sign that differs after any progress."""
         observed = self._looking.look()
+        obeyed = max((one.change_order for one in observed.bookies.values()), default=0)
+        if obeyed > record.order:
+            # The metadata store was restored from an older copy.
+            record = self._kept.write(record, obeyed)
         wanted, progress = record.wanted.wanted(), record.progress.progress()
         decision = decide(wanted, progress, observed)
         if decision.refusals:
@@ -405,8 +450,7 @@ class Applying:
         if decision.complete:
             state = ChangeState.COMPLETE if record.state is ChangeState.UNDER_WAY else record.state
             record = msgspec.structs.replace(record, state=state, ended_at_ms=time.time_ns() // 1_000_000)
-            self._kept.write(record)
-            return record, (), ()
+            return self._kept.write(record), (), ()
         record, problem = self._make(record, wanted, progress, observed, decision)
         waits = decision.waits if not decision.steps else ()
         if problem:
@@ -414,7 +458,7 @@ class Applying:
         return record, waits, (record.steps, record.moves, waits, tuple(sorted(observed.bookies.items())))
 
     def _under_way(self) -> ChangeRecord:
-        record = self._kept.read()
+        record = self._kept.own()
         if record is None or not record.under_way:
             raise ConfigurationError("no change of this cluster is under way; say what is wanted, or look at --help")
         return record
@@ -433,13 +477,14 @@ class Applying:
         if not decision.steps:
             return record, ""
         step = decision.steps[0]
+        assert not isinstance(step, Move)
         if isinstance(step, Takes) and observed.bookies[step.bookie_id].registered:
             why = self._in_the_way(wanted, progress, observed, step)
             if why and self._asked == step:
                 if self._is_ending(step):
                     return record, ""
                 self._hands.take_back(step, why)
-                self._asked = None
+                self._asked, self._ended = None, step
             if why:
                 return record, why
         if isinstance(step, Takes):
@@ -447,19 +492,32 @@ class Applying:
             if self._asked == step and incarnation in (0, self._asked_of):
                 return record, ""
             self._asked_of = incarnation
+        request = wanted.taking(step.bookie_id) if step.bookie_id in progress.away else None
+        if isinstance(step, Resume | Forget) and request not in (None, self._ended):
+            # An earlier process may still carry its request out. Wait for its end, then look again.
+            self._hands.seen(request)
+            self._ended = request
+            return record, ""
         begun = progress.begun(step)
-        if begun != progress:
-            record = record.after(begun)
-            self._kept.write(record)
+
+        def note() -> None:
+            nonlocal record
+            record = self._kept.write(record.after(begun))
+
         self._tell(str(step))
         try:
-            self._do(step, begun)
+            if isinstance(step, Takes):
+                self._hands.do(step, note)
+            else:
+                note()
+                self._do(step, begun, record.order)
+        except (MetadataVersionError, MetadataStoreError):
+            raise
         except BookKeeperError as error:
             return record, f"could not {step}: {error}"
         self._asked = step if isinstance(step, Takes) else None
         record = msgspec.structs.replace(record.after(begun.ended(step)), steps=record.steps + 1)
-        self._kept.write(record)
-        return record, ""
+        return self._kept.write(record), ""
 
     def _let_go(self, request: Request, observed: Observed, decision: Decision) -> None:
         """End a request that is no step any more: seen done, or taken back. A bookie that is down for a restart is awaited."""
@@ -467,7 +525,7 @@ class Applying:
         there = bookie is not None and bookie.registered
         if not there and not isinstance(request, Stop):
             return
-        self._asked = None
+        self._asked, self._ended = None, request
         if bookie is None or not there or bookie.incarnation != self._asked_of:
             self._hands.seen(request)
         else:
@@ -484,13 +542,13 @@ class Applying:
         before = self._moving.moved_bytes
         self._tell(f"{len(moves)} moves, the first one: {moves[0]}")
         down = [name for name, one in observed.bookies.items() if not one.registered]
-        failed = self._moving.move(moves, down)
+        failed = self._moving.move(moves, down, self._kept.under)
         self._looking.changed(one.ledger_id for one in moves)
         made = sum(one.ledger_id not in failed for one in moves)
         record = msgspec.structs.replace(
             record, moves=record.moves + made, moved_bytes=record.moved_bytes + self._moving.moved_bytes - before
         )
-        self._kept.write(record)
+        record = self._kept.write(record)
         if not failed:
             return record, ""
         ledger_id, why = next(iter(failed.items()))
@@ -510,21 +568,18 @@ class Applying:
     def _pause(self) -> None:
         self._stopping.wait(self._config.confirm_seconds)
 
-    def _do(self, step: Step, progress: Progress) -> None:
+    def _do(self, step: SetReadOnly | Resume | Forget, progress: Progress, order: int) -> None:
         client = self._bookkeeper
         match step:
             case SetReadOnly():
-                client.switch_read_only(step.bookie_id, True)
+                client.switch_read_only(step.bookie_id, True, order)
             case Resume():
                 if step.bookie_id in progress.quieted:
-                    client.switch_read_only(step.bookie_id, False)
+                    client.switch_read_only(step.bookie_id, False, order)
             case Forget():
                 if client.metadata.read_cookie(step.bookie_id) is not None:
-                    decommission(client, step.bookie_id, timeout_seconds=self._config.stall_seconds)
-            case Move():
-                raise AssertionError("moves are made together")
-            case _:
-                self._hands.do(step)
+                    seconds = self._config.stall_seconds
+                    decommission(client, step.bookie_id, timeout_seconds=seconds, under=self._kept.under)
 
     def _say(self, waits: tuple[str, ...]) -> None:
         if waits != self._told:

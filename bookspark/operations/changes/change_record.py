@@ -2,6 +2,23 @@
 
 Law: a cluster has one change at a time. The record is written by compare-and-set *before* the step, so a successor after a crash
 knows every bookie that the change may have made read-only or taken down.
+
+Each write gives the record a higher ``order``, and names the applying process as its ``owner``. A process takes the change over
+by a write, so that every later write of the process before it fails. No step is made without a write at its doer:
+
+===========================  =======================================================================================
+step                         its doer, and the compare-and-set there
+===========================  =======================================================================================
+SetReadOnly, Resume          the bookie: it records the order with the switch, and refuses a lower one
+                             (``protocol.bookie.read_only_switch``)
+Restart, ReplaceDisk, Stop   the hands (``hands``): they write this record where only one request at a time is carried
+                             out for the bookie
+Move, Forget                 the metadata store: the ledger's record, and the cookie, change in one transaction with a
+                             check of this record's version
+===========================  =======================================================================================
+
+So a process that stood still between its note of a step and the step, while another one went on or gave the change up, makes no
+step when it wakes.
 """
 
 from __future__ import annotations
@@ -10,9 +27,11 @@ from enum import Enum
 
 import msgspec
 
-from bookspark.errors import UnreadableRecordError
+from bookspark.errors import MetadataVersionError, UnreadableRecordError
 from bookspark.protocol.changes.wanted import Before, Progress, Wanted
+from bookspark.store.metadata.documents.locks import new_token
 from bookspark.store.metadata.records.documents import learn, proven_struct, read_struct
+from bookspark.store.metadata.records.versioned import RecordVersion, Versioned
 from bookspark.store.metadata.store import MetadataStore
 
 FORMAT_VERSION = 1
@@ -79,6 +98,10 @@ class ChangeRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bytes of entries copied by moves, repeated moves included."""
     ended_at_ms: int = 0
     """Time of completion, or of the release of all bookies of a given-up change, in ms since 1970. 0: under way."""
+    order: int = 0
+    """Number of this write, above those of all earlier changes. Each request to a bookie carries one."""
+    owner: str = ""
+    """Token of the process that wrote the record."""
     format_version: int = FORMAT_VERSION
 
     @property
@@ -92,30 +115,67 @@ class ChangeRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Kept:
-    """Reads and writes of the record by one process. Raises MetadataVersionError if another process wrote it meanwhile."""
+    """Reads and writes of the record by one process."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
+        self._token = new_token()
+        self._owned = False
         self._version: int | None = None
+        self._order = 0
+
+    @property
+    def under(self) -> RecordVersion:
+        """The record as this process wrote it last, for writes that depend on it."""
+        assert self._version is not None
+        return RecordVersion(KIND, NAME, self._version)
 
     def read(self) -> ChangeRecord | None:
         """The last change; None: no change yet. Raises UnreadableRecordError."""
         found = self._store.read_record(KIND, NAME)
         if found is None:
-            self._version = None
             return None
+        return self._record(found)
+
+    def own(self) -> ChangeRecord | None:
+        """The last change, which this process takes over at the first call; None: no change yet. Raises UnreadableRecordError,
+        and MetadataVersionError if another process has taken it over since."""
+        found = self._store.read_record(KIND, NAME)
+        record = None if found is None else self._record(found)
+        if self._owned and (record is None or record.owner != self._token):
+            raise taken_over()
+        if found is None or record is None:
+            return None
+        self._version, self._order = found.version, record.order
+        return record if self._owned else self.write(record)
+
+    def write(self, record: ChangeRecord, order_above: int = 0) -> ChangeRecord:
+        """Replace the record of the last read or write, under an order above ``order_above``. Returns it as written. Raises
+        MetadataVersionError if another process wrote it meanwhile."""
+        order = max(self._order, order_above) + 1
+        record = msgspec.structs.replace(record, order=order, owner=self._token)
+        document = proven_struct(record, "record of the cluster's change")
+        try:
+            self._version = self._store.write_record(KIND, NAME, document, self._version)
+        except MetadataVersionError as error:
+            raise taken_over() from error
+        self._owned, self._order = True, order
+        return record
+
+    def _record(self, found: Versioned[bytes]) -> ChangeRecord:
         record = read_struct(found.value, ChangeRecord, "record of the cluster's change")
         if record.format_version != FORMAT_VERSION:
             raise UnreadableRecordError(
                 f"the cluster's change was begun by a newer version of Bookspark (format {record.format_version}): upgrade here"
             )
-        self._version = found.version
         return record
 
-    def write(self, record: ChangeRecord) -> None:
-        """Replace the record of the last read or write."""
-        document = proven_struct(record, "record of the cluster's change")
-        self._version = self._store.write_record(KIND, NAME, document, self._version)
+
+def taken_over() -> MetadataVersionError:
+    """The error of a process whose change another process has taken over."""
+    return MetadataVersionError(
+        "another process applies changes of this cluster by now, so this one makes no more steps; see `bookspark cluster status`"
+    )
 
 
 def new_record(wanted: Wanted, progress: Progress, now_ms: int) -> ChangeRecord:

@@ -144,6 +144,8 @@ def _observed(bookie: BookieView) -> ObservedBookie:
         registered=True,
         has_cookie=bookie.has_cookie,
         read_only=registration.read_only if status is None else status.read_only,
+        read_only_by_change=status is not None and status.read_only_by_change,
+        change_order=0 if status is None else status.change_order,
         settled=not why,
         unsettled_why=why,
         incarnation=registration.incarnation if status is None else status.incarnation,

@@ -127,11 +127,14 @@ def by_order(facts: Facts, name: str) -> Answer:
             "bookspark cluster status",
             Severity.UNDER_WAY,
         )
+    status = facts.statuses.get(name)
+    left = status is not None and status.read_only_by_change
+    who = "a change of the cluster that is over left it" if left else "an operator switched it to"
     return Answer(
         "read-only-by-order",
         name,
         f"bookie {name} is read-only by order",
-        ("an operator switched it to read-only; that holds over restarts",),
+        (f"{who} read-only; that holds over restarts",),
         "take the order back when the bookie is to take new entries",
         f"bookspark bookie read-only {name} off",
     )

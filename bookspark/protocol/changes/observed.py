@@ -141,6 +141,10 @@ class ObservedBookie:
     registered: bool = True
     has_cookie: bool = True
     read_only: bool = False
+    read_only_by_change: bool = False
+    """A change made it read-only, this change or an earlier one."""
+    change_order: int = 0
+    """Highest order of a change that it obeyed."""
     settled: bool = True
     """It answers, has nothing in limbo, and knows of no lacking entry."""
     unsettled_why: str = ""

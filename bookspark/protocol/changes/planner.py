@@ -25,7 +25,6 @@ from bookspark.protocol.changes.steps import (
     Decision,
     Forget,
     Move,
-    ReplaceDisk,
     Restart,
     Resume,
     SetReadOnly,
@@ -284,17 +283,16 @@ class _Deciding:
         name = bookie.bookie_id
         self.going_down.add(name)
         quiet_first = not (self.wanted.below_write_quorum and name in self.wanted.restart)
-        if bookie.registered and not bookie.read_only and quiet_first:
+        if bookie.registered and self._takes_entries(bookie) and quiet_first:
             if self._room_without(name):
                 self.steps.append(SetReadOnly(name))
             return
-        disk = self.wanted.replace_disks.get(name)
-        if name not in self.wanted.restart and disk is None:
+        step = self.wanted.taking(name)
+        if step is None:
             # The change was given up meanwhile: a bookie that is back is left alone.
             self.waits.append(f"{name} is down: start it again")
             return
-        step: Step = Restart(name, self.wanted.version) if disk is None else ReplaceDisk(name, disk)
-        below = self.wanted.below_write_quorum and disk is None
+        below = self.wanted.below_write_quorum and isinstance(step, Restart)
         if bookie.registered and self._move_first(name):
             return
         others = (self.progress.away | {one.bookie_id for one in self.steps if isinstance(one, Takes)}) - {name}
@@ -303,6 +301,11 @@ class _Deciding:
             self.waits.append(why)
         else:
             self.steps.append(step)
+
+    def _takes_entries(self, bookie: ObservedBookie) -> bool:
+        """Is the bookie writable, or read-only by an earlier change that left it so?"""
+        left = bookie.read_only_by_change and bookie.bookie_id not in self.progress.quieted
+        return left or not bookie.read_only
 
     def _move_first(self, name: str) -> bool:
         """Move copies without a spare above their ack quorum before their bookie goes down. False if there are none."""
@@ -322,7 +325,7 @@ class _Deciding:
         if bookie is None:
             self.steps.append(Forget(name))
             return
-        if bookie.registered and not bookie.read_only:
+        if bookie.registered and self._takes_entries(bookie):
             self.steps.append(SetReadOnly(name))
             return
         candidates = self._takers()
@@ -410,7 +413,7 @@ class _Deciding:
 
     def _begin(self, name: str, bookie: ObservedBookie) -> None:
         if name in self.wanted.leaving:
-            if not bookie.registered or bookie.read_only:
+            if not (bookie.registered and self._takes_entries(bookie)):
                 self._leave(name, bookie)
             elif self._room_without(name):
                 self.steps.append(SetReadOnly(name))

@@ -43,6 +43,14 @@ class Wanted:
     def named(self) -> frozenset[str]:
         return self.restart | self.leaving | self.replace_disks.keys()
 
+    def taking(self, bookie_id: str) -> Restart | ReplaceDisk | Stop | None:
+        """The step that takes the bookie down; None if none is wanted."""
+        if bookie_id in self.leaving:
+            return Stop(bookie_id)
+        if (disk := self.replace_disks.get(bookie_id)) is not None:
+            return ReplaceDisk(bookie_id, disk)
+        return Restart(bookie_id, self.version) if bookie_id in self.restart else None
+
 
 class Before(NamedTuple):
     """A bookie's state when the change began."""
@@ -79,5 +87,8 @@ class Progress:
 
 
 def begin(wanted: Wanted, observed: Observed) -> Progress:
+    """Progress at the start. Other bookies that an earlier change left read-only become writable first."""
     seen = ((bookie, observed.bookies.get(bookie)) for bookie in sorted(wanted.named()))
-    return Progress({bookie: Before(one.incarnation, one.lossy_boot) for bookie, one in seen if one is not None})
+    left = (name for name, one in observed.bookies.items() if one.read_only_by_change and name not in wanted.named())
+    before = {bookie: Before(one.incarnation, one.lossy_boot) for bookie, one in seen if one is not None}
+    return Progress(before, frozenset(left))

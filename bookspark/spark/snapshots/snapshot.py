@@ -5,7 +5,9 @@ All rows have ``snapshot_id`` and ``snapshot_time``. Each table's commit names i
 
     {"snapshot": "<snapshot id>", "oldest": "<snapshot id>", "last_ledger_id": 42, "cluster": "zk1:2181,zk2:2181/bookspark"}
 
-``index_ranges`` is written last; a snapshot without it is incomplete and does not count. ``oldest`` names the oldest kept
+``index_ranges`` is written last; a snapshot without it is incomplete and does not count. Its transaction has the number that
+follows the newest snapshot at the beginning, and Delta commits a number once. So of two snapshots at once one counts, and the
+other fails: each would give up what it did not see. ``oldest`` names the oldest kept
 snapshot: this commit gives up all earlier snapshots, even before their files are removed (see ``retention``). ``last_ledger_id``
 is the highest ledger id in use before the ledgers were listed: a ledger up to it that is not in ``ledgers`` was deleted; a higher
 ledger may be younger than the list. ``entry_checksums`` reads every copy of every entry, so a snapshot has it only on request.
@@ -80,6 +82,8 @@ LISTED = "last_ledger_id BIGINT"
 GLOB_LOGGER = "org.apache.spark.sql.execution.streaming.sinks.FileStreamSink"
 """The logger that warns, with a stack trace, whenever Spark 4.2 reads a path with an asterisk."""
 
+_TURNS = "snapshots"
+"""Application of the transactions that make snapshots count, one after the other."""
 _TABLE_PROPERTIES = {
     # By default Delta forgets versions after 30 days. Here ``oldest`` decides which versions are given up.
     "delta.logRetentionDuration": "interval 36500 days",
@@ -112,14 +116,17 @@ def write(
     None: keep all. ``begins(table, number, count)`` is called before each table with the number of written tables and of all.
 
     A snapshot is complete, or it does not count. Raises ConfigurationError (``keep`` is less than 1), MetadataStoreError
-    (ZooKeeper does not answer), and Spark's errors, with the reason why a table could not be read.
+    (ZooKeeper does not answer), BookKeeperError (another snapshot of this path is being written), and Spark's errors, with the
+    reason why a table could not be read.
     """
     with BookKeeper(zookeeper, **of_environment("client")) as bookkeeper:
         # If ZooKeeper does not answer, this raises an error of one line here, instead of one in a task.
         last_ledger_id = bookkeeper.metadata.last_ledger_id()
         rows_per_file = rows_in_file(sum(span.ledgers for span in bookkeeper.metadata.ledger_spans()))
     snapshot_id, now = str(uuid.uuid4()), datetime.now(UTC)
-    label = Label(snapshot_id, _oldest_kept(spark, path, keep) or snapshot_id, last_ledger_id, zookeeper)
+    before = _commits_before(spark, path)
+    label = Label(snapshot_id, _oldest_kept(before, keep) or snapshot_id, last_ledger_id, zookeeper)
+    turn = 1 + max((commit.version for commit in before if commit.table == LAST), default=-1)
     options = {"zookeeper": zookeeper, **({"password": password} if password else {})}
 
     def read(table: str) -> DataFrame:
@@ -140,12 +147,17 @@ def write(
             stamped = stamped.withMetadata("snapshot_time", {"comment": "When the snapshot began"})
             writer = stamped.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
             # Replacing an empty table with an empty table makes a version only in a transaction with an id.
-            writer = (
-                writer.option("userMetadata", label.encode()).option("txnAppId", snapshot_id).option("txnVersion", 0)
-            )
-            writer = writer.option("maxRecordsPerFile", rows_per_file)
-            writer.options(**_TABLE_PROPERTIES).save(location(path, table))
-    return next(snapshot for snapshot in history(spark, path) if snapshot.snapshot_id == snapshot_id)
+            transaction = (_TURNS, turn) if table == LAST else (snapshot_id, 0)
+            writer = writer.option("txnAppId", transaction[0]).option("txnVersion", transaction[1])
+            writer = writer.option("userMetadata", label.encode()).option("maxRecordsPerFile", rows_per_file)
+            try:
+                writer.options(**_TABLE_PROPERTIES).save(location(path, table))
+            except _conflicts() as error:
+                raise _being_written(path) from error
+    for commit in commits(spark, path):
+        if commit.table == LAST and commit.snapshot_id == snapshot_id:
+            return Snapshot(snapshot_id, commit.version, commit.time, commit.cluster)
+    raise _being_written(path)
 
 
 @checked
@@ -231,11 +243,38 @@ def commits(spark: SparkSession, path: Name) -> list[Commit]:
     return result
 
 
-def _oldest_kept(spark: SparkSession, path: str, keep: int | None) -> str | None:
-    """Id of the oldest snapshot to keep beside the new snapshot; None if that is the only one."""
+def _being_written(path: str) -> BookKeeperError:
+    return BookKeeperError(
+        f"another snapshot of this path is being written: {path}; this one does not count. Take it again after the other's end"
+    )
+
+
+def _conflicts() -> tuple[type[Exception], ...]:
+    """Delta's errors of a commit beside another. They share no base class."""
+    from delta import exceptions
+
+    return (
+        exceptions.DeltaConcurrentModificationException,
+        exceptions.ConcurrentAppendException,
+        exceptions.ConcurrentDeleteDeleteException,
+        exceptions.ConcurrentDeleteReadException,
+        exceptions.ConcurrentTransactionException,
+        exceptions.ConcurrentWriteException,
+        exceptions.MetadataChangedException,
+        exceptions.ProtocolChangedException,
+    )
+
+
+def _commits_before(spark: SparkSession, path: str) -> list[Commit]:
+    """The commits under ``path``; none before the first snapshot."""
     try:
-        before = history(spark, path)
+        return commits(spark, path)
     except ConfigurationError:
-        return None
-    wanted = before if keep is None else before[: keep - 1]
+        return []
+
+
+def _oldest_kept(before: list[Commit], keep: int | None) -> str | None:
+    """Id of the oldest snapshot to keep beside the new snapshot; None if that is the only one."""
+    snapshots = kept(before)
+    wanted = snapshots if keep is None else snapshots[: keep - 1]
     return wanted[-1].snapshot_id if wanted else None

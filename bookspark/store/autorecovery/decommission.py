@@ -23,6 +23,7 @@ from bookspark.protocol.repair.replication_plan import repairs, unreadable
 from bookspark.protocol.repair.underreplication_task import Mark, Reason, Task
 from bookspark.store.client import BookKeeper
 from bookspark.store.metadata.records.names import BookieId
+from bookspark.store.metadata.records.versioned import RecordVersion
 from bookspark.support.arguments import WaitSeconds, checked
 
 _POLL_SECONDS = 1.0
@@ -47,8 +48,10 @@ def decommission(
     *,
     timeout_seconds: WaitSeconds,
     progress: Callable[[DecommissionProgress], None] = lambda _: None,
+    under: RecordVersion | None = None,
 ) -> None:
-    """Return once no ledger names the bookie and its cookie is removed. ``progress`` is called about once a second.
+    """Return once no ledger names the bookie and its cookie is removed. ``progress`` is called about once a second. ``under``: a
+    record; the cookie stays if it has changed.
 
     Raises InvalidCookieError for an unknown bookie. Raises BookieError if the bookie runs, if entries would be lost, if a
     ledger's record can't be decoded, or after ``timeout_seconds``; then repeat the call to go on. Raises EntriesNotCopiedError
@@ -91,7 +94,7 @@ def decommission(
             break
     refuse_unreadable(bookie_id, unreadable)
     progress(DecommissionProgress(total, 0))
-    _remove_cookie(bookkeeper, bookie_id)
+    _remove_cookie(bookkeeper, bookie_id, under)
 
 
 def _attempt(task: Task) -> tuple[int, int]:
@@ -162,11 +165,13 @@ def _not_in_time(bookie_id: str, now: DecommissionProgress) -> str:
     return f"{now.ledgers_left} of {now.ledgers} ledgers still name {bookie_id}{why} Call this again to go on"
 
 
-def _remove_cookie(bookkeeper: BookKeeper, bookie_id: str) -> None:
+def _remove_cookie(bookkeeper: BookKeeper, bookie_id: str, under: RecordVersion | None) -> None:
     cookie = bookkeeper.metadata.read_cookie(bookie_id)
     if cookie is None:
         return
     try:
-        bookkeeper.metadata.delete_cookie(bookie_id, cookie.version)
+        bookkeeper.metadata.delete_cookie(bookie_id, cookie.version, under)
     except MetadataVersionError as error:
-        raise BookieError(f"{bookie_id} was started again meanwhile; stop it, and call this again") from error
+        raise BookieError(
+            f"{bookie_id} keeps its cookie: {error}; see that it is stopped, and call this again"
+        ) from error

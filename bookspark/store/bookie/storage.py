@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeVar
 from bookspark.errors import StorageError
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger, Decision, EntriesLost, acked_after_sync
 from bookspark.protocol.bookie.reach import NOTHING_NOTED, Reach
-from bookspark.protocol.bookie.read_only_switch import switched
+from bookspark.protocol.bookie.read_only_switch import NEVER_SWITCHED, NO_ORDER, ReadOnlySwitched, switched
 from bookspark.protocol.ledger.entry_ranges import EntryRanges
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
 from bookspark.protocol.ledger.responses import Positive, Response
@@ -344,6 +344,7 @@ class StorageStatus(NamedTuple):
     log_bytes: int
     free_bytes: int
     read_only: bool
+    switch: ReadOnlySwitched
     failed_directories: dict[str, str]
     """Directories out of use, with the reason."""
     read_errors: dict[str, int]
@@ -628,7 +629,8 @@ class Storage:
         self.traffic = Traffic()
         self.disks = Disks(config, self._file_system, live, self._records.rewrite_in)
         """Assign adds to directories by their free room."""
-        self._switch_number = 0
+        self._switch = NEVER_SWITCHED
+        """The last setting of the read-only switch, whether its record is durable or not."""
         self._results = CommitResults(holdings, self.disks)
         holdings.read_failed = self._results.read_failed
         self.disk_threads = DiskThreads(holdings.directory_of)
@@ -662,8 +664,7 @@ class Storage:
         """Read all directories; no request before this returns. ``noted``: reach of each directory, by path. Raises StorageError
         if no directory can be read, or if a damaged control log may have held a fence."""
         read_directories(self.holdings, noted)
-        switch = self.holdings.control.switch
-        self._switch_number, self.disks.switched = switch.number, switch.read_only
+        self._switch = self.disks.switch = self.holdings.control.switch
         self.disks.look_at_all()
         self._records.is_open = True
         deque(note_what_is_back(self.holdings), maxlen=0)
@@ -808,16 +809,19 @@ class Storage:
         self.long_polls.reached(ledger_id, ledger.last_add_confirmed)
         self._records.note(ledger, decision.records, done)
 
-    def switch_read_only(self, read_only: bool, done: Done) -> None:
+    def switch_read_only(self, read_only: bool, done: Done, order: int = NO_ORDER) -> None:
         """Set or clear the read-only switch, whatever the free room (``protocol.bookie.read_only_switch``). ``done``: OK once
-        that is durable in every directory in use, or IO_ERROR, which changes nothing."""
-        record = switched(self._switch_number, read_only)
-        self._switch_number = record.number
+        that is durable in every directory in use; FENCED after a higher ``order`` or IO_ERROR, which change nothing."""
+        record = switched(self._switch, read_only, order)
+        if record is None:
+            done(Status.FENCED)
+            return
+        self._switch = record
 
         def noted(status: int) -> None:
             if status == Status.OK:
                 self.holdings.control.replay([record])
-                self.disks.switch(self.holdings.control.switch.read_only)
+                self.disks.apply_switch(self.holdings.control.switch)
             done(status)
 
         self._records.write([record], noted)
@@ -849,6 +853,7 @@ class Storage:
             log_bytes=sum(directory.bytes for directory in self.holdings.directories),
             free_bytes=self.disks.free_bytes,
             read_only=self.disks.read_only,
+            switch=self.disks.switch,
             failed_directories=dict.fromkeys(self.holdings.unreadable, "it could not be read at the start")
             | {directory.path: directory.failure for directory in self.holdings.directories if directory.retired},
             read_errors={

@@ -46,7 +46,7 @@ from bookspark.store.client.runtime.machine_driver import MachineDriver
 from bookspark.store.client.runtime.runtime import Runtime
 from bookspark.store.client.writing.ledger_handle import LedgerHandle, LedgerHandleAdv
 from bookspark.store.decisions.seam import made
-from bookspark.store.metadata.records.names import BookieId, CopyCount, LedgerId
+from bookspark.store.metadata.records.names import BookieId, ChangeOrder, CopyCount, LedgerId
 from bookspark.store.metadata.records.versioned import Versioned
 from bookspark.store.metadata.store import MetadataStore
 from bookspark.store.metadata.zookeeper.layout import ConnectionString
@@ -72,6 +72,10 @@ log = logging.getLogger(__name__)
 # a repeated order does no harm.
 
 
+_WHY_NOT = {
+    UnknownReason.BAD_REQUEST: "; it knows no such request",
+    UnknownReason.FENCED: "; it has obeyed a later order of a change of the cluster",
+}
 _LOOK_SECONDS = 0.2
 """Interval of looks at a running collection."""
 
@@ -100,10 +104,10 @@ def collect_now(context: ClientContext, bookie_id: str, seconds_max: float) -> C
     )
 
 
-def switch_read_only(context: ClientContext, bookie_id: str, read_only: bool) -> None:
+def switch_read_only(context: ClientContext, bookie_id: str, read_only: bool, order: int) -> None:
     """Make the bookie read-only, also after a restart, or revoke that. Raises BookieError."""
     request_id = context.runtime.connections.next_request_id()
-    _done(context, bookie_id, Header(Kind.SWITCH_READ_ONLY, request_id, value=int(read_only)))
+    _done(context, bookie_id, Header(Kind.SWITCH_READ_ONLY, request_id, value=int(read_only), limit=order))
 
 
 def _done(context: ClientContext, bookie_id: str, header: Header) -> Answer:
@@ -112,8 +116,8 @@ def _done(context: ClientContext, bookie_id: str, header: Header) -> Answer:
     if isinstance(answer.response, Positive) and answer.header is not None:
         return answer
     why = str(answer.response)
-    if isinstance(answer.response, Unknown) and answer.response.reason is UnknownReason.BAD_REQUEST:
-        why += "; it knows no such request"
+    if isinstance(answer.response, Unknown):
+        why += _WHY_NOT.get(answer.response.reason, "")
     raise BookieError(f"bookie {bookie_id} did not do it: {why}")
 
 
@@ -569,14 +573,15 @@ class BookKeeper:
         """
         return collect_now(self.context, bookie_id, seconds_max)
 
-    def switch_read_only(self, bookie_id: BookieId, read_only: bool) -> None:
+    def switch_read_only(self, bookie_id: BookieId, read_only: bool, order: ChangeOrder = 0) -> None:
         """Make a bookie read-only, whatever room it has, or revoke that. The mode survives restarts. The bookie still accepts
-        writes of ledger recovery and repair. Returns once the mode is durable; the registration follows.
+        writes of ledger recovery and repair. Returns once the mode is durable; the registration follows. ``order``: number of a
+        change's order, which a bookie refuses after a higher one; 0: an operator's own switch, which is always obeyed.
 
         Raises:
-            BookieError: the bookie did not answer, or could not store the mode.
+            BookieError: the bookie did not answer, could not store the mode, or has obeyed a higher order.
         """
-        switch_read_only(self.context, bookie_id, read_only)
+        switch_read_only(self.context, bookie_id, read_only, order)
 
     def list_entry_logs(self, bookie_id: BookieId) -> list[EntryLogFacts]:
         """The entry logs of a bookie, by number.

@@ -21,7 +21,7 @@ from bookspark.store.metadata.autorecovery.underreplication_tasks import Underre
 from bookspark.store.metadata.documents.sharing import Sharing
 from bookspark.store.metadata.records.bookie_registration import BookieRegistration
 from bookspark.store.metadata.records.ledger_spans import LedgerSpan
-from bookspark.store.metadata.records.versioned import Record, Versioned, VersionedLedger
+from bookspark.store.metadata.records.versioned import Record, RecordVersion, Versioned, VersionedLedger
 
 
 class MetadataStore(Protocol):
@@ -66,8 +66,9 @@ class MetadataStore(Protocol):
         """The metadata and version of many ledgers, read many at a time. Ledgers deleted meanwhile are left out. Reasons of
         undecodable records go into ``unreadable``: the caller must report them."""
 
-    def write_ledger(self, metadata: LedgerMetadata, version: int) -> int:
-        """Compare-and-set; returns the new version. Raises MetadataVersionError, NoSuchLedgerError."""
+    def write_ledger(self, metadata: LedgerMetadata, version: int, under: RecordVersion | None = None) -> int:
+        """Compare-and-set; returns the new version. Raises MetadataVersionError, also if ``under`` has changed, and
+        NoSuchLedgerError."""
 
     def delete_ledger(self, ledger_id: int) -> None:
         """Remove a ledger's record. Raises NoSuchLedgerError."""
@@ -107,8 +108,8 @@ class MetadataStore(Protocol):
     def write_cookie(self, cookie: Cookie, version: int | None) -> int:
         """Create (version None) or compare-and-set. Raises MetadataVersionError."""
 
-    def delete_cookie(self, bookie_id: str, version: int) -> None:
-        """Raises MetadataVersionError, or InvalidCookieError if there is none."""
+    def delete_cookie(self, bookie_id: str, version: int, under: RecordVersion | None = None) -> None:
+        """Raises MetadataVersionError, also if ``under`` has changed, or InvalidCookieError if there is none."""
 
     def list_cookies(self) -> list[str]:
         """The bookie ids with a cookie."""

@@ -62,6 +62,7 @@ The kinds, and the bookie's work for each (``-`` after a name: the request is a 
     ``STATUS`` reports when it is over.
 ``SWITCH_READ_ONLY-``
     ``value`` 1: take no adds but those of recovery and repair, also after a restart. 0: take adds again. Answered once durable.
+    ``limit`` > 0: the order of a change of the cluster. After a higher order the answer is FENCED, and nothing is switched.
 ``FETCH-``
     From a repair: copy the entries ``first..last`` of a ledger from the bookie in the body (``messages.FetchFrom``). Each entry
     is read as by a client, and added as an ``ADD`` with ``RECOVERY`` and this request's LAC and LAFR. ``limit`` > 0: give up

@@ -197,6 +197,10 @@ class BookieStatus(msgspec.Struct):
     sync_seconds: dict[str, float] = {}
     """Recent duration of a sync that adds wait for, by directory: the median of the last syncs, or the age of one that hangs.
     A directory needs three syncs in the last minute."""
+    read_only_by_change: bool = False
+    """A change of the cluster made it read-only, not an operator's own switch."""
+    change_order: int = 0
+    """Highest order of a change that it obeyed; it refuses lower ones. 0: none."""
     clock_ms: int = 0
     """The clock of the bookie's host, in ms since 1970. 0: a version older than this field."""
 

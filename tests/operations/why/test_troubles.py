@@ -141,6 +141,10 @@ QUIETED = new_record(Wanted(restart=frozenset("a")), Progress({}, quieted=frozen
         ),
         (facts(statuses={"a": status("a", read_only=True, reasons=[ORDER])}), ["read-only-by-order"]),
         (facts(statuses={"a": status("a", read_only=True, reasons=[ORDER])}, change=QUIETED), ["read-only-by-change"]),
+        (
+            facts(statuses={"a": status("a", read_only=True, reasons=[ORDER], read_only_by_change=True)}),
+            ["read-only-by-order"],
+        ),
         (facts(statuses={"a": status("a", lacking_ledgers=1, lost_copies=3)}), ["rot"]),
         (facts(statuses={"a": status("a", read_errors={"/d": 2})}), ["read-errors"]),
         (facts(statuses={"a": status("a", lossy_boot=2, limbo_ledgers=5, healing=healing())}), ["healing"]),

@@ -83,6 +83,28 @@ def test_read_only_switch_survives_a_restart(clean):
         assert not run.storage.status().read_only
 
 
+def test_order_of_a_change_below_an_earlier_one_is_refused_also_after_a_restart():
+    disk = MemoryFileSystem("/disk")
+    answers: list[int] = []
+
+    def switch(run, read_only, order):
+        run.storage.switch_read_only(read_only, answers.append, order)
+        run.commit()
+        return answers[-1]
+
+    with without_threads():
+        run = Stepped(config(Path("/disk")), disk)
+        assert switch(run, True, 5) == Status.OK
+        assert "a change of the cluster made the bookie read-only" in run.storage.status().reasons[0]
+        assert switch(run, False, 8) == Status.OK
+        run.restart()
+        assert switch(run, True, 7) == Status.FENCED and not run.storage.status().read_only
+        assert run.storage.status().switch.order == 8
+        assert switch(run, True, 0) == Status.OK and not run.storage.status().switch.by_change, (
+            "an operator's own switch"
+        )
+
+
 def test_read_only_switch_without_a_durable_record_has_no_effect():
     files = FaultyFileSystem(MemoryFileSystem("/disk"))
     with without_threads():
@@ -91,7 +113,7 @@ def test_read_only_switch_without_a_durable_record_has_no_effect():
         answers: list[int] = []
         run.storage.switch_read_only(True, answers.append)
         run.commit()
-        assert answers == [Status.IO_ERROR] and not run.storage.disks.switched
+        assert answers == [Status.IO_ERROR] and not run.storage.disks.switch.read_only
 
 
 def test_requested_collection_starts_at_once_and_reports_the_freed_bytes(tmp_path):
@@ -116,6 +138,7 @@ def test_requested_collection_starts_at_once_and_reports_the_freed_bytes(tmp_pat
                 found = client.status().collection
                 assert found.ledgers == 1 and found.bytes_freed > 20_000 and not found.problem
         assert len(client.read(6, 0, 0)[0]) == 1
-        switched = client.call(Header(Kind.SWITCH_READ_ONLY, 0, value=1))
+        switched = client.call(Header(Kind.SWITCH_READ_ONLY, 0, value=1, limit=7))
         assert switched.header.status == Status.OK and client.status().read_only
+        assert client.status().read_only_by_change and client.status().change_order == 7
         client.close()

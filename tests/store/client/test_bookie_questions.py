@@ -87,9 +87,20 @@ def test_bookie_is_switched_to_the_ordered_mode(bookie, client, read_only):
     assert [header.value for header in bookie.came(Kind.SWITCH_READ_ONLY)] == [int(read_only)]
 
 
+def test_switch_carries_the_order_of_its_change(bookie, client):
+    client.switch_read_only("b1", True, order=7)
+    client.switch_read_only("b1", True)
+    assert [header.limit for header in bookie.came(Kind.SWITCH_READ_ONLY)] == [7, 0]
+
+
 @pytest.mark.parametrize(
     ("answer", "words"),
-    [(Status.IO_ERROR, "I/O error$"), (Status.BAD_REQUEST, "it knows no such request"), (hang_up, "closed by")],
+    [
+        (Status.FENCED, "it has obeyed a later order"),
+        (Status.IO_ERROR, "I/O error$"),
+        (Status.BAD_REQUEST, "it knows no such request"),
+        (hang_up, "closed by"),
+    ],
 )
 def test_failed_order_raises(bookie, client, answer, words):
     bookie.answers |= {Kind.SWITCH_READ_ONLY: answer, Kind.COLLECT: answer}

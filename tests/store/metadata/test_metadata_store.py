@@ -24,6 +24,7 @@ from bookspark.protocol.ledger.entry_ranges import NO_RANGES, with_ranges
 from bookspark.protocol.ledger.ledger_metadata import LEDGER_ID_MAX
 from bookspark.store.metadata.lost_records import give_up_lost_records, note_lost_records, read_lost_records
 from bookspark.store.metadata.records.bookie_registration import BookieRegistration
+from bookspark.store.metadata.records.versioned import RecordVersion
 from bookspark.store.metadata.store import MetadataStore
 from tests.awaiting import Changes, await_that
 from tests.store.metadata.kit import clients, ledger
@@ -190,6 +191,26 @@ def test_second_of_two_writes_over_the_same_version_fails(store: MetadataStore, 
         other.write_ledger(metadata.close_at(3, 30), version)
     assert other.write_ledger(metadata.in_recovery().close_at(3, 30), 1) == 2
     assert store.read_ledger(5) == (metadata.in_recovery().close_at(3, 30), 2)
+
+
+def test_write_that_depends_on_a_record_fails_once_that_record_has_changed(
+    store: MetadataStore, other: MetadataStore
+) -> None:
+    metadata = ledger(5)
+    version, cookie = store.create_ledger(metadata), store.write_cookie(COOKIE, None)
+    before = RecordVersion("changes", "cluster", store.write_record("changes", "cluster", b"1", None))
+    assert store.write_ledger(metadata.in_recovery(), version, before) == version + 1
+    now = before._replace(version=other.write_record("changes", "cluster", b"2", before.version))
+    for write in (
+        lambda: store.write_ledger(metadata, version + 1, before),
+        lambda: store.delete_cookie("bookie-1", cookie, before),
+    ):
+        with pytest.raises(MetadataVersionError):
+            write()
+    assert store.read_ledger(5) == (metadata.in_recovery(), version + 1)
+    assert store.read_cookie("bookie-1") is not None
+    store.delete_cookie("bookie-1", cookie, now)
+    assert store.read_cookie("bookie-1") is None
 
 
 def test_deleted_ledger_is_gone_and_its_id_can_be_used_again(store: MetadataStore, other: MetadataStore) -> None:

@@ -32,8 +32,8 @@ class Operator(AskOperator):
         super().__init__(self.told.append)
         self._does = does
 
-    def do(self, request: Request) -> None:
-        super().do(request)
+    def do(self, request: Request, note: Callable[[], None]) -> None:
+        super().do(request, note)
         self._does(request)
 
 

@@ -15,6 +15,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from bookspark.protocol.bookie.read_only_switch import NEVER_SWITCHED, ReadOnlySwitched
 from bookspark.store.bookie.bookie_config import BookieConfig
 from bookspark.store.bookie.commit.commit_thread import SealLog
 from bookspark.store.bookie.commit.completions import Done, ignore
@@ -31,7 +32,11 @@ REMEDY = (
     "(bookspark bookie collect ID)"
 )
 _MORE_FILES = "it is tried again soon; allow the process more open files (ulimit -n)"
-_SWITCHED = "the bookie was switched to read-only (bookspark bookie read-only ID off)"
+_SWITCHED = {
+    False: "the bookie was switched to read-only (bookspark bookie read-only ID off)",
+    True: "a change of the cluster made the bookie read-only (bookspark cluster status)",
+}
+"""Reason of a switched bookie, by an operator or by a change."""
 
 log = logging.getLogger(__name__)
 
@@ -61,8 +66,8 @@ class Disks:
         self._warned: set[str] = set()
         self._measured: dict[str, int] = {}
         """Free bytes of each directory's disk at the last measurement."""
-        self.switched = False
-        """Has an operator switched the bookie to read-only?"""
+        self.switch = NEVER_SWITCHED
+        """The present setting of the read-only switch."""
         self.writable = list(live)
         """Directories that take every add."""
         self.for_recovery = list(live)
@@ -92,12 +97,12 @@ class Disks:
     @property
     def reasons(self) -> list[str]:
         """Reasons why the bookie does not take every add in every directory, each a sentence with the remedy."""
-        found = [_SWITCHED] if self.switched else []
+        found = [_SWITCHED[self.switch.by_change]] if self.switch.read_only else []
         return found + [directory.why for directory in self._live if directory.takes is not Takes.ALL]
 
-    def switch(self, read_only: bool) -> None:
-        """Apply an operator's switch to read-only, or back."""
-        self.switched = read_only
+    def apply_switch(self, switch: ReadOnlySwitched) -> None:
+        """Become read-only, or writable again."""
+        self.switch = switch
         self.sort()
 
     def nearly_full(self, directory: LogDirectory) -> bool:
@@ -112,7 +117,7 @@ class Disks:
     def sort(self) -> None:
         """Choose ``writable`` and ``for_recovery`` again, after a directory changed or failed."""
         before = self.read_only
-        self.writable = [d for d in self._live if d.takes is Takes.ALL and not self.switched]
+        self.writable = [d for d in self._live if d.takes is Takes.ALL and not self.switch.read_only]
         self.for_recovery = [directory for directory in self._live if directory.takes is not Takes.NOTHING]
         if before != self.read_only:
             why = "; ".join(self.reasons) or "all of its directories have failed"

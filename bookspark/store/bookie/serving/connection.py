@@ -688,7 +688,7 @@ class Dispatch:
                 self._answers.answer(header, _OK, value=self._bookie.collect())
             case Kind.SWITCH_READ_ONLY:
                 log.warning("%s switches read-only %s", self._peer.peer, "on" if header.value else "off")
-                self._storage.switch_read_only(bool(header.value), partial(self._answers.answer, header))
+                self._storage.switch_read_only(bool(header.value), partial(self._answers.answer, header), header.limit)
             case Kind.FETCH:
                 self._fetch(header, body)
             case unknown:

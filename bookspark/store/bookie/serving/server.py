@@ -167,6 +167,8 @@ class BookieServer:
             log_bytes=stored.log_bytes,
             free_bytes=stored.free_bytes,
             read_only=stored.read_only,
+            read_only_by_change=stored.switch.by_change,
+            change_order=stored.switch.order,
             lossy_boot=lossy_boots.mark.boot,
             healed_boot=lossy_boots.healed_boot,
             limbo_ledgers=lossy_boots.limbo_count,

@@ -35,7 +35,7 @@ from bookspark.store.metadata.records.codec import (
 from bookspark.store.metadata.records.ledger_spans import LedgerSpan, spans_of
 from bookspark.store.metadata.records.names import check_ledger_id, check_name, check_record
 from bookspark.store.metadata.records.refusals import ledger_exists, no_cookie, no_such_ledger, sized, version_changed
-from bookspark.store.metadata.records.versioned import Record, Versioned, VersionedLedger
+from bookspark.store.metadata.records.versioned import Record, RecordVersion, Versioned, VersionedLedger
 
 # -- The world in memory, shared by the stores of one cluster.
 
@@ -85,6 +85,13 @@ class World:
         self.changed_ms[key] = time.time_ns() // 1_000_000
         self._tell(key)
         return new
+
+    def check(self, under: RecordVersion | None) -> None:
+        """Raise MetadataVersionError if the record has changed."""
+        if under is not None:
+            found = self.documents.get(_record_key(under.kind, under.name))
+            if found is None or found.version != under.version:
+                raise version_changed(f"{under.kind} record {under.name!r}", under.version)
 
     def remove(self, key: Key) -> None:
         del self.documents[key]
@@ -277,8 +284,9 @@ class MemoryStore:
             except UnreadableRecordError as error:
                 unreadable[ledger_id] = str(error)
 
-    def write_ledger(self, metadata: LedgerMetadata, version: int) -> int:
+    def write_ledger(self, metadata: LedgerMetadata, version: int, under: RecordVersion | None = None) -> int:
         with self._open() as world:
+            world.check(under)
             key = _ledger_key(metadata.ledger_id)
             document = sized(encode_ledger(metadata), f"changing ledger {metadata.ledger_id}")
             if key not in world.documents:
@@ -353,8 +361,9 @@ class MemoryStore:
         key = ("cookie", check_name(cookie.bookie_id, "bookie id"))
         return self._write(f"the cookie of {cookie.bookie_id}", key, encode_cookie(cookie), version)
 
-    def delete_cookie(self, bookie_id: str, version: int) -> None:
+    def delete_cookie(self, bookie_id: str, version: int, under: RecordVersion | None = None) -> None:
         with self._open() as world:
+            world.check(under)
             key = ("cookie", check_name(bookie_id, "bookie id"))
             if key not in world.documents:
                 raise no_cookie(bookie_id)

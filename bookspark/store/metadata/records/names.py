@@ -16,6 +16,7 @@ from bookspark.protocol.ledger.ledger_metadata import LEDGER_ID_MAX
 from bookspark.support.arguments import Rule
 
 LedgerId = Annotated[int, Meta(ge=0, le=LEDGER_ID_MAX)]
+ChangeOrder = Annotated[int, Meta(ge=0, lt=1 << 32)]
 CopyCount = Annotated[int, Meta(ge=1, le=10_000)]
 """The size of an ensemble or quorum. More bookies would not fit into a ledger's record."""
 

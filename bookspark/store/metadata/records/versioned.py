@@ -28,6 +28,14 @@ class Record(NamedTuple):
     """By the store's clock (ZooKeeper's), in ms since 1970: the ages of two records compare, whatever the clients' clocks say."""
 
 
+class RecordVersion(NamedTuple):
+    """A small record at a version: a write may depend on it, in one transaction."""
+
+    kind: str
+    name: str
+    version: int
+
+
 VersionedLedger = Versioned[LedgerMetadata]
 """The metadata of a ledger with the version of its record."""
 

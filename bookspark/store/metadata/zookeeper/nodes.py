@@ -101,6 +101,12 @@ _NAMES_AT_ONCE = 20_000
 
 
 Marks = tuple[int, ...]
+Check = Callable[[Any], None]
+"""Adds conditions to a transaction."""
+
+
+def ignored(transaction: Any) -> None:
+    """No conditions."""
 
 
 class Nodes:
@@ -200,8 +206,9 @@ class Nodes:
             with contextlib.suppress(NodeExistsError):
                 self.create(what, path, b"")
 
-    def write(self, what: str, path: str, value: bytes, version: int) -> int:
-        """Compare-and-set; returns the new version. Raises BadVersionError, NoNodeError."""
+    def write(self, what: str, path: str, value: bytes, version: int, check: Check = ignored) -> int:
+        """Compare-and-set; returns the new version. ``check`` adds conditions to the transaction. Raises BadVersionError,
+        NoNodeError."""
 
         def settle(error: Exception) -> Any:
             found = self.read(what, path)
@@ -211,12 +218,22 @@ class Nodes:
                 raise unknown(what)
             raise error
 
-        self._connection.commit(what, lambda transaction: transaction.set_data(path, value, version), settle)
+        def build(transaction: Any) -> None:
+            check(transaction)
+            transaction.set_data(path, value, version)
+
+        self._connection.commit(what, build, settle)
         return version + 1
 
-    def delete(self, what: str, path: str, version: int = -1) -> None:
-        """Raises NoNodeError, or BadVersionError for another version than the given one."""
-        self._connection.commit(what, lambda transaction: transaction.delete(path, version), gone)
+    def delete(self, what: str, path: str, version: int = -1, check: Check = ignored) -> None:
+        """``check`` adds conditions to the transaction. Raises NoNodeError, or BadVersionError for another version than the given
+        one."""
+
+        def build(transaction: Any) -> None:
+            check(transaction)
+            transaction.delete(path, version)
+
+        self._connection.commit(what, build, gone)
 
     def forget_empty(self, *paths: str) -> None:
         """Remove the empty nodes of ``paths``, each above the one before it, up to the first non-empty, later and without a

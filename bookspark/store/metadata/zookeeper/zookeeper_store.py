@@ -49,7 +49,7 @@ from bookspark.store.metadata.records.codec import (
 from bookspark.store.metadata.records.ledger_spans import IDS_PER_SPAN, LedgerSpan, spans_of
 from bookspark.store.metadata.records.names import decode_name
 from bookspark.store.metadata.records.refusals import ledger_exists, no_cookie, no_such_ledger, sized, version_changed
-from bookspark.store.metadata.records.versioned import Record, Versioned, VersionedLedger, compare_and_set
+from bookspark.store.metadata.records.versioned import Record, RecordVersion, Versioned, VersionedLedger, compare_and_set
 from bookspark.store.metadata.zookeeper.connection import Connection, DefiniteError
 from bookspark.store.metadata.zookeeper.layout import (
     Layout,
@@ -59,7 +59,7 @@ from bookspark.store.metadata.zookeeper.layout import (
     parse_address,
     two_digits,
 )
-from bookspark.store.metadata.zookeeper.nodes import Marks, Nodes, gone, unknown
+from bookspark.store.metadata.zookeeper.nodes import Check, Marks, Nodes, gone, ignored, unknown
 
 log = logging.getLogger(__name__)
 
@@ -426,6 +426,20 @@ class RecordNodes:
         except BadVersionError:
             raise version_changed(what, version) from None
 
+    def checks(self, under: RecordVersion | None) -> Check:
+        """The condition that this record has not changed; for None no condition."""
+        if under is None:
+            return ignored
+        path = self._layout.record(under.kind, under.name)
+        guard = self._made(f"checking {under.kind} record {under.name!r}", self._guard(under.kind, under.name))
+        guarded, own = divmod(under.version, _VERSIONS)
+
+        def check(transaction: Any) -> None:
+            transaction.check(path, own)
+            transaction.check(guard, guarded)
+
+        return check
+
     # -- inside
 
     def _read(self, what: str, kind: str, names: Sequence[str]) -> list[Record | None]:
@@ -788,12 +802,11 @@ class ZooKeeperStore:
                 if node is not None and (found := readable_ledger(ledger_id, node.value, unreadable)) is not None:
                     yield Versioned(found, node.version)
 
-    def write_ledger(self, metadata: LedgerMetadata, version: int) -> int:
+    def write_ledger(self, metadata: LedgerMetadata, version: int, under: RecordVersion | None = None) -> int:
         what, path = f"changing ledger {metadata.ledger_id}", self.layout.ledger(metadata.ledger_id)
+        document = sized(encode_ledger(metadata, self.layout.bookkeepers_formats), what)
         try:
-            return self._nodes.write(
-                what, path, sized(encode_ledger(metadata, self.layout.bookkeepers_formats), what), version
-            )
+            return self._nodes.write(what, path, document, version, self._records.checks(under))
         except BadVersionError:
             raise version_changed(f"ledger {metadata.ledger_id}", version) from None
         except NoNodeError:
@@ -895,10 +908,10 @@ class ZooKeeperStore:
             what, self.layout.cookie(cookie.bookie_id), encode_cookie(cookie, self.layout.bookkeepers_formats), version
         )
 
-    def delete_cookie(self, bookie_id: str, version: int) -> None:
-        what = f"the cookie of {bookie_id}"
+    def delete_cookie(self, bookie_id: str, version: int, under: RecordVersion | None = None) -> None:
+        what, path = f"the cookie of {bookie_id}", self.layout.cookie(bookie_id)
         try:
-            self._nodes.delete(f"deleting {what}", self.layout.cookie(bookie_id), version)
+            self._nodes.delete(f"deleting {what}", path, version, self._records.checks(under))
         except NoNodeError:
             raise no_cookie(bookie_id) from None
         except BadVersionError:
