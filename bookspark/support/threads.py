@@ -145,15 +145,18 @@ class Latch:
 
 
 class BackOff:
-    """Growing pauses between attempts: ``first`` seconds, then twice the last, at most ``most``."""
+    """Growing pauses between attempts: ``first`` seconds, then twice the last, at most ``most``.
 
-    def __init__(self, first: float, most: float) -> None:
-        self._first, self._most, self._next = first, most, first
+    ``drawn``: draws each pause between 0 and that, such as ``random.uniform``, so that many who begin at the same moment spread
+    (full jitter)."""
+
+    def __init__(self, first: float, most: float, drawn: Callable[[float, float], float] | None = None) -> None:
+        self._first, self._most, self._next, self._drawn = first, most, first, drawn
 
     def next(self) -> float:
         """Seconds of the next pause."""
         pause, self._next = self._next, min(2 * self._next, self._most)
-        return pause
+        return pause if self._drawn is None else self._drawn(0.0, pause)
 
     def reset(self) -> None:
         """An attempt succeeded."""
