@@ -92,6 +92,10 @@ class LaneFeed:
         """Return True when there may be more rows than ``newest`` returned; False after ``seconds``."""
         return self._head.wait(seconds)
 
+    def close(self) -> None:
+        """End its watches. Never raises."""
+        self._head.close()
+
     def size(self, first: int, last: int) -> int:
         """Bytes of payload of the remaining rows in [``first``, ``last``)."""
         return sum(size for _, size, _ in self._pieces(first, last))

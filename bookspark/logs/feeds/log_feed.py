@@ -209,6 +209,7 @@ class LogFeed:
         """Ended lanes, cached while the reader still needs them."""
         self._ended_times = EndedTimes(bookkeeper, password)
         self._record_changed: threading.Event | None = None
+        self._end_watch: Callable[[], None] = lambda: None
         self._find_lanes()
 
     @property
@@ -291,6 +292,12 @@ class LogFeed:
         return self._watch.wait(
             self._lanes, seconds, lambda: self._record_changed is not None and self._record_changed.is_set()
         )
+
+    def close(self) -> None:
+        """End its watches. The feed waits no more. Never raises."""
+        self._end_watch()
+        for lane in self._lanes.values():
+            lane.close()
 
     def check(self, offset: Offset) -> None:
         if not is_offset(offset):
@@ -440,7 +447,8 @@ class LogFeed:
         if self._one_lane or (self._record_changed is not None and not self._record_changed.is_set()):
             return
         changed = threading.Event()
-        self._bookkeeper.metadata.watch_record(KIND, self.name, changed.set)
+        self._end_watch()
+        self._end_watch = self._bookkeeper.metadata.watch_record(KIND, self.name, changed.set)
         record = LogRegistry(self._bookkeeper.metadata).get(self.name)
         if record.ctime_ms != self._ctime_ms:
             # A read of lane 0 raises the same error, with the row.

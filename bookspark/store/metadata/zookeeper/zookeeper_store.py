@@ -922,9 +922,9 @@ class ZooKeeperStore:
     def list_records(self, kind: str) -> list[str]:
         return sorted(map(decode_name, self._nodes.children(f"listing {kind} records", self.layout.records(kind))))
 
-    def watch_record(self, kind: str, name: str, changed: Callable[[], None]) -> None:
+    def watch_record(self, kind: str, name: str, changed: Callable[[], None]) -> Callable[[], None]:
         once = Once(self._notifier, changed)
-        self._nodes.watch_existence(f"watching {kind} record {name!r}", self.layout.record(kind, name), once)
+        return self._nodes.watch_existence(f"watching {kind} record {name!r}", self.layout.record(kind, name), once)
 
     # -- autorecovery
 
