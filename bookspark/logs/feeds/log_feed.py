@@ -288,6 +288,13 @@ class LogFeed:
             found[number] = self._rows_of_ended(number)
         return found
 
+    def rows_of(self, lane: int, offset: Offset) -> int:
+        """Rows of the lane before the offset."""
+        named = rows_before(offset)
+        if lane in named:
+            return named[lane]
+        return self._rows_of_ended(lane) if lane in self._ended_from(0, ended_before(offset)) else 0
+
     def wait(self, seconds: float) -> bool:
         return self._watch.wait(
             self._lanes, seconds, lambda: self._record_changed is not None and self._record_changed.is_set()

@@ -240,6 +240,11 @@ def offset_at(ctime_ms: int, rows: Mapping[int, int], ended: int = 0) -> dict[st
     return {_LANE_0: rows.get(0, 0), _LOG: ctime_ms, **others, **({_ENDED: ended} if ended else {})}
 
 
+def with_rows(offset: Offset, rows: Mapping[int, int]) -> dict[str, int]:
+    """The offset with these numbers of rows before it in these lanes."""
+    return {**offset, **{str(lane) if lane else _LANE_0: count for lane, count in rows.items()}}
+
+
 def rows_before(offset: Offset) -> dict[int, int]:
     """The rows before the offset by named lane, in the order of lanes."""
     found = {int(key): rows for key, rows in offset.items() if key not in _NO_LANES}
