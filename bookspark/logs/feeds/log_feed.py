@@ -34,6 +34,7 @@ from bookspark.protocol.logs.lanes import (
     lane_of,
     offset_at,
     rows_before,
+    rows_in_bytes,
     shared_out,
 )
 from bookspark.protocol.logs.log_record import LogRecord
@@ -362,15 +363,13 @@ class LogFeed:
             rows = shared_out({lane: last - first for lane, (first, last) in spans.items()}, limit.rows)
             ends = {lane: self._limited(lane, spans[lane], Limit(rows=rows[lane])) for lane in spans}
         if limit.size is not None:
-            # Truncated rows have no size and are passed with others. A lane without a row in its share gets no bytes: with few
-            # bytes for many lanes, lanes with a row might otherwise get none.
-            giving = {lane: span for lane, span in spans.items() if ends[lane] > span[0]}
-            shares = shared_out(
-                {lane: max(1, self._lane(lane).size(*span)) for lane, span in giving.items()}, limit.size
-            )
-            ends |= {
-                lane: min(ends[lane], self._limited(lane, giving[lane], Limit(size=shares[lane]))) for lane in giving
-            }
+            # Looks at the rows that it takes, not at the whole backlog. Truncated rows are passed with others.
+            left = {lane: self._lane(lane).remaining(first, ends[lane]) for lane, (first, _) in spans.items()}
+            left = {lane: rows for lane, rows in left.items() if rows}
+            sized = {lane: self._lane(lane).sized(spans[lane][0], ends[lane]) for lane in left}
+            # A row of each lane at least, or a lane of few rows would wait for the others.
+            shares = shared_out(left, max(min(len(left), limit.size), rows_in_bytes(left, sized, limit.size)))
+            ends |= {lane: self._limited(lane, (spans[lane][0], ends[lane]), Limit(rows=shares[lane])) for lane in left}
         return ends
 
     def _limited(self, lane: int, span: tuple[int, int], limit: Limit) -> int:
