@@ -10,17 +10,19 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import islice
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from bookspark.errors import ConfigurationError, LedgerClosedError
+from bookspark.errors import ConfigurationError, LedgerClosedError, MetadataVersionError
 from bookspark.local import LocalCluster
 from bookspark.logs import Log, LogAddress, create_log, row_reader
 from bookspark.logs.chain.registry import POSITIONS
 from bookspark.logs.lane_ending import end_lane
 from bookspark.logs.producer import Producer
 from bookspark.logs.row_reader import LogRow, RowReader
+from bookspark.store.metadata.records import versioned
 from tests.docs.test_readme import blocks
 from tests.logs.test_producer_faults import Cluster
 from tests.stories import seeds
@@ -249,6 +251,24 @@ def test_read_waits_its_time_although_a_lane_without_rows_is_made(made: Made, mo
 
         monkeypatch.setattr(reader._feed, "wait", later)
         assert [row.value for row in reader.read(timeout=100.0)] == [b"new"]
+
+
+def test_commit_that_loses_many_times_is_repeated(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It failed after ten attempts, when many readers saved at the same moment."""
+    monkeypatch.setattr(versioned, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=lambda seconds: None))
+    write, left = made.memory.metadata.write_record, [50]
+
+    def loses(kind: str, name: str, value: bytes, version: int | None) -> int:
+        left[0] -= kind == POSITIONS
+        if kind == POSITIONS and left[0] > 0:
+            raise MetadataVersionError("another reader was faster")
+        return write(kind, name, value, version)
+
+    with made.reader(share=True) as reader:
+        rows = list(islice(reader, 3))
+        monkeypatch.setattr(made.memory.metadata, "write_record", loses)
+        reader.commit(rows[-1])
+    assert left == [0] and made.left() == ALL[3:]
 
 
 # -- on real bookies

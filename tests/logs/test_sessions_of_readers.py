@@ -150,8 +150,8 @@ def looking(monkeypatch: pytest.MonkeyPatch) -> None:
     [(True, False, False), (True, True, False), (False, True, False), (True, False, True), (True, True, True)],
 )
 def test_session_that_ends_behind_any_request_skips_no_row(ends: bool, loses: bool, others: bool) -> None:
-    """It raised ZeroDivisionError between the steps of a join. A reader whose request failed between the taking of a lane and the
-    reading of its saved offset read saved rows again."""
+    """It raised ZeroDivisionError between the steps of a join. A reader whose request failed between the taking of a lane
+    and the reading of its saved offset read saved rows again."""
     end_at, ended = 0, True
     while ended:
         end_at += 1
