@@ -364,7 +364,7 @@ class RowReader:
 
     def _each(self, timeout: float) -> Iterator[LogRow]:
         while True:
-            while self._fetched:
+            while self._has_fetched():
                 yield self._next_fetched()
             rows, end = self._fetch(_ROWS_AHEAD_MAX, timeout, self._rows_of)
             if not rows:
@@ -372,6 +372,12 @@ class RowReader:
                 return
             self._fetched.extend(rows)
             self._behind_fetched = end
+
+    def _has_fetched(self) -> bool:
+        """Are there fetched rows to return? A sharing reader looks at its group first, if it is time."""
+        if self._fetched and self._share is not None and not self._share.due_in:
+            self._look_at_group(self._share)
+        return bool(self._fetched)
 
     def _next_fetched(self) -> LogRow:
         row = self._fetched.popleft()
@@ -382,7 +388,7 @@ class RowReader:
         return row
 
     def _of_fetched(self, rows_max: int) -> list[LogRow]:
-        return [self._next_fetched() for _ in range(min(rows_max, len(self._fetched)))]
+        return [self._next_fetched() for _ in range(min(rows_max, len(self._fetched)))] if self._has_fetched() else []
 
     def _read(
         self, rows_max: int, timeout: float, rows_of: Callable[[Offset, Sequence[Piece]], Iterator[Found]]
@@ -477,14 +483,17 @@ class RowReader:
         was lost, and is taken again before another reader saved rows of it, continues where it was."""
         offset = self._offset
         added = share.look(self._feed.lanes_after(offset), self._different(self._committed, offset))
-        saved = self._saved()
+        saved, kept = self._saved(), share.lanes
         if saved is not None:
-            kept = share.lanes | (added & self._own) - self._different(self._committed, saved)
+            kept |= (added & self._own) - self._different(self._committed, saved)
             self._lost |= self._own - kept
             self._place.move(self._feed.combined(kept, offset, saved))
             self._since = self._feed.combined(kept, self._since, saved)
             self._committed = saved
         share.add(added)
+        if not kept == share.lanes == self._own:
+            # Rows of lost lanes come to their new readers; rows of more lanes are fetched together.
+            self._fetched.clear()
         self._own = share.lanes
 
     def _different(self, one: Offset, other: Offset) -> set[int]:
