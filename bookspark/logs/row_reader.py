@@ -482,7 +482,13 @@ class RowReader:
         """Give back and take lanes. Lanes just taken, and lanes of other readers, continue at their saved offsets. A lane that
         was lost, and is taken again before another reader saved rows of it, continues where it was."""
         offset = self._offset
-        added = share.look(self._feed.lanes_after(offset), self._different(self._committed, offset))
+        added = frozenset[int]()
+        try:
+            added = share.look(self._feed.lanes_after(offset), self._different(self._committed, offset))
+        finally:
+            if added or share.lanes != self._own:
+                # Rows of lost lanes come to their new readers; rows of more lanes are fetched together.
+                self._fetched.clear()
         saved, kept = self._saved(), share.lanes
         if saved is not None:
             kept |= (added & self._own) - self._different(self._committed, saved)
@@ -491,9 +497,6 @@ class RowReader:
             self._since = self._feed.combined(kept, self._since, saved)
             self._committed = saved
         share.add(added)
-        if not kept == share.lanes == self._own:
-            # Rows of lost lanes come to their new readers; rows of more lanes are fetched together.
-            self._fetched.clear()
         self._own = share.lanes
 
     def _different(self, one: Offset, other: Offset) -> set[int]:
