@@ -31,7 +31,7 @@ class LedgerFencedError(BookKeeperError):
 
 
 class LedgerClosedError(BookKeeperError):
-    """The handle or the ledger is closed to appends."""
+    """The client, handle, producer or reader is closed, or the ledger to appends."""
 
 
 class LedgerExistsError(BookKeeperError):

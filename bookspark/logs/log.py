@@ -60,9 +60,10 @@ class Log:
     def reader(self, start: Start = "earliest", group: LogName | None = None, *, share: bool = False) -> RowReader:
         """A reader of all lanes, or of one lane if the log was opened as ``orders@3``.
 
-        ``start``: used if ``group`` has no saved offset. ``group``: key of the offset that ``RowReader.commit`` saves; None: none
-        is saved. ``share``: divide the lanes with the group's other sharing readers (``RowReader``). Raises ConfigurationError (a
-        log of several columns; ``share`` without a group), ReadError and MetadataStoreError.
+        ``start``: used if ``group`` has no saved offset; ``latest`` is saved as its first. ``group``: key of the offset that
+        ``RowReader.commit`` saves; None: none is saved. ``share``: divide the lanes with the group's other sharing readers
+        (``RowReader``). Raises ConfigurationError (a log of several columns; ``share`` without a group), ReadError and
+        MetadataStoreError.
         """
         if share and not group:
             raise ConfigurationError("readers share the lanes of a log within a group: give its name")

@@ -25,15 +25,17 @@ import threading
 import time
 import uuid
 import weakref
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Meta
 
-from bookspark.errors import BookKeeperError, ConfigurationError, MetadataVersionError, NoSuchLedgerError, ReadError
+from bookspark.errors import BookKeeperError, ConfigurationError, LedgerClosedError, NoSuchLedgerError, ReadError
 from bookspark.logs.chain.log_run import LogAddress
 from bookspark.logs.chain.registry import POSITIONS, LogRegistry
 from bookspark.logs.chain.stamps import Headers
@@ -45,11 +47,12 @@ from bookspark.logs.readers.registration import Registration
 from bookspark.logs.rows.encodings import ARROW, PLAIN
 from bookspark.logs.rows.splits import Piece, ends_of_runs, fewest
 from bookspark.logs.rows.stamped_rows import Row, entry_decoder
-from bookspark.protocol.logs.lanes import LaneId, is_offset, lane_id, later, moves
+from bookspark.protocol.logs.lanes import LaneId, is_offset, lane_id, later, moves, with_rows
 from bookspark.protocol.logs.log_options import RowFormat
 from bookspark.protocol.logs.log_record import ENCODING_LABEL
 from bookspark.protocol.logs.reader_record import ReaderKind
 from bookspark.store.metadata.records.documents import proven, read_struct
+from bookspark.store.metadata.records.versioned import compare_and_set
 from bookspark.support.arguments import Rule, WaitSeconds, checks_methods
 
 if TYPE_CHECKING:
@@ -84,6 +87,7 @@ class LaneShare:
         self._name = f"{now_ms():013}-{uuid.uuid4().hex[:12]}"
         self._sharing = bookkeeper.metadata.sharing(f"{group}@{log}", self._name)
         self.lanes: frozenset[int] = frozenset()
+        """Lanes that it reads."""
         self._due, self._held, self._pid = 0.0, set[str](), os.getpid()
         self._left = weakref.finalize(self, _leave_soon, self._sharing, self._held)
         self._left.atexit = False
@@ -93,22 +97,30 @@ class LaneShare:
         """Seconds until the next look."""
         return max(0.0, self._due - time.monotonic())
 
-    def look(self, lanes: Collection[int], unsaved: Collection[int]) -> None:
-        """Give back and take lanes (``protocol.logs.lanes.moves``). Raises MetadataStoreError."""
+    def look(self, lanes: Collection[int], unsaved: Collection[int]) -> frozenset[int]:
+        """Give back and take lanes (``protocol.logs.lanes.moves``). Returns the lanes held beside ``self.lanes``: they count from
+        ``add`` on, once their saved offsets were read. Raises MetadataStoreError."""
         self._due = time.monotonic() + LOOK_SECONDS
         members = self._sharing.join()
         holders = {int(lane): name for lane, name in self._sharing.holders().items()}
         to_leave, to_take = moves(lanes, members, self._name, holders, unsaved)
         mine = {lane for lane, name in holders.items() if name == self._name}
-        self._has(mine)
+        # If a request fails, each of these may be held. A lane of another reader is never given back.
+        self._holds(mine.union(to_take))
+        self.lanes = self.lanes.intersection(mine).difference(to_leave)
         self._sharing.give_back(map(str, to_leave))
-        self._has(mine.difference(to_leave))
-        self._has(self.lanes.union(map(int, self._sharing.take(map(str, to_take)))))
+        held = mine.difference(to_leave).union(map(int, self._sharing.take(map(str, to_take))))
+        self._holds(held)
+        return frozenset(held - self.lanes)
+
+    def add(self, lanes: Collection[int]) -> None:
+        """Count lanes that ``look`` returned."""
+        self.lanes = self.lanes.union(lanes)
 
     def look_again(self) -> None:
         """Drop the lanes that this reader has lost. Raises MetadataStoreError."""
         holders = self._sharing.holders()
-        self._has({lane for lane in self.lanes if holders.get(str(lane)) == self._name})
+        self.lanes = frozenset(lane for lane in self.lanes if holders.get(str(lane)) == self._name)
 
     def close(self) -> None:
         """Free the lanes for other readers at once. Never raises."""
@@ -116,8 +128,7 @@ class LaneShare:
             _leave(self._sharing, self._held)
         self.lanes = frozenset()
 
-    def _has(self, lanes: Collection[int]) -> None:
-        self.lanes = frozenset(lanes)
+    def _holds(self, lanes: Collection[int]) -> None:
         # In place: the finalizer, which runs if the reader is dropped, uses the same set.
         self._held.clear()
         self._held.update(map(str, lanes))
@@ -144,8 +155,9 @@ def _leave_soon(sharing: Sharing, lanes: set[str]) -> None:
 READ_BYTES_MAX = 8 << 20
 """Approximate limit of one read."""
 _HANDLES_MAX = 64
-_SAVES_MAX = 10
 _POLL_SECONDS = 1.0
+_ROWS_AHEAD_MAX = 10_000
+"""Most rows that an iteration fetches at once."""
 
 Found = TypeVar("Found")
 Rows = Annotated[int, Meta(ge=1, le=1_000_000)]
@@ -172,10 +184,34 @@ class LogRow(NamedTuple):
     headers: Headers = ()
 
 
+class _Place:
+    """The place behind the rows that a reader has returned. The thread of the reports reads it too."""
+
+    def __init__(self, offset: Offset) -> None:
+        self.move(offset)
+
+    def move(self, offset: Offset) -> None:
+        self._parts: tuple[Offset, dict[int, int]] = offset, {}
+
+    def passed(self, row: LogRow) -> None:
+        # An offset for each row would cost more than the row.
+        self._parts[1][row.lane] = row.position + 1
+
+    def offset(self) -> Offset:
+        offset, rows = self._parts
+        return with_rows(offset, rows.copy())
+
+
 @checks_methods
 class RowReader:
-    """Reads a log from an offset on; made by ``Log.reader``. For one thread. ``log_id``: the log at ``log``; None: the one that
-    has its name now."""
+    """Reads a log from an offset on; made by ``Log.reader``. For one thread.
+
+    Law: the reader's place is behind the rows that it has returned to its caller, never behind rows that it only fetched. The row
+    that an iteration returned last counts as handled: commit after handling it. Fetched rows come next, however the caller goes
+    on, until ``seek``.
+
+    Once closed, it raises LedgerClosedError. ``log_id``: the log at ``log``; None: the one that has its name now.
+    """
 
     def __init__(
         self,
@@ -194,22 +230,33 @@ class RowReader:
             raise ConfigurationError(f"log {log.name!r} keeps rows of several columns: read it with Spark")
         self._feed = LogFeed(bookkeeper, log.name, log.password, fail_on_data_loss=True, with_times=True, log=self._id)
         self._handles: dict[int, tuple[ReadHandle, Callable[[bytes], Row]]] = {}
-        self._offset = self._saved() or (self._feed.newest() if start == "latest" else self._feed.earliest())
-        self._share = LaneShare(bookkeeper, self._feed.key, group) if share else None
-        if share and self._saved() is None:
-            # The group begins here, whichever reader gets a lane first.
-            self._save()
-        self._committed = self._offset
+        self._closed = False
+        self._fetched: deque[LogRow] = deque()
+        """Rows that an iteration fetched and has not returned yet."""
+        self._behind_fetched: Offset = {}
+        self._share: LaneShare | None = None
+        begin = self._saved()
+        if begin is None:
+            begin = first = self._feed.newest() if start == "latest" else self._feed.earliest()
+            if group and (share or start == "latest"):
+                # The group begins here, whichever reader gets a lane or ends first.
+                begin = self._changed_saved(lambda saved: first if saved is None else None)
+        self._place = _Place(begin)
+        self._committed = self._since = begin
+        """The saved offset, as known, and the place at the last commit or seek."""
+        self._own, self._lost = frozenset[int](), set[int]()
+        """Lanes of a sharing reader at its last look, and those that it ever lost."""
         if share:
+            self._share = LaneShare(bookkeeper, self._feed.key, group)
             # Take lanes now, so that ``seek`` applies to them.
             self._newest()
-        self._registration = Registration(bookkeeper, self._feed.key, ReaderKind.PYTHON, self._offset, group)
+        self._registration = Registration(bookkeeper, self._feed.key, ReaderKind.PYTHON, self._place.offset, group)
 
     @property
     def offset(self) -> dict[str, int]:
-        """Offset after the last row that ``read`` returned; for lanes of other readers of the group, their last committed
-        offset."""
-        return dict(self._offset)
+        """Offset after the rows that the reader has returned; for lanes of other readers of the group, their last committed
+        offset. ``commit`` saves it."""
+        return self._place.offset()
 
     @property
     def lanes(self) -> frozenset[int]:
@@ -218,40 +265,39 @@ class RowReader:
 
     def read(self, rows_max: Rows = 10_000, timeout: WaitSeconds = 0.0) -> list[LogRow]:
         """The next rows, at most ``rows_max`` and about READ_BYTES_MAX bytes. If there are none, waits up to ``timeout`` seconds;
-        then [].
+        then []. All returned rows count as handled.
 
         Raises DataLossError if the reader's next rows were truncated or deleted, ReadError if too few bookies answer or the rows
-        were offloaded to a table, NoSuchLogError, and MetadataStoreError.
+        were offloaded to a table, NoSuchLogError, LedgerClosedError and MetadataStoreError.
         """
-        return self._next(rows_max, timeout, self._rows_of)
+        return self._of_fetched(rows_max) or self._read(rows_max, timeout, self._rows_of)
 
     def read_with_gaps(self, rows_max: Rows = 10_000, timeout: WaitSeconds = 0.0) -> list[LogRow | Gap]:
         """Like ``read``, with a Gap in place of unreadable rows, in order. The reader continues after the gap.
 
         Rows of a gap that is ``not_yet_known`` may become readable: ``seek`` back to its first row. Each entry of such a gap is
         read separately, so a hanging bookie makes this slow. Raises ReadError if commits can't be read or rows were offloaded to
-        a table, DataLossError if the log was recreated, NoSuchLogError, and MetadataStoreError.
+        a table, DataLossError if the log was recreated, NoSuchLogError, LedgerClosedError and MetadataStoreError.
         """
         self._feed.passed_over.told_elsewhere = True
         try:
-            return self._next(rows_max, timeout, self._rows_and_gaps)
+            return [*self._of_fetched(rows_max)] or self._read(rows_max, timeout, self._rows_and_gaps)
         finally:
             self._feed.passed_over.told_elsewhere = False
 
     def __iter__(self) -> Iterator[LogRow]:
-        """All rows from the reader's place to the end of the log. The offset may be ahead of the loop; use ``read`` where that
-        matters."""
-        while rows := self.read():
-            yield from rows
+        """All rows from the reader's place to the end of the log. A loop may end early: the rows after its last row come next.
+        Raises the errors of ``read``."""
+        return self._each(0.0)
 
     def follow(self) -> Iterator[LogRow]:
-        """All rows from the reader's place on, without an end: waits for more."""
+        """All rows from the reader's place on, without an end: waits for more. Raises the errors of ``read``."""
         while True:
-            yield from self.read(timeout=_POLL_SECONDS)
+            yield from self._each(_POLL_SECONDS)
 
     def seek(self, offset: dict[str, int]) -> None:
-        """Continue at ``offset``, an earlier offset of a reader of this log. Raises ConfigurationError if it is no offset, and
-        DataLossError if it belongs to another log of this name."""
+        """Continue at ``offset``, an earlier offset of a reader of this log; fetched rows are dropped. Raises ConfigurationError
+        if it is no offset, and DataLossError if it belongs to another log of this name."""
         if not is_offset(offset):
             raise ConfigurationError(
                 f"{offset} is no place in log {self._log.name!r}: give an offset that a reader had"
@@ -264,21 +310,43 @@ class RowReader:
         time."""
         self._go_to(self._feed.at_time(round(moment.timestamp() * 1000)))
 
-    def commit(self) -> None:
-        """Save the offset in the cluster, for the group's next reader. A sharing reader saves only its own lanes; rows of a lost
-        lane come again to the lane's new reader. Raises ConfigurationError (no group), DataLossError (the log was recreated, and
-        the group has a reader of the new log) and MetadataStoreError."""
+    def commit(self, row: LogRow | None = None) -> None:
+        """Save the place in the cluster, for the group's next reader: behind all returned rows or, in the lane of ``row``, behind
+        that row only. A sharing reader saves only its own lanes; rows of a lost lane come again to the lane's new reader.
+
+        Raises ConfigurationError (no group; ``row`` is older than the lane's last commit or seek, or the reader has not returned
+        it since), DataLossError (the log was recreated, and the group has a reader of the new log), MetadataVersionError (other
+        readers of the group saved their places first for five minutes), LedgerClosedError and MetadataStoreError.
+        """
+        self._check_open()
         if not self._group:
             raise ConfigurationError("a reader without a group has no place to save its offset: make it with one")
+        lanes: frozenset[int] | None = None
         if self._share is not None:
+            had = self._share.lanes
             self._share.look_again()
-        self._committed = self._save()
+            lanes = self._share.lanes
+            if lanes != had:
+                # Fetched rows of a lost lane come to its new reader.
+                self._fetched.clear()
+        wanted = self._offset if row is None else self._behind(row)
+
+        def changed(saved: Offset | None) -> Offset:
+            return wanted if lanes is None or saved is None else self._feed.combined(lanes, wanted, saved)
+
+        saved = self._changed_saved(changed)
+        # What is known of a lost lane shows later whether another reader has saved its rows.
+        self._committed = saved if lanes is None else self._feed.combined(lanes, saved, self._committed)
+        self._since = wanted
 
     def close(self) -> None:
-        """Close the open ledgers, and report the reader's end to the cluster."""
+        """Close the open ledgers, and report the reader's end to the cluster. Fetched rows come to the group's next reader."""
+        self._closed = True
+        self._fetched.clear()
         if self._share is not None:
             self._share.close()
         self._registration.close()
+        self._feed.close()
         while self._handles:
             self._handles.popitem()[1][0].close()
 
@@ -296,29 +364,93 @@ class RowReader:
 
     # -- inside
 
-    def _next(
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LedgerClosedError(f"this reader of log {self._log.name!r} is closed; make another one")
+
+    @property
+    def _offset(self) -> Offset:
+        return self._place.offset()
+
+    def _each(self, timeout: float) -> Iterator[LogRow]:
+        while True:
+            while self._has_fetched():
+                yield self._next_fetched()
+            rows, end = self._fetch(_ROWS_AHEAD_MAX, timeout, self._rows_of)
+            if not rows:
+                self._place.move(end)
+                return
+            self._fetched.extend(rows)
+            self._behind_fetched = end
+
+    def _has_fetched(self) -> bool:
+        """Are there fetched rows to return? A sharing reader looks at its group first, if it is time."""
+        if self._fetched and self._share is not None and not self._share.due_in:
+            self._look_at_group(self._share)
+        return bool(self._fetched)
+
+    def _next_fetched(self) -> LogRow:
+        row = self._fetched.popleft()
+        if self._fetched:
+            self._place.passed(row)
+        else:
+            self._place.move(self._behind_fetched)
+        return row
+
+    def _of_fetched(self, rows_max: int) -> list[LogRow]:
+        return [self._next_fetched() for _ in range(min(rows_max, len(self._fetched)))] if self._has_fetched() else []
+
+    def _read(
         self, rows_max: int, timeout: float, rows_of: Callable[[Offset, Sequence[Piece]], Iterator[Found]]
     ) -> list[Found]:
-        """The result of ``rows_of`` for the end offset of the next pieces and the pieces."""
+        rows, end = self._fetch(rows_max, timeout, rows_of)
+        self._place.move(end)
+        return rows
+
+    def _fetch(
+        self, rows_max: int, timeout: float, rows_of: Callable[[Offset, Sequence[Piece]], Iterator[Found]]
+    ) -> tuple[list[Found], Offset]:
+        """The result of ``rows_of`` for the end offset of the next pieces and the pieces, and that offset."""
+        self._check_open()
         deadline = time.monotonic() + timeout
         # A follower has just looked, so it only waits for newer rows.
         waits = timeout > 0 and self._share is None and self._feed.looked_just_now
         newest = self._not_before(self._feed.known()) if waits else self._newest()
-        while newest == self._offset and (left := deadline - time.monotonic()) > 0:
-            self._feed.wait(left if self._share is None else min(left, self._share.due_in))
-            news = self._feed.news()
-            newest = self._newest() if news is None else self._not_before(news)
-        if newest == self._offset:
-            return []
-        end = self._feed.limited(self._offset, newest, Limit(rows_max, READ_BYTES_MAX))
-        pieces = [piece for piece, _ in self._feed.pieces(self._offset, end)]
-        rows = list(rows_of(end, pieces))
-        self._go_to(end)
-        return rows
+        while True:
+            offset = self._offset
+            if self._feed.spans(offset, newest):
+                end = self._feed.limited(offset, newest, Limit(rows_max, READ_BYTES_MAX))
+                pieces = [piece for piece, _ in self._feed.pieces(offset, end)]
+                if rows := list(rows_of(end, pieces)):
+                    return rows, end
+                self._place.move(end)
+            elif (left := deadline - time.monotonic()) <= 0:
+                # Lanes without rows may have been made, or have ended.
+                return [], newest
+            else:
+                self._feed.wait(left if self._share is None else min(left, self._share.due_in))
+                news = self._feed.news()
+                newest = self._newest() if news is None else self._not_before(news)
 
     def _go_to(self, offset: Offset) -> None:
-        self._offset = offset
-        self._registration.moved(offset)
+        self._fetched.clear()
+        self._place.move(offset)
+        self._since = offset
+
+    def _behind(self, row: LogRow) -> Offset:
+        """The offset behind ``row`` in its lane, and behind all returned rows of other lanes. A row of a lane that was lost and
+        taken again does not count."""
+        offset, lane = self._offset, row.lane
+        first, end = (self._feed.rows_of(lane, place) for place in (self._since, offset))
+        if first <= row.position + 1 <= end:
+            behind = with_rows(self._since, {lane: row.position + 1})
+            return self._feed.combined({lane}, behind, offset)
+        if lane in self._lost or (self._share is not None and lane not in self._share.lanes):
+            return offset
+        what = f"row {row.position} of lane {lane} of log {self._log.name!r}"
+        if row.position >= end:
+            raise ConfigurationError(f"{what} was not returned by this reader, which is at row {end}: read it first")
+        raise ConfigurationError(f"{what} is older than the last commit or seek, at row {first}: commit a later row")
 
     @property
     def _record(self) -> str:
@@ -333,38 +465,49 @@ class RowReader:
         self._feed.check(offset)
         return offset
 
-    def _save(self) -> Offset:
-        """Save the offset (a sharing reader: of its lanes); returns the saved value."""
+    def _changed_saved(self, change: Callable[[Offset | None], Offset | None]) -> Offset:
+        """Change the saved offset by compare-and-set (None: leave it); returns the saved value."""
         store, name = self._bookkeeper.metadata, self._record
-        for left in range(_SAVES_MAX)[::-1]:
-            found, offset = store.read_record(POSITIONS, name), self._offset
-            saved = None if found is None else self._place_in(found.value)
-            if found is None:
+        what, stands = f"position {name!r}", Offset()
+
+        def changed(document: bytes | None) -> bytes | None:
+            nonlocal stands
+            saved = None if document is None else self._place_in(document)
+            if document is None:
                 # The deletion of a log deletes its places; none is saved after that.
                 self._registry.get(self._id)
-            if saved is not None and self._share is not None:
-                offset = self._feed.combined(self._share.lanes, offset, saved)
-            document = proven(offset, msgspec.json.encode, msgspec.json.decode, f"position {name!r}")
-            try:
-                store.write_record(POSITIONS, name, document, None if found is None else found.version)
-                break
-            except MetadataVersionError:
-                if not left:
-                    raise
-        return offset
+            offset = change(saved)
+            stands = offset or saved or {}
+            return None if offset is None else proven(offset, msgspec.json.encode, msgspec.json.decode, what)
+
+        read, write = partial(store.read_record, POSITIONS, name), partial(store.write_record, POSITIONS, name)
+        compare_and_set(what, read, changed, write)
+        return stands
 
     def _look_at_group(self, share: LaneShare) -> None:
-        """Give back and take lanes. Lanes just taken, and lanes of other readers, continue at their saved offsets."""
-        lanes, had = self._feed.lanes_after(self._offset), share.lanes
-        unsaved = {
-            *self._feed.spans(self._committed, self._offset),
-            *self._feed.spans(self._offset, self._committed),
-        }
-        share.look(lanes, unsaved)
-        saved = self._saved()
+        """Give back and take lanes. Lanes just taken, and lanes of other readers, continue at their saved offsets. A lane that
+        was lost, and is taken again before another reader saved rows of it, continues where it was."""
+        offset = self._offset
+        added = frozenset[int]()
+        try:
+            added = share.look(self._feed.lanes_after(offset), self._different(self._committed, offset))
+        finally:
+            if added or share.lanes != self._own:
+                # Rows of lost lanes come to their new readers; rows of more lanes are fetched together.
+                self._fetched.clear()
+        saved, kept = self._saved(), share.lanes
         if saved is not None:
-            self._offset = self._feed.combined(share.lanes & had, self._offset, saved)
+            kept |= (added & self._own) - self._different(self._committed, saved)
+            self._lost |= self._own - kept
+            self._place.move(self._feed.combined(kept, offset, saved))
+            self._since = self._feed.combined(kept, self._since, saved)
             self._committed = saved
+        share.add(added)
+        self._own = share.lanes
+
+    def _different(self, one: Offset, other: Offset) -> set[int]:
+        """The lanes at different rows in the two offsets."""
+        return {*self._feed.spans(one, other), *self._feed.spans(other, one)}
 
     def _newest(self) -> Offset:
         newest = self._feed.newest()

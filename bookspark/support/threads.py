@@ -19,7 +19,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -118,11 +118,12 @@ class Waiters:
 class Latch:
     """``threading.Event``, for threads that a signal handler may interrupt."""
 
-    __slots__ = ("_set", "_waiters")
+    __slots__ = ("_listeners", "_set", "_waiters")
 
     def __init__(self) -> None:
         self._set = False
         self._waiters = Waiters()
+        self._listeners: dict[object, Callable[[], object]] = {}
 
     def is_set(self) -> bool:
         return self._set
@@ -130,6 +131,21 @@ class Latch:
     def set(self) -> None:
         self._set = True
         self._waiters.wake()
+        for listener in list(self._listeners.values()):
+            listener()
+
+    @contextlib.contextmanager
+    def calling(self, listener: Callable[[], object]) -> Iterator[None]:
+        """Within it, call ``listener`` once the latch is set, or at once if it is; perhaps twice."""
+        key = object()
+        # Added before the check, as in ``Waiters``.
+        self._listeners[key] = listener
+        try:
+            if self._set:
+                listener()
+            yield
+        finally:
+            del self._listeners[key]
 
     def clear(self) -> None:
         self._set = False
@@ -139,16 +155,41 @@ class Latch:
         return self._set or self._waiters.wait(self.is_set, timeout_seconds)
 
 
-class BackOff:
-    """Growing pauses between attempts: ``first`` seconds, then twice the last, at most ``most``."""
+class _Polls(threading.local):
+    end: Latch | None = None
 
-    def __init__(self, first: float, most: float) -> None:
-        self._first, self._most, self._next = first, most, first
+
+_polls = _Polls()
+
+
+@contextlib.contextmanager
+def polls_end_with(latch: Latch) -> Iterator[None]:
+    """Within it, long polls of this thread at bookies end once ``latch`` is set, as at their deadlines."""
+    before, _polls.end = _polls.end, latch
+    try:
+        yield
+    finally:
+        _polls.end = before
+
+
+def end_of_polls() -> Latch:
+    """The latch that ends long polls of this thread; outside of ``polls_end_with`` one that is never set."""
+    return _polls.end or Latch()
+
+
+class BackOff:
+    """Growing pauses between attempts: ``first`` seconds, then twice the last, at most ``most``.
+
+    ``drawn``: draws each pause between 0 and that, such as ``random.uniform``, so that many who begin at the same moment spread
+    (full jitter)."""
+
+    def __init__(self, first: float, most: float, drawn: Callable[[float, float], float] | None = None) -> None:
+        self._first, self._most, self._next, self._drawn = first, most, first, drawn
 
     def next(self) -> float:
         """Seconds of the next pause."""
         pause, self._next = self._next, min(2 * self._next, self._most)
-        return pause
+        return pause if self._drawn is None else self._drawn(0.0, pause)
 
     def reset(self) -> None:
         """An attempt succeeded."""

@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 
 from bookspark.errors import ReadError
-from bookspark.logs import lane_ending, producer_ledgers
+from bookspark.logs import lane_ending, producer_ledgers, row_reader
 from bookspark.logs.chain import committer, lane_choice, maintenance, retention
 from bookspark.logs.chain.commit_ledgers import HEADER_ENTRY
 from bookspark.logs.chain.reader import LogReader, commits
@@ -134,13 +134,13 @@ def whatever_is_closed(run: Offload, record: LogRecord, before_ms: float) -> lis
     return [one.ledger_id for one, _ in run._client.metadata.read_ledgers(sorted(named), {}) if one.closed]
 
 
-def saves_the_end(save: Callable[[RowReader], dict[str, int]]) -> Callable[[RowReader], dict[str, int]]:
-    def call(reader: RowReader) -> dict[str, int]:
-        read, reader._offset = reader._offset, reader._not_before(reader._feed.known())
+def saves_the_end(commit: Callable[[RowReader], None]) -> Callable[[RowReader], None]:
+    def call(reader: RowReader) -> None:
+        place, reader._place = reader._place, row_reader._Place(reader._not_before(reader._feed.known()))
         try:
-            return save(reader)
+            commit(reader)
         finally:
-            reader._offset = read
+            reader._place = place
 
     return call
 
@@ -289,7 +289,7 @@ PLANTED_OFFLOAD_ANEW = {
 PLANTED_GROUPS = {
     "a reader saves the end of the log, wherever it is": (
         3,
-        planted(RowReader, "_save", saves_the_end(RowReader._save)),
+        planted(RowReader, "commit", saves_the_end(RowReader.commit)),
     ),
     "a reader does not begin where its group was": (0, silent(RowReader, "_saved", None)),
     "a lane is taken that another reader of the group has": (1, planted(Sharing, "take", whoever_has_them)),

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections import Counter
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from bookspark.errors import MetadataStoreError
+from bookspark.local import LocalCluster
+from bookspark.logs import Committer, LogAddress, LogRegistry, LogRow, LogRun, create_log
 from bookspark.logs.feeds import log_feed
-from bookspark.logs.feeds.log_feed import LaneWatch
+from bookspark.logs.feeds.log_feed import LaneWatch, LogFeed
+from bookspark.protocol.logs.commits import Commit, EntryRange
+from bookspark.store.client.reading import read_handle
+from tests.awaiting import SECONDS_MAX, await_that
+from tests.logs.test_producer_faults import Cluster
 
 
 class Clock:
@@ -135,3 +146,78 @@ def test_wait_returns_whether_there_may_be_more_rows(monkeypatch: pytest.MonkeyP
     assert not lanes.wait()
     lanes.changes = True
     assert lanes.wait()
+
+
+def test_change_of_the_lanes_ends_the_wait_for_the_liveliest_lane(lanes: Lanes) -> None:
+    """Such a wait ends early, and would be begun again and again."""
+    lanes.add(1)
+    lanes.watch.look(lanes.all)
+    lanes.wait()
+    lanes.watch.news(lanes.all)
+    lanes.asked.clear()
+    assert lanes.watch.looked_just_now
+    lanes.changes = True
+    began = lanes.clock.now
+    assert lanes.wait() and lanes.clock.now - began <= 0.25
+    assert lanes.asked.total() <= 6
+
+
+def test_look_for_lanes_that_fails_is_repeated_after_growing_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that the store did not tell the changed lanes would ask it without a pause."""
+    memory = Cluster().memory
+    feed, clock, asked = LogFeed(memory, "orders", b"", True), SimpleNamespace(now=100.0), list[float]()
+    monkeypatch.setattr(log_feed, "time", SimpleNamespace(monotonic=lambda: clock.now))
+
+    def wait(lanes: Any, seconds: float, changed: Callable[[], bool]) -> bool:
+        if not changed():
+            clock.now += seconds
+        return changed()
+
+    def refused(*arguments: Any) -> None:
+        asked.append(clock.now)
+        raise MetadataStoreError("nobody answers")
+
+    monkeypatch.setattr(feed._watch, "wait", wait)
+    assert feed._record_changed is not None
+    feed._record_changed.set()
+    assert feed.wait(40.0)
+    with monkeypatch.context() as refusing:
+        refusing.setattr(memory.metadata, "watch_record", refused)
+        until = clock.now + 40
+        while clock.now < until:
+            feed.newest()
+            feed.wait(until - clock.now)
+    assert len(asked) < 12 and asked[1] - asked[0] == 0.25
+    clock.now += 10
+    feed.newest()
+    assert not feed._record_changed.is_set()
+
+
+# -- on real bookies
+
+
+def test_waiting_reader_gets_the_first_row_of_a_new_lane_at_once(
+    new_chroot: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It came 23 s late: the reader waited for the only lane until its long poll was over."""
+    monkeypatch.setattr(read_handle, "HOLD_SECONDS_MAX", SECONDS_MAX)
+    with LocalCluster(bookies=3, zookeeper=new_chroot()) as cluster, cluster.bookkeeper() as bookkeeper:
+        log, registry = create_log(bookkeeper, "orders"), LogRegistry(bookkeeper.metadata)
+        run = LogRun.of(LogAddress(cluster.zookeeper, "orders"), registry.claim("orders", "run", "query"))
+        data = run.create_ledger(bookkeeper, registry.get("orders").options, "data")
+        data.append(b"of a query")
+        ranges = (EntryRange(data.ledger_id, 0, 0, 1, 10),)
+        Committer(bookkeeper, run).commit(Commit("query", 0, "run", run.epoch, ranges, 1))
+        rows: list[LogRow] = []
+        with log.reader() as reader:
+            assert [row.value for row in reader.read()] == [b"of a query"]
+            waiting = threading.Thread(target=lambda: rows.extend(reader.read(timeout=SECONDS_MAX)))
+            waiting.start()
+            head = reader._feed._lanes[0]._head
+            await_that(lambda: head._handle is not None and head._handle._polls)
+            began = time.monotonic()
+            with log.producer("billing") as producer:
+                producer.append(b"of a service")
+                waiting.join(SECONDS_MAX)
+        assert [row.value for row in rows] == [b"of a service"]
+        assert time.monotonic() - began < SECONDS_MAX / 3

@@ -10,8 +10,12 @@ from typing import Any, cast
 import pytest
 
 from bookspark.logs import Committer, LogAddress, LogRegistry, LogRun, RowReader
+from bookspark.logs.chain.lane_index import LaneIndex, NewLane
+from bookspark.logs.feeds.lane_feed import LaneFeed
+from bookspark.logs.feeds.log_feed import Limit, LogFeed
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.logs.commits import Commit, EntryRange
+from bookspark.protocol.logs.lanes import writer_of
 from bookspark.store.client import BookKeeper
 from tests.logs.test_gaps import DamagedBookKeeper, DamagedReader
 
@@ -119,3 +123,57 @@ def test_read_with_gaps_looks_up_each_ledger_once() -> None:
     with RowReader(cast(BookKeeper, bookkeeper), LogAddress("memory", "small"), "earliest", "") as reader:
         told = reader.read_with_gaps()
         assert [getattr(item, "value", None) for item in told] == [*rows[:55], None, *rows[56:]]
+
+
+def _two_lanes(commits: int) -> _Counted:
+    """A log of two lanes with as many commits of one row each."""
+    bookkeeper = _Counted()
+    client, registry = cast(BookKeeper, bookkeeper), LogRegistry(bookkeeper.metadata)
+    registry.ensure("small", {}, b"")
+    registry.claim("small", "run", "query")
+    LaneIndex(bookkeeper.metadata, "small").begin(NewLane(writer_of("two")))
+    for lane, query in (("small", "query"), ("small@1", "two")):
+        run = LogRun.of(LogAddress("memory", lane), registry.claim(lane, "run", query))
+        ledger = run.create_ledger(client, registry.get(lane).options, "data")
+        committer = Committer(client, run)
+        for number in range(commits):
+            ledger.append(b"row")
+            ranges = (EntryRange(ledger.ledger_id, number, number, 1, 3),)
+            committer.commit(Commit(query, number, "run", run.epoch, ranges, number + 1))
+    return bookkeeper
+
+
+@pytest.fixture
+def looked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Counts the commits that feeds look at."""
+    looked = Counter[str]()
+    positioned = LaneFeed._positioned
+
+    def counted(self: LaneFeed, *arguments: Any) -> Any:
+        looked["commits"] += 1
+        return positioned(self, *arguments)
+
+    monkeypatch.setattr(LaneFeed, "_positioned", counted)
+    return looked
+
+
+def test_read_looks_at_as_many_commits_whatever_the_backlog_is(looked: Counter[str]) -> None:
+    """Each read summed up the bytes of the whole backlog: 452 ms for 100 rows at 16,000 commits."""
+    reads: dict[int, list[int]] = {}
+    for commits in (100, 1000):
+        bookkeeper = _two_lanes(commits)
+        with RowReader(cast(BookKeeper, bookkeeper), LogAddress("memory", "small"), "earliest", "") as reader:
+            reads[commits] = []
+            for _ in range(4):
+                looked.clear()
+                assert len(reader.read(20)) == 20
+                reads[commits].append(looked["commits"])
+    assert reads[100] == reads[1000]
+    assert max(reads[1000]) <= 5 * 20
+
+
+def test_bytes_of_a_micro_batch_are_shared_without_a_look_at_the_backlog(looked: Counter[str]) -> None:
+    feed = LogFeed(cast(BookKeeper, _two_lanes(1000)), "small", b"", fail_on_data_loss=True)
+    end = feed.limited(feed.earliest(), feed.newest(), Limit(size=60))
+    assert feed.rows(feed.earliest(), end) == 20 and (end["position"], end["1"]) == (10, 10)
+    assert looked["commits"] <= 3 * 20

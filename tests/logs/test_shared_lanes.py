@@ -11,6 +11,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
+from itertools import islice
 from random import Random
 from typing import Any
 
@@ -37,13 +38,18 @@ Row = tuple[int, int]
 
 
 class Member:
-    """A reader with a session of its own, and the rows that it has read but not saved."""
+    """A reader with a session of its own."""
 
     def __init__(self, story: Story, start: str = "earliest") -> None:
         self.client: Any = MemoryBookKeeper(story.memory.metadata.another(), story.memory.entries)
         self.client.zookeeper = "memory"
         self.reader = RowReader(self.client, LogAddress("memory", LOG), start, GROUP, share=True)
-        self.unsaved: list[Row] = []
+        self.held: list[LogRow] = []
+        """Rows that it has read but not saved."""
+
+    @property
+    def unsaved(self) -> list[Row]:
+        return [(row.lane, row.position) for row in self.held]
 
 
 class Story:
@@ -83,14 +89,19 @@ class Story:
 
     def read_some(self) -> None:
         for member in self.chosen():
-            rows = [(row.lane, row.position) for row in member.reader.read(self.random.choice([1, 3, 1000]))]
-            self.read.update(rows)
-            member.unsaved += rows
+            count = self.random.choice([1, 3, 1000])
+            # A loop fetches rows ahead.
+            rows = member.reader.read(count) if self.random.random() < 0.5 else list(islice(member.reader, count))
+            self.read.update((row.lane, row.position) for row in rows)
+            member.held += rows
 
     def save(self) -> None:
         for member in self.chosen():
-            member.reader.commit()
-            member.unsaved = []
+            row = self.random.choice(member.held) if member.held and self.random.random() < 0.5 else None
+            member.reader.commit(row)
+            member.held = [
+                held for held in member.held if row and held.lane == row.lane and held.position > row.position
+            ]
 
     def close(self) -> None:
         for member in self.chosen():
@@ -155,10 +166,9 @@ class Story:
 
         def has_settled() -> bool:
             for member in self.members:
-                rows = [(row.lane, row.position) for row in member.reader.read()]
-                self.read.update(rows)
+                self.read.update((row.lane, row.position) for row in member.reader.read())
                 member.reader.commit()
-                member.unsaved = []
+                member.held = []
             self.check()
             parts = [member.reader.lanes for member in self.members]
             saved = {(lane, n) for lane, rows in self.saved().items() for n in range(rows)}

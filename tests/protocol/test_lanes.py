@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 
@@ -22,6 +23,7 @@ from bookspark.protocol.logs.lanes import (
     new_lane,
     offset_at,
     rows_before,
+    rows_in_bytes,
     shared_out,
     with_lane,
     with_writer,
@@ -192,3 +194,43 @@ def test_limit_is_used_up_and_every_lane_with_a_backlog_gets_a_share() -> None:
         assert all(0 <= shares[lane] <= waiting[lane] for lane in waiting), (waiting, most)
         if most >= 2 * len(waiting):
             assert all(shares[lane] for lane in waiting if waiting[lane]), (waiting, most)
+
+
+def test_bytes_become_the_rows_that_have_them_at_equal_parts_of_each_lane() -> None:
+    for seed in range(300):
+        random = Random(seed)
+        sized = {
+            lane: [(random.randint(1, 9), random.choice([0, 5, 100, 3000])) for _ in range(random.randint(1, 8))]
+            for lane in range(random.randint(1, 5))
+        }
+        waiting = {lane: sum(rows for rows, _ in pieces) for lane, pieces in sized.items()}
+        most = random.choice([1, 50, 1000, 10**6])
+
+        def size_of(
+            part: float, sized: dict[int, list[tuple[int, int]]] = sized, waiting: dict[int, int] = waiting
+        ) -> float:
+            """Bytes of this part of each lane."""
+            found = 0.0
+            for lane, pieces in sized.items():
+                left = part * waiting[lane]
+                for rows, size in pieces:
+                    found += size * min(max(left, 0.0), rows) / rows
+                    left -= rows
+            return found
+
+        total = sum(waiting.values())
+        rows = rows_in_bytes(waiting, {lane: iter(pieces) for lane, pieces in sized.items()}, most)
+        assert 0 <= rows <= total and size_of((rows - 0.001) / total) <= most + 0.001, (seed, rows)
+        assert rows == total or size_of((rows + 1.001) / total) > most, (seed, rows)
+
+
+def test_no_lane_is_read_beyond_the_rows_that_have_the_bytes() -> None:
+    read = dict.fromkeys((1, 2), 0)
+
+    def pieces(lane: int) -> Iterator[tuple[int, int]]:
+        for _ in range(1000):
+            read[lane] += 1
+            yield 1, 100
+
+    assert rows_in_bytes({1: 1000, 2: 1000}, {lane: pieces(lane) for lane in (1, 2)}, 2000) == 20
+    assert max(read.values()) <= 12

@@ -286,8 +286,23 @@ class TestRepeated:
         assert Repeated("work", lambda: None, BackOff(1.0, 1.0)).stop()
 
 
+def test_latch_calls_its_listeners_when_it_is_set_or_at_once():
+    latch, heard = Latch(), list[str]()
+    with latch.calling(lambda: heard.append("one")):
+        latch.set()
+    latch.set()
+    with latch.calling(lambda: heard.append("two")):
+        pass
+    assert heard == ["one", "two"]
+
+
 def test_back_off_doubles_up_to_its_most_and_begins_anew():
     pauses = BackOff(0.1, 0.5)
     assert [pauses.next() for _ in range(4)] == [0.1, 0.2, 0.4, 0.5]
     pauses.reset()
     assert pauses.next() == 0.1
+
+
+def test_drawn_pauses_are_below_the_doubled_ones():
+    pauses = BackOff(0.1, 0.5, drawn=lambda low, high: (low + high) / 2)
+    assert [pauses.next() for _ in range(4)] == [0.05, 0.1, 0.2, 0.25]

@@ -67,7 +67,7 @@ _TIME_DECODER = msgspec.json.Decoder(_Timed)
 
 
 @cache
-def _defaults(kind: type) -> dict[str, Any]:
+def _defaults(kind: Any) -> dict[str, Any]:
     found = {}
     for one in fields(kind):
         if one.default is not MISSING:
@@ -102,7 +102,9 @@ def _encode(what: str, value: Any) -> bytes:
     kept = {
         one.name: found
         for one in fields(value)
-        if one.compare and (found := getattr(value, one.name)) != defaults.get(one.name, MISSING)
+        # A later version may have other default options, and a log keeps its own.
+        if one.compare
+        and ((found := getattr(value, one.name)) != defaults.get(one.name, MISSING) or one.name == "options")
     }
     return _ENCODER.encode({"format": FORMAT, what: kept})
 

@@ -94,6 +94,7 @@ class LogReader:
         self._read: dict[int, Commit] = {}
         """Commits of the ledger that the reader read before it searched for its place there."""
         self._record_changed: threading.Event | None = None
+        self._end_watch: Callable[[], None] = lambda: None
         self._wanted: int | None = position or None
         """Row to search the first commit for; None: commit found, or all commits wanted."""
         self._seek(lambda before: before.rows <= position)
@@ -232,14 +233,21 @@ class LogReader:
             self._heard = last >= self._next_entry
             return self._heard or self._handle.metadata.closed
         if self._record_changed is None:
-            self._record_changed = threading.Event()
-            self._bookkeeper.metadata.watch_record(RECORDS, self.lane.key, self._record_changed.set)
+            changes = threading.Event()
+            self._end_watch()
+            self._end_watch = self._bookkeeper.metadata.watch_record(RECORDS, self.lane.key, changes.set)
             if self._registry.get(self.lane).commit_ledgers[-1:] not in ((), (self._link,)):
                 return True
+            # Set last, so that a failure is retried.
+            self._record_changed = changes
         changed = self._record_changed.wait(seconds)
         if changed:
             self._record_changed = None
         return changed
+
+    def close(self) -> None:
+        """End the watch of the lane's record. The reader waits no more. Never raises."""
+        self._end_watch()
 
     # -- inside
 

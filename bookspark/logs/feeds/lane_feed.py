@@ -90,9 +90,21 @@ class LaneFeed:
         """Return True when there may be more rows than ``newest`` returned; False after ``seconds``."""
         return self._head.wait(seconds)
 
+    def close(self) -> None:
+        """End its watches. Never raises."""
+        self._head.close()
+
     def size(self, first: int, last: int) -> int:
         """Bytes of payload of the remaining rows in [``first``, ``last``)."""
         return sum(size for _, size, _ in self._pieces(first, last))
+
+    def sized(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """Number and bytes of the remaining rows in [``first``, ``last``), commit by commit, read as they are asked for."""
+        return ((piece.rows, size) for piece, size, _ in self._pieces(first, last))
+
+    def remaining(self, first: int, last: int) -> int:
+        """Number of the remaining rows in [``first``, ``last``), as far as the lane's record is known."""
+        return max(0, last - self._kept(first))
 
     def limited(self, first: int, last: int, rows: int | None, size: int | None) -> int:
         """The largest end up to ``last`` so that at most ``rows`` rows and ``size`` bytes follow ``first``, but at least one row.
@@ -124,7 +136,7 @@ class LaneFeed:
             self._planned, self._planned_from, self._opened_before = deque(), body.position, body.opened
         while self._planned and self._planned[0].after.rows <= first:
             self._pass(self._planned.popleft())
-        kept = max(first, self._head.record.first_position, self._body.record.first_position if self._body else 0)
+        kept = self._kept(first)
         for placed in self._planned:
             yield from self._positioned(placed, kept, last)
         while (end := self._end).rows < last:
@@ -150,6 +162,10 @@ class LaneFeed:
             else:
                 # Passed: a plan that begins before it reads the commits again.
                 self._pass(following)
+
+    def _kept(self, first: int) -> int:
+        """The first remaining row from ``first`` on."""
+        return max(first, self._head.record.first_position, self._body.record.first_position if self._body else 0)
 
     @property
     def _end(self) -> Position:

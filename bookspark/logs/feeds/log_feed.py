@@ -11,11 +11,9 @@ Source: docs/decisions/lanes.md. Lanes share a limited micro-batch as in Spark's
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from bookspark.errors import ConfigurationError, MetadataStoreError
@@ -34,10 +32,11 @@ from bookspark.protocol.logs.lanes import (
     lane_of,
     offset_at,
     rows_before,
+    rows_in_bytes,
     shared_out,
 )
 from bookspark.protocol.logs.log_record import LogRecord
-from bookspark.support.threads import BackOff
+from bookspark.support.threads import BackOff, Latch, polls_end_with
 
 if TYPE_CHECKING:
     from bookspark.store.client import BookKeeper
@@ -78,6 +77,8 @@ class EndedTimes:
 
 
 _PAUSE_SECONDS_MIN, _PAUSE_SECONDS_MAX = 0.01, 0.25
+_LOOK_SECONDS_MAX = 10.0
+"""Longest pause between looks for lanes that fail."""
 
 
 class LaneWatch:
@@ -133,7 +134,7 @@ class LaneWatch:
                 continue
             lane.wait(min(due_in, left))
             # A wait on a commit ledger shows only that there may be more rows.
-            if lane.has_news or (not lane.tells_news and self._has_more(self._liveliest, lanes)):
+            if lane.has_news or changed() or (not lane.tells_news and self._has_more(self._liveliest, lanes)):
                 return True
         return False
 
@@ -216,7 +217,10 @@ class LogFeed:
         self._ended: dict[int, _Ended] = {}
         """Ended lanes, cached while the reader still needs them."""
         self._ended_times = EndedTimes(bookkeeper, password)
-        self._record_changed: threading.Event | None = None
+        self._record_changed: Latch | None = None
+        self._look_at, self._look_pauses = -math.inf, BackOff(_PAUSE_SECONDS_MAX, _LOOK_SECONDS_MAX)
+        """Earliest time of the next look for lanes, after a look failed."""
+        self._end_watch: Callable[[], None] = lambda: None
         self._find_lanes()
 
     @property
@@ -303,10 +307,28 @@ class LogFeed:
             found[number] = self._rows_of_ended(number)
         return found
 
+    def rows_of(self, lane: int, offset: Offset) -> int:
+        """Rows of the lane before the offset."""
+        named = rows_before(offset)
+        if lane in named:
+            return named[lane]
+        return self._rows_of_ended(lane) if lane in self._ended_from(0, ended_before(offset)) else 0
+
     def wait(self, seconds: float) -> bool:
-        return self._watch.wait(
-            self._lanes, seconds, lambda: self._record_changed is not None and self._record_changed.is_set()
-        )
+        changed, pause = self._record_changed, self._look_at - time.monotonic()
+        if changed is None:
+            return self._watch.wait(self._lanes, seconds, lambda: False)
+        if pause > 0 and changed.is_set():
+            # The store did not tell which lanes there are. The bookies go on to tell rows of the known lanes.
+            return self._watch.wait(self._lanes, min(seconds, pause), lambda: False)
+        with polls_end_with(changed):
+            return self._watch.wait(self._lanes, seconds, changed.is_set)
+
+    def close(self) -> None:
+        """End its watches. The feed waits no more. Never raises."""
+        self._end_watch()
+        for lane in self._lanes.values():
+            lane.close()
 
     def check(self, offset: Offset) -> None:
         if not is_offset(offset):
@@ -364,15 +386,13 @@ class LogFeed:
             rows = shared_out({lane: last - first for lane, (first, last) in spans.items()}, limit.rows)
             ends = {lane: self._limited(lane, spans[lane], Limit(rows=rows[lane])) for lane in spans}
         if limit.size is not None:
-            # Truncated rows have no size and are passed with others. A lane without a row in its share gets no bytes: with few
-            # bytes for many lanes, lanes with a row might otherwise get none.
-            giving = {lane: span for lane, span in spans.items() if ends[lane] > span[0]}
-            shares = shared_out(
-                {lane: max(1, self._lane(lane).size(*span)) for lane, span in giving.items()}, limit.size
-            )
-            ends |= {
-                lane: min(ends[lane], self._limited(lane, giving[lane], Limit(size=shares[lane]))) for lane in giving
-            }
+            # Looks at the rows that it takes, not at the whole backlog. Truncated rows are passed with others.
+            left = {lane: self._lane(lane).remaining(first, ends[lane]) for lane, (first, _) in spans.items()}
+            left = {lane: rows for lane, rows in left.items() if rows}
+            sized = {lane: self._lane(lane).sized(spans[lane][0], ends[lane]) for lane in left}
+            # A row of each lane at least, or a lane of few rows would wait for the others.
+            shares = shared_out(left, max(min(len(left), limit.size), rows_in_bytes(left, sized, limit.size)))
+            ends |= {lane: self._limited(lane, (spans[lane][0], ends[lane]), Limit(rows=shares[lane])) for lane in left}
         return ends
 
     def _limited(self, lane: int, span: tuple[int, int], limit: Limit) -> int:
@@ -446,15 +466,21 @@ class LogFeed:
 
     def _look_for_lanes(self) -> None:
         # A lane found later is read later: a reader with an open commit ledger needs only the bookies.
-        with suppress(MetadataStoreError):
+        if time.monotonic() < self._look_at:
+            return
+        try:
             self._find_lanes()
+            self._look_pauses.reset()
+        except MetadataStoreError:
+            self._look_at = time.monotonic() + self._look_pauses.next()
 
     def _find_lanes(self) -> None:
         """Look for lanes that were created or ended since the last call."""
         if self._one_lane or (self._record_changed is not None and not self._record_changed.is_set()):
             return
-        changed = threading.Event()
-        self._bookkeeper.metadata.watch_record(RECORDS, self._log.key, changed.set)
+        changed = Latch()
+        self._end_watch()
+        self._end_watch = self._bookkeeper.metadata.watch_record(RECORDS, self._log.key, changed.set)
         record = LogRegistry(self._bookkeeper.metadata).get(self._log)
         live = {self._first, *(lane.number for lane in record.lanes)}
         found = {number: self._lanes.get(number) or self._lane(number) for number in sorted(live)}

@@ -15,8 +15,9 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from bookspark.logs.chain.registry import READERS
@@ -38,20 +39,27 @@ _LAST_SECONDS_MAX = 5.0
 
 
 class Registration:
-    """A reader at ``offset`` of ``log``, the key of a log or lane. ``reader``: the name of its group, or empty.
+    """A reader of ``log``, the key of a log or lane, at ``offset``, or at the offset that this function returns at any time, in
+    any thread. ``reader``: the name of its group, or empty.
 
-    The reader's thread writes ``_offset``, ``_closed`` and ``_urgent``; the reporting thread writes the rest, and resets
+    The reader's thread writes ``_place``, ``_closed`` and ``_urgent``; the reporting thread writes the rest, and resets
     ``_urgent``.
     """
 
     def __init__(
-        self, bookkeeper: BookKeeper, log: str, kind: ReaderKind, offset: Mapping[str, int], reader: str = ""
+        self,
+        bookkeeper: BookKeeper,
+        log: str,
+        kind: ReaderKind,
+        offset: Mapping[str, int] | Callable[[], Mapping[str, int]],
+        reader: str = "",
     ) -> None:
         self._bookkeeper, self._pid = bookkeeper, os.getpid()
         self.key = uuid.uuid4().hex[:12]
         """The record's name before the ``@``."""
         self.name = f"{self.key}{MARK}{log}"
-        self._offset, self._closed = dict(offset), False
+        self._place = offset if callable(offset) else partial(dict[str, int], offset)
+        self._closed = False
         self._who = ReaderRecord(kind, {}, now_ms(), reader)
         """The reader's record without its offset."""
         self._told: Mapping[str, int] | None = None
@@ -64,13 +72,17 @@ class Registration:
         _teller().add(self)
 
     @property
+    def _offset(self) -> Mapping[str, int]:
+        return self._place()
+
+    @property
     def record(self) -> ReaderRecord:
         """The record of the reader's current state."""
         return replace(self._who, offset=self._offset, closed=self._closed)
 
     def moved(self, offset: Mapping[str, int]) -> None:
         """Set the reader's offset. Never blocks."""
-        self._offset = dict(offset)
+        self._place = partial(dict[str, int], offset)
         if self.due(time.monotonic()):
             _teller().wake()
 

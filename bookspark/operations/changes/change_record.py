@@ -31,7 +31,7 @@ from bookspark.errors import MetadataVersionError, UnreadableRecordError
 from bookspark.protocol.changes.wanted import Before, Progress, Wanted
 from bookspark.store.metadata.documents.locks import new_token
 from bookspark.store.metadata.records.documents import learn, proven_struct, read_struct
-from bookspark.store.metadata.records.versioned import RecordVersion, Versioned
+from bookspark.store.metadata.records.versioned import Record, RecordVersion
 from bookspark.store.metadata.store import MetadataStore
 
 FORMAT_VERSION = 1
@@ -162,7 +162,7 @@ class Kept:
         self._owned, self._order = True, order
         return record
 
-    def _record(self, found: Versioned[bytes]) -> ChangeRecord:
+    def _record(self, found: Record) -> ChangeRecord:
         record = read_struct(found.value, ChangeRecord, "record of the cluster's change")
         if record.format_version != FORMAT_VERSION:
             raise UnreadableRecordError(

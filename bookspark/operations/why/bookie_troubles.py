@@ -127,7 +127,7 @@ def by_order(facts: Facts, name: str) -> Answer:
             "bookspark cluster status",
             Severity.UNDER_WAY,
         )
-    status = facts.statuses.get(name)
+    status = facts.cluster.statuses.get(name)
     left = status is not None and status.read_only_by_change
     who = "a change of the cluster that is over left it" if left else "an operator switched it to"
     return Answer(

@@ -21,8 +21,9 @@ Source: docs/decisions/lanes.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 from bookspark.errors import BookKeeperError
@@ -270,6 +271,11 @@ def offset_at(log_id: int, rows: Mapping[int, int], ended: int = 0) -> dict[str,
     return {_LANE_0: rows.get(0, 0), _LOG: log_id, **others, **({_ENDED: ended} if ended else {})}
 
 
+def with_rows(offset: Offset, rows: Mapping[int, int]) -> dict[str, int]:
+    """The offset with these numbers of rows before it in these lanes."""
+    return {**offset, **{str(lane) if lane else _LANE_0: count for lane, count in rows.items()}}
+
+
 def rows_before(offset: Offset) -> dict[int, int]:
     """The rows before the offset by named lane, in the order of lanes."""
     found = {int(key): rows for key, rows in offset.items() if key not in _NO_LANES}
@@ -301,6 +307,37 @@ def is_offset(offset: Mapping[str, object]) -> bool:
     return (
         {_LANE_0, _LOG} <= offset.keys() and named and all(isinstance(one, int) and one >= 0 for one in offset.values())
     )
+
+
+def rows_in_bytes(waiting: Mapping[int, int], sized: Mapping[int, Iterator[tuple[int, int]]], most: int) -> int:
+    """The number of rows of all lanes that have about ``most`` bytes, if each lane gives the same part of its ``waiting`` rows.
+
+    ``sized``: consecutive rows of each lane, as (number of rows, bytes). It is read only as far as ``most`` reaches."""
+    ends: list[tuple[float, int]] = []
+    """For each lane the part of its rows that was read."""
+    read, bytes_each = dict.fromkeys(waiting, 0), dict.fromkeys(waiting, 0.0)
+
+    def read_on(lane: int) -> None:
+        rows, size = next(sized[lane], (0, 0))
+        read[lane] += rows
+        bytes_each[lane] = size * waiting[lane] / rows if rows else 0.0
+        if rows:
+            heappush(ends, (read[lane] / waiting[lane], lane))
+
+    for lane in waiting:
+        read_on(lane)
+    part, size, bytes_of_all = 0.0, 0.0, sum(bytes_each.values())
+    while ends:
+        end, lane = heappop(ends)
+        if size + bytes_of_all * (end - part) > most:
+            # Rounding must not cost a row.
+            return int(sum(waiting.values()) * (part + (most - size) / bytes_of_all) + 1e-6)
+        size += bytes_of_all * (end - part)
+        part = end
+        bytes_of_all -= bytes_each[lane]
+        read_on(lane)
+        bytes_of_all += bytes_each[lane]
+    return sum(waiting.values())
 
 
 def shared_out(waiting: Mapping[int, int], most: int) -> dict[int, int]:

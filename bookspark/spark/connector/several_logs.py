@@ -363,7 +363,7 @@ class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAv
             except BookKeeperError:
                 if not self._is_gone(name, log):
                     raise
-                self._lost(name, "deleted", first)
+                self._lost(name, first)
                 continue
             plan += [OfLog(name, log.schema, part) for part in parts if isinstance(part, Ranges)]
         for one in plan[:1]:

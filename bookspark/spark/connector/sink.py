@@ -561,7 +561,9 @@ class LogWriter:
         first, log = written[0], self.options.log
         places = {(message.lane, message.epoch) for message in written}
         if len(places) > 1:
-            told = ", ".join(f"{lane} (log {lane.log}) in epoch {epoch}" for lane, epoch in places if lane is not None)
+            told = ", ".join(
+                f"{lane} (log {lane.log}) in epoch {epoch}" for lane, epoch in sorted(places) if lane is not None
+            )
             raise BookKeeperError(
                 f"batch {first.batch} of query {first.query} is not committed: its tasks wrote to different places, {told}. Run "
                 "the write again"

@@ -132,8 +132,9 @@ class MetadataStore(Protocol):
     def list_records(self, kind: str) -> list[str]:
         """The names of all records of this kind, ascending."""
 
-    def watch_record(self, kind: str, name: str, changed: Callable[[], None]) -> None:
-        """Call ``changed`` once when the record is created, changed or deleted."""
+    def watch_record(self, kind: str, name: str, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call ``changed`` once when the record is created, changed or deleted. Returns a function that ends the watch: it never
+        raises or waits, and a call under way may still come."""
 
     # -- readers of a group
     def sharing(self, path: str, name: str) -> Sharing:

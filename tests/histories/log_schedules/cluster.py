@@ -136,9 +136,10 @@ class Records:
         self._changed(kind, name)
         self._client.lose_answer()
 
-    def watch_record(self, kind: str, name: str, changed: Callable[[], None]) -> None:
+    def watch_record(self, kind: str, name: str, changed: Callable[[], None]) -> Callable[[], None]:
         self._client.step(f"watch_record {name}")
         self._world.watches.setdefault((kind, name), []).append((self._client, changed))
+        return lambda: None
 
     def _changed(self, kind: str, name: str) -> None:
         for client, changed in self._world.watches.pop((kind, name), []):

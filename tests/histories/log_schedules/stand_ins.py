@@ -17,6 +17,7 @@ from bookspark.logs.chain import committer, reader, registry, retention
 from bookspark.logs.chain.log_run import LogRun
 from bookspark.protocol.logs import ended_lanes, log_record
 from bookspark.store.metadata.memory import memory_store
+from bookspark.store.metadata.records import versioned
 from tests.histories.log_schedules.truth import Truth
 from tests.histories.log_schedules.turns import Actor, Turns
 
@@ -30,6 +31,8 @@ def small(random: Random, turns: Turns, truth: Truth, time_passes: bool) -> Any:
         mock.patch.object(producer_ledgers, "LEDGER_BYTES_MAX", random.choice([1, 60, 1 << 30])),
         mock.patch.object(log_record, "BATCH_WRITE_MS_MAX", random.choice([20, 200, 86_400_000, 86_400_000])),
         mock.patch.object(ended_lanes, "BLOCK", random.choice([1, 2, 1000])),
+        # The schedule decides who is late.
+        mock.patch.object(versioned, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=lambda seconds: None)),
         mock.patch.object(memory_store, "time", SimpleNamespace(time_ns=lambda: (10_000 + turns.steps) * 1_000_000)),
     ]
 

@@ -17,6 +17,7 @@ from bookspark.store.client.runtime.runtime import LedgerWatches
 from bookspark.store.metadata.memory.memory_store import MemoryStore
 from bookspark.store.metadata.short_waits import patience_seconds
 from bookspark.store.wire.digests import master_key
+from bookspark.support.threads import Latch, end_of_polls, polls_end_with
 from tests.store.metadata.kit import EVENT_SECONDS, ledger
 
 
@@ -73,6 +74,14 @@ def test_long_poll_returns_its_entry_while_the_metadata_store_is_down(store):
     reader = opened(store, lambda: 0)
     store.down = True
     assert reader.read_last_add_confirmed_and_entry(0, timeout=EVENT_SECONDS) == (0, "e0")
+
+
+def test_long_poll_ends_when_its_caller_has_other_news(store):
+    reader, news = opened(store, lambda: news.set()), Latch()
+    with polls_end_with(news):
+        assert reader.read_last_add_confirmed_and_entry(0, timeout=EVENT_SECONDS) == (-1, None)
+        assert reader.read_last_add_confirmed_and_entry(0, timeout=EVENT_SECONDS) == (-1, None)
+    assert not end_of_polls().is_set() and not reader._polls
 
 
 def test_reader_opened_with_a_known_lac_sends_no_request_and_sets_no_watch(store, monkeypatch):

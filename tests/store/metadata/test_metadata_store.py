@@ -23,9 +23,11 @@ from bookspark.protocol.bookie.lost_records import LostRecords
 from bookspark.protocol.ledger.entry_ranges import NO_RANGES, with_ranges
 from bookspark.protocol.ledger.ledger_metadata import LEDGER_ID_MAX
 from bookspark.store.metadata.lost_records import give_up_lost_records, note_lost_records, read_lost_records
+from bookspark.store.metadata.memory.memory_store import MemoryStore
 from bookspark.store.metadata.records.bookie_registration import BookieRegistration
 from bookspark.store.metadata.records.versioned import RecordVersion
 from bookspark.store.metadata.store import MetadataStore
+from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from tests.awaiting import Changes, await_that
 from tests.store.metadata.kit import clients, ledger
 
@@ -530,3 +532,37 @@ def test_watcher_of_a_record_sees_its_creation_change_and_deletion(store: Metada
         change()
         calls.wait()
         assert calls.count == 1
+
+
+def test_ended_watch_of_a_record_calls_nobody_and_leaves_other_watches(
+    store: MetadataStore, other: MetadataStore
+) -> None:
+    ended, left = Changes(), Changes()
+    for name in ("a", "b"):
+        end = store.watch_record("logs", name, ended)
+        store.watch_record("logs", name, left)
+        end()
+        end()
+        other.write_record("logs", name, b"1", None)
+        left.wait(1 if name == "a" else 2)
+    store.watch_record("logs", "a", ended)()
+    assert ended.count == 0 and left.count == 2
+
+
+def test_watches_that_were_ended_leave_at_most_one_watch_in_the_store(store: MetadataStore) -> None:
+    """A process kept a watch for each reader that it had made and closed."""
+    for _ in range(20):
+        store.watch_record("logs", "a", lambda: None)()
+    if isinstance(store, MemoryStore):
+        assert not store._world.watches
+    else:
+        assert isinstance(store, ZooKeeperStore)
+        (watches,) = store.client._data_watchers.values()
+        (watchers,) = watches
+        assert not watchers._all
+
+
+def test_watch_ended_after_the_close_of_its_store_raises_nothing(store: MetadataStore) -> None:
+    end = store.watch_record("logs", "a", lambda: None)
+    store.close()
+    end()

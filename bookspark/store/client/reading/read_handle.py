@@ -14,6 +14,7 @@ an entry is absent.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -40,6 +41,7 @@ from bookspark.store.metadata.short_waits import waits_at_most
 from bookspark.store.wire.entry_batch import Entry, EntryBatch, arrow_schema
 from bookspark.support.arguments import EntryId, LastEntryId, WaitSeconds, checks_methods
 from bookspark.support.extras import extra_needed
+from bookspark.support.threads import Latch, end_of_polls
 
 if TYPE_CHECKING:
     import pyarrow
@@ -361,11 +363,12 @@ class ReadHandle(AnyHandle):
         """
         deadline = time.monotonic() + timeout
         came: list[EntryBatch] | None = None
-        while entry_id > self._last_add_confirmed and not self.metadata.closed:
+        ended = end_of_polls()
+        while entry_id > self._last_add_confirmed and not self.metadata.closed and not ended.is_set():
             left = deadline - time.monotonic()
             if left <= 0:
                 break
-            came = self._long_poll(entry_id, left)
+            came = self._long_poll(entry_id, left, ended)
         if entry_id > self._last_add_confirmed:
             return self._last_add_confirmed, None
         return self._last_add_confirmed, came[0].entry(entry_id) if came else next(self._entries(entry_id, entry_id))
@@ -424,12 +427,14 @@ class ReadHandle(AnyHandle):
             self._confirm(batches.last_add_confirmed)
             yield from batches.entries
 
-    def _long_poll(self, entry_id: int, seconds: float) -> list[EntryBatch] | None:
-        """Wait until the entry is confirmed, the ledger is closed, or the time is over. Returns the entry if it came with the
-        answer."""
+    def _long_poll(self, entry_id: int, seconds: float, ended: Latch) -> list[EntryBatch] | None:
+        """Wait until the entry is confirmed, the ledger is closed, the time is over, or ``ended`` is set. Returns the entry if it
+        came with the answer."""
         mailbox = Mailbox(seconds)
         self._polls[mailbox] = None
-        try:
+        with contextlib.ExitStack() as at_end:
+            at_end.callback(self._polls.pop, mailbox, None)
+            at_end.enter_context(ended.calling(lambda: mailbox.put(act.DeadlinePassed())))
             follows = self._follow()
             mailbox.allow(min(mailbox.left_seconds(), HOLD_SECONDS_MAX if follows else UNFOLLOWED_SECONDS))
             requests = self._requests()
@@ -450,8 +455,6 @@ class ReadHandle(AnyHandle):
                 assert isinstance(event, act.LacAnswered | act.MetadataRead | act.MetadataFailed | act.DeadlinePassed)
                 actions = machine.step(event)
             self._confirm(machine.last_add_confirmed)
-        finally:
-            self._polls.pop(mailbox, None)
         entries: list[EntryBatch] | None = machine.entries
         return entries
 

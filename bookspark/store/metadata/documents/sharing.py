@@ -24,14 +24,15 @@ class Sharing:
         self._token = new_token()
 
     def join(self) -> list[str]:
-        """Become a member, again if the session was lost. Returns the names of all members, ascending."""
+        """Become a member, again if the session was lost. Returns the names of all members, ascending, this one's included: if
+        its session ends during the call, the next call makes it a member again."""
         members = self._tree.children(self._members)
         if self._name not in members:
             publish(
                 self._tree, f"{self._members}/{self._name}", new_lock(self._members, self._name, self._token).document
             )
             members = self._tree.children(self._members)
-        return sorted(members)
+        return sorted({*members, self._name})
 
     def holders(self) -> dict[str, str]:
         things = self._tree.children(self._held)

@@ -12,6 +12,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Protocol
 
 from bookspark.errors import MetadataStoreError, NoSuchLedgerError, UnreadableRecordError
@@ -106,6 +107,12 @@ class World:
     def bookies_changed(self) -> None:
         for session in self.sessions:
             session.post_bookies_changed()
+
+    def unwatch(self, key: Key, once: Once) -> None:
+        with self.lock:
+            left = [each for each in self.watches.pop(key, []) if each is not once]
+            if left:
+                self.watches[key] = left
 
     def _tell(self, key: Key) -> None:
         for once in self.watches.pop(key, []):
@@ -401,9 +408,11 @@ class MemoryStore:
         with self._open() as world:
             return world.names(f"{RECORD}{check_name(kind, 'record kind')}")
 
-    def watch_record(self, kind: str, name: str, changed: Callable[[], None]) -> None:
+    def watch_record(self, kind: str, name: str, changed: Callable[[], None]) -> Callable[[], None]:
+        key, once = _record_key(kind, name), Once(self._notifier, changed)
         with self._open() as world:
-            world.watches.setdefault(_record_key(kind, name), []).append(Once(self._notifier, changed))
+            world.watches.setdefault(key, []).append(once)
+        return partial(world.unwatch, key, once)
 
     # -- autorecovery
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Callable
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from bookspark.errors import MetadataVersionError
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+from bookspark.store.metadata.short_waits import patience_seconds
+from bookspark.support.threads import BackOff
 
 Value = TypeVar("Value")
 Value_co = TypeVar("Value_co", covariant=True)
@@ -39,7 +43,10 @@ class RecordVersion(NamedTuple):
 VersionedLedger = Versioned[LedgerMetadata]
 """The metadata of a ledger with the version of its record."""
 
-UPDATES_MAX = 100
+PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.004, 2.0
+"""Longest first pause after a lost write, and longest pause of all."""
+CONTENDED_SECONDS_MAX = 300.0
+"""Time for all attempts of one change, and their pauses."""
 
 
 class _HasVersion(Protocol[Value_co]):
@@ -56,12 +63,16 @@ def compare_and_set(
     change: Callable[[Value | None], Value | None],
     write: Callable[[Value, int | None], object],
 ) -> Value | None:
-    """Change a record by compare-and-set: read it, change it, write it, and begin anew if another client wrote it in between.
+    """Change a record by compare-and-set: read it, change it, write it; begin anew after a pause if another client wrote it in
+    between. Of clients that do this at the same moment one succeeds; drawn pauses spread the others.
 
     ``change`` gets the value (None: no record) and returns the new value, or None to leave the record. ``write`` gets the new
     value and the version that was read (None: create); it returns False or raises MetadataVersionError if it lost. Returns the
-    value that stands. Raises MetadataVersionError after UPDATES_MAX lost writes, and the errors of the three functions."""
-    for _ in range(UPDATES_MAX):
+    value that stands. Raises MetadataVersionError if the writes of CONTENDED_SECONDS_MAX were lost (less within
+    ``waits_at_most``), and the errors of the three functions."""
+    deadline = time.monotonic() + min(CONTENDED_SECONDS_MAX, patience_seconds())
+    pauses = BackOff(PAUSE_SECONDS, PAUSE_SECONDS_MAX, drawn=random.uniform)
+    while True:
         found = read()
         value = change(None if found is None else found.value)
         if value is None:
@@ -71,4 +82,7 @@ def compare_and_set(
                 return value
         except MetadataVersionError:
             pass
-    raise MetadataVersionError(f"{what} changed {UPDATES_MAX} times in a row while it was to be changed; try again")
+        pause = pauses.next()
+        if time.monotonic() + pause > deadline:
+            raise MetadataVersionError(f"{what}: other clients changed it whenever it was to be changed; try again")
+        time.sleep(pause)

@@ -115,6 +115,8 @@ class Nodes:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._client = connection.client
+        self._watchers: dict[str, _Watchers] = {}
+        """By path."""
 
     def read(self, what: str, path: str) -> Versioned[bytes] | None:
         """Value and version, as new as any earlier confirmed write; None if there is no such node."""
@@ -425,9 +427,33 @@ class Nodes:
         except NoNodeError:
             changed()
 
-    def watch_existence(self, what: str, path: str, changed: Once) -> None:
-        """Call ``changed`` when the node is made, changed or deleted."""
-        self._connection.call(what, lambda: self._client.exists_async(path, watch=changed))
+    def watch_existence(self, what: str, path: str, changed: Once) -> Callable[[], None]:
+        """Call ``changed`` when the node is made, changed or deleted. Returns a function that ends the watch."""
+        watchers = self._watchers.setdefault(path, _Watchers(path, self._watchers))
+        end = watchers.add(changed)
+        self._connection.call(what, lambda: self._client.exists_async(path, watch=watchers))
+        return end
+
+
+class _Watchers:
+    """The watchers of one node in this session. kazoo and ZooKeeper know this object alone, so ended watches leave nothing there
+    but one watch for each node, until its next change.
+
+    A watcher added while an earlier change is reported may be called for that change, before its own watch is set."""
+
+    def __init__(self, path: str, known: dict[str, _Watchers]) -> None:
+        self._path, self._known = path, known
+        self._all: dict[Once, None] = {}
+
+    def add(self, changed: Once) -> Callable[[], None]:
+        self._all[changed] = None
+        return partial(self._all.pop, changed, None)
+
+    def __call__(self, *_: object) -> None:
+        if self._known.get(self._path) is self:
+            del self._known[self._path]
+        while self._all:
+            self._all.popitem()[0]()
 
 
 def gone(error: Exception) -> None:

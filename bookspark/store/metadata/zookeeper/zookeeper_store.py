@@ -49,7 +49,13 @@ from bookspark.store.metadata.records.codec import (
 from bookspark.store.metadata.records.ledger_spans import IDS_PER_SPAN, LedgerSpan, spans_of
 from bookspark.store.metadata.records.names import decode_name
 from bookspark.store.metadata.records.refusals import ledger_exists, no_cookie, no_such_ledger, sized, version_changed
-from bookspark.store.metadata.records.versioned import Record, RecordVersion, Versioned, VersionedLedger, compare_and_set
+from bookspark.store.metadata.records.versioned import (
+    Record,
+    RecordVersion,
+    Versioned,
+    VersionedLedger,
+    compare_and_set,
+)
 from bookspark.store.metadata.zookeeper.connection import Connection, DefiniteError
 from bookspark.store.metadata.zookeeper.layout import (
     Layout,
@@ -937,9 +943,9 @@ class ZooKeeperStore:
     def list_records(self, kind: str) -> list[str]:
         return sorted(map(decode_name, self._nodes.children(f"listing {kind} records", self.layout.records(kind))))
 
-    def watch_record(self, kind: str, name: str, changed: Callable[[], None]) -> None:
+    def watch_record(self, kind: str, name: str, changed: Callable[[], None]) -> Callable[[], None]:
         once = Once(self._notifier, changed)
-        self._nodes.watch_existence(f"watching {kind} record {name!r}", self.layout.record(kind, name), once)
+        return self._nodes.watch_existence(f"watching {kind} record {name!r}", self.layout.record(kind, name), once)
 
     # -- autorecovery
 
