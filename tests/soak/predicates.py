@@ -119,7 +119,7 @@ def _in_memory(rows: pyarrow.RecordBatch, random: Random) -> Iterator[Any]:
         engine = StandInSpark(patched)
         for module in (source, feeds):
             patched.setattr(module, "client", lambda zookeeper: engine.bookkeeper)
-        patched.setattr(rows, "ENTRY_BYTES", random.choice([1 << 10, 1 << 13]))
+        patched.setattr("bookspark.spark.rows.rows.ENTRY_BYTES", random.choice([1 << 10, 1 << 13]))
         registry = LogRegistry(engine.bookkeeper.metadata)  # type: ignore[arg-type]
         planned = registry.ensure("rows", {"row_format": RowFormat.ARROW}, b"", COLUMNS.json())
         given = {"log": "rows", "zookeeper": "memory"}
