@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import MISSING, fields
-from functools import cache
 from typing import Any
 
 import msgspec
@@ -66,7 +65,6 @@ _VERSION_DECODER = msgspec.json.Decoder(_Version)
 _TIME_DECODER = msgspec.json.Decoder(_Timed)
 
 
-@cache
 def _defaults(kind: Any) -> dict[str, Any]:
     found = {}
     for one in fields(kind):
@@ -75,6 +73,10 @@ def _defaults(kind: Any) -> dict[str, Any]:
         elif one.default_factory is not MISSING:
             found[one.name] = one.default_factory()
     return found
+
+
+_DEFAULTS = {kind: _defaults(kind) for kind in (LogRecord, CommitHeader, Commit)}
+"""The default of each field."""
 
 
 def _decode(data: bytes, field: str, what: str) -> Any:
@@ -98,7 +100,7 @@ def _decode(data: bytes, field: str, what: str) -> Any:
 
 
 def _encode(what: str, value: Any) -> bytes:
-    defaults = _defaults(type(value))
+    defaults = _DEFAULTS[type(value)]
     kept = {
         one.name: found
         for one in fields(value)
