@@ -26,7 +26,7 @@ from bookspark.logs.chain.registry import LaneName, LogName, LogRegistry, check_
 from bookspark.logs.producer_ledgers import ProducerLedgers
 from bookspark.protocol.logs.ended_lanes import check_may_end, ending, lane_ended
 from bookspark.protocol.logs.lanes import BATCH_WRITES, after_of, lane_of
-from bookspark.protocol.logs.log_record import LogTakenOverError
+from bookspark.protocol.logs.log_record import ENDER, LogTakenOverError
 from bookspark.support.arguments import Password, checked
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def end_lane(bookkeeper: BookKeeper, name: LaneName, password: Password = b"") -
     if number and number in registry.ended_lanes(record):
         return registry.get(name).ended_rows or 0
     check_may_end(record, number)
-    run, writer = uuid.uuid4().hex, next(lane.writers[-1] for lane in record.lanes if lane.number == number)
+    run, writer = f"{ENDER}{uuid.uuid4().hex}", next(lane.writers[-1] for lane in record.lanes if lane.number == number)
     # In a log that was recreated since, this lane may be another writer's.
     lane = registry.update(name, partial(ending, run=run), record.ctime_ms)
     if lane.ended_rows is None:
