@@ -239,6 +239,13 @@ class Stage:
         producer.close()
         self.done[name] = rows
 
+    def recover(self) -> None:
+        """Recover an open ledger, as autorecovery and operators do, perhaps under its living writer."""
+        client = self.client(object())
+        still_open = [one for one in client.list_ledgers() if not client.get_ledger_metadata(one).closed]
+        if still_open:
+            client.open_ledger(self.random.choice(still_open))
+
     # -- readers
 
     def read(self, client: Any, feed: LogFeed, at: Any, end: Any) -> int:

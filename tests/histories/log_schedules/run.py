@@ -86,6 +86,8 @@ def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
         "followers": random.choice([0, 0, 0, 1, 2]),
         "restored checkpoints": random.choice([0, 0, 1, 2, 4]),
     }
+    # Drawn apart: the other draws of a seed stay.
+    begun["recoveries"] = Random(f"recoveries of {seed}").choice([0, 0, 3, 10])
     if stage.makes_anew:
         begun["deletions"] = random.randrange(1, 4)
         begun["collections"] += random.choice([0, 3, 6])
@@ -125,6 +127,7 @@ def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
         "truncations": lambda n: (f"truncation{n}", stage.truncate, False),
         "collections": lambda n: (f"collection{n}", stage.collect, False),
         "alterations": lambda n: (f"alteration{n}", stage.alter, False),
+        "recoveries": lambda n: (f"recovery{n}", stage.recover, False),
         "expiries": lambda n: (f"expiry{n}", partial(stage.expire, *bounds), False),
         "offloads": lambda n: (f"offload{n}", offloads.offload if offloads else stage.collect, False),
         "groups": lambda n: (f"group{n}", partial(groups.group, f"group{n}", False, random.randrange(10, 60)), True),
