@@ -190,7 +190,7 @@ class Producer:
         self.lane = lane
         self._seconds_max = 2 * bookkeeper.context.config.add_timeout_seconds
         self._log = address.name
-        # A dropped producer is freed, and its ledger's handle warns.
+        # Weak: a dropped producer is freed, although its rows may wait.
         on_fenced = partial(_fenced, weakref.ref(self))
         self._ledgers = ProducerLedgers(bookkeeper, LogRun.of(address, record), record, writer, on_fenced)
         self._turns = Turns(name, self._seconds_max)

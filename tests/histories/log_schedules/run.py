@@ -87,7 +87,7 @@ def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
         "restored checkpoints": random.choice([0, 0, 1, 2, 4]),
     }
     # Drawn apart: the other draws of a seed stay.
-    begun["recoveries"] = Random(f"recoveries of {seed}").choice([0, 0, 3, 10])
+    begun["recoveries"] = Random(f"recoveries of {seed}").choice([0, 5, 20])
     if stage.makes_anew:
         begun["deletions"] = random.randrange(1, 4)
         begun["collections"] += random.choice([0, 3, 6])
