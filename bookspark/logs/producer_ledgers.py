@@ -241,7 +241,8 @@ class ProducerLedgers:
                 self.at.handle.close(wait=False, timeout=CLOSE_SECONDS_MAX)
 
     def fail(self, error: BookKeeperError) -> None:
-        """Fail the rows of a fenced ledger, and those that move."""
+        """Fail the rows of a fenced ledger, and those that move. The next append asks whether a ledger is due."""
+        self.due_ms = 0
         if self._moving is not None:
             self._moving.acknowledged.fail(error)
             self._moving = None

@@ -13,9 +13,15 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from bookspark.errors import AddTimeoutError, BookKeeperError, LedgerRecoveryError, MetadataStoreError
+from bookspark.errors import (
+    AddTimeoutError,
+    BookKeeperError,
+    LedgerRecoveryError,
+    MetadataStoreError,
+    NotEnoughBookiesError,
+)
 from bookspark.local import LocalCluster
-from bookspark.logs import Log, LogRegistry, Producer, RowPosition, commits, create_log
+from bookspark.logs import Log, LogRegistry, LogRow, Producer, RowPosition, commits, create_log
 from bookspark.logs.chain.stamps import Stamped, stamp_of
 from bookspark.logs.lane_ending import end_lane
 from bookspark.protocol.logs.log_options import Compression
@@ -143,8 +149,13 @@ def test_rows_of_many_threads_are_there_once_and_in_order_although_each_open_led
             operator.open_ledger(ledger)
             recovered.add(ledger)
 
-        with recovering(recover, 30) as enough:
-            positions = list(threads.map(lambda thread: rows.append(thread, enough), range(4)))
+        with recovering(recover, 30) as enough, log.reader() as live:
+            appending = [threads.submit(rows.append, thread, enough) for thread in range(4)]
+            read = list[LogRow]()
+            await_that(lambda: read.extend(live.read(timeout=0.1)) or enough())
+            positions = [future.result(SECONDS) for future in appending]
+            await_that(lambda: read.extend(live.read(timeout=0.1)) or len(read) == 1 + len(rows.values))
+        assert [(row.position, row.value) for row in read] == [(0, b"first"), *sorted(rows.values.items())]
         assert len(recovered) > 5
         assert all(found == sorted(found) for found in positions)
         count = 1 + len(rows.values)
@@ -303,8 +314,7 @@ def test_moved_rows_get_a_ledger_of_their_compression() -> None:
     with cluster.producer() as producer:
         producer.append(b"plain 0")
         memory.before_append.append(recover)
-        rows = [producer.append_async(b"plain %d" % number) for number in (1, 2)]
-        assert [row.result(SECONDS) for row in rows] == [RowPosition(1, 1), RowPosition(1, 2)]
+        assert producer.append_batch([b"plain 1", b"plain 2"]) == range(1, 3)
         await_that(lambda: producer.append(b"compressed") and producer._ledgers.encode is not None)
     opened = [placed.commit.open_ledger for placed in commits(memory, "orders@1", b"")]
     labels = [
@@ -327,6 +337,25 @@ def test_producer_whose_every_ledger_is_recovered_before_a_row_ends_in_time() ->
     assert producer.closed
     with pytest.raises(AddTimeoutError):
         producer.append(b"2")
+    producer.close()
+    assert cluster.rows() == [b"0"]
+
+
+def test_producer_whose_next_ledger_has_no_bookies_reports_that_to_each_append(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster()
+    producer = cluster.producer()
+    producer.append(b"0")
+    recover_at(cluster, [Cut(0, 0)])
+
+    def create_ledger(**options: Any) -> Any:
+        raise NotEnoughBookiesError("too few")
+
+    monkeypatch.setattr(cluster.memory, "create_ledger", create_ledger)
+    row = producer.append_async(b"1")
+    assert isinstance(row.exception(SECONDS), NotEnoughBookiesError)
+    for _ in range(2):
+        with pytest.raises(NotEnoughBookiesError):
+            producer.append(b"2")
     producer.close()
     assert cluster.rows() == [b"0"]
 

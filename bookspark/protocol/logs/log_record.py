@@ -55,7 +55,7 @@ ENDER = "ender-"
 
 
 class LogTakenOverError(BookKeeperError):
-    """Another run owns the log now. This run commits nothing more."""
+    """Another run owns the lane now, or it has ended. This run commits nothing more."""
 
 
 class AnotherQueryError(BookKeeperError):
@@ -364,7 +364,7 @@ class LogRecord:
         )
         return LogTakenOverError(
             f"log {self.name!r}: {owner}run {run} does not. Who writes a lane is one at a time. Of two runs of a query stop one, "
-            "then start the other again from its checkpoint; of two producers of one name the later one goes on. "
+            "then start the other again from its checkpoint. "
             f"If {run} is a batch write, it ended, took more than "
             f"{BATCH_WRITE_MS_MAX // 3_600_000} hours, or the log was deleted and made anew: if its id is not in the table "
             "log_commits, nothing was written, and it can be run again"
