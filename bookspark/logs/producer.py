@@ -456,8 +456,6 @@ class Producer:
         except BaseException as error:
             self._error = self._failed(error)
             raise
-        if self._tending is not None and self._tending.is_alive():
-            return
         tending = threading.Thread(target=self._tend, name=f"bookspark-producer-{self.name}", daemon=True)
         tending.start()
         # After the start: a signal handler that closes the producer joins this thread.

@@ -95,7 +95,7 @@ class Writer:
         return len(self._sent)
 
     def sole_appender(self, on_fenced: OnFenced | None = None) -> Writer:
-        self._on_fenced = on_fenced
+        self._on_fenced = on_fenced if self._client.world.goes_on_after_fences else None
         return self
 
     def unacknowledged(self) -> list[bytes]:

@@ -54,6 +54,8 @@ class Kind(Enum):
     """The log is offloaded, deleted and recreated."""
     QUERIES = "queries"
     """Checkpoints of queries are set back, queries follow one another, and lanes end, often."""
+    RECOVERIES = "recoveries"
+    """Open ledgers, of producers first, are recovered under their writers."""
 
 
 def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
@@ -86,8 +88,6 @@ def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
         "followers": random.choice([0, 0, 0, 1, 2]),
         "restored checkpoints": random.choice([0, 0, 1, 2, 4]),
     }
-    # Drawn apart: the other draws of a seed stay.
-    begun["recoveries"] = Random(f"recoveries of {seed}").choice([0, 5, 20])
     if stage.makes_anew:
         begun["deletions"] = random.randrange(1, 4)
         begun["collections"] += random.choice([0, 3, 6])
@@ -98,6 +98,9 @@ def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
         begun |= {what: random.choice(counts) for what, counts in often.items()}
         begun |= {"batch writes": random.choice([0, 3]), "services": random.randrange(2)}
         stage.restores, rows_max = random.choice([0, 2, 4]), random.choice([12, 40])
+    if kind is Kind.RECOVERIES:
+        begun["services"], begun["recoveries"], rows_max = random.randrange(1, 3), random.randrange(5, 40), 40
+        world.goes_on_after_fences = True
     if beside is Kind.RETENTION:
         begun["expiries"] = random.randrange(1, 3)
     offloads = None

@@ -92,9 +92,6 @@ def threads_as_actors(turns: Turns) -> Any:
             if self._actor is not None:
                 turns.join(self._actor)
 
-        def is_alive(self) -> bool:
-            return self._actor is not None and not self._actor.ended
-
     class Lock:
         """An RLock."""
 
