@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from bookspark.errors import BookKeeperError, EntryTooLargeError
-from bookspark.logs.producer_ledgers import told
 from bookspark.store.client.writing.futures import AppendFuture, Watermark
 from bookspark.store.wire.entry_batch import PAYLOAD_BYTES_MAX
 from bookspark.support.arguments import WaitSeconds, checks_itself
@@ -41,13 +40,6 @@ class RowFuture(AppendFuture):
         """Return value of the append, once its rows are acknowledged. Raises the errors of ``Producer.append``, and TimeoutError
         after ``timeout`` seconds."""
         return self._answer(super().result(timeout))
-
-    @checks_itself
-    def exception(self, timeout: WaitSeconds | None = None) -> BookKeeperError | None:
-        """The append's error; None if its rows are acknowledged. Raises TimeoutError after ``timeout`` seconds, and
-        LedgerClosedError in a forked process."""
-        error = super().exception(timeout)
-        return None if error is None else told(error)
 
 
 def too_large(size: int) -> EntryTooLargeError:

@@ -25,7 +25,7 @@ from bookspark.logs.chain.registry import Lane, LogName, LogRegistry, check_pass
 from bookspark.logs.producer_ledgers import ProducerLedgers
 from bookspark.protocol.logs.ended_lanes import check_may_end, ending, lane_ended
 from bookspark.protocol.logs.lanes import BATCH_WRITES, LaneId, after_of, lane_id, lane_of
-from bookspark.protocol.logs.log_record import LogTakenOverError
+from bookspark.protocol.logs.log_record import ENDER, LogTakenOverError
 from bookspark.support.arguments import Password, checked
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def end_lane(bookkeeper: BookKeeper, name: Lane, password: Password = b"") -> in
     if lane.number and lane.number in registry.ended_lanes(log):
         return registry.get(lane).ended_rows or 0
     check_may_end(log, lane.number)
-    run, writer = uuid.uuid4().hex, next(one.writers[-1] for one in log.lanes if one.number == lane.number)
+    run, writer = f"{ENDER}{uuid.uuid4().hex}", next(one.writers[-1] for one in log.lanes if one.number == lane.number)
     record = registry.update(lane, partial(ending, run=run))
     if record.ended_rows is None:
         ledgers = ProducerLedgers(bookkeeper, LogRun.of(LogAddress("", lane.name, password), record), record, writer)

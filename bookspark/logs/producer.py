@@ -26,6 +26,7 @@ import logging
 import os
 import threading
 import uuid
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -34,13 +35,19 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 from msgspec import Meta
 
-from bookspark.errors import AddTimeoutError, BookKeeperError, ConfigurationError, LedgerClosedError
+from bookspark.errors import (
+    AddTimeoutError,
+    BookKeeperError,
+    ConfigurationError,
+    LedgerClosedError,
+    LedgerFencedError,
+)
 from bookspark.logs.appended import VALUE_BYTES_MAX, RowFuture, RowPosition, UnexpectedPositionError, too_large
 from bookspark.logs.chain.lane_index import LaneIndex, NewLane
 from bookspark.logs.chain.log_run import LogAddress, LogRun
 from bookspark.logs.chain.registry import LogRegistry, check_password
 from bookspark.logs.chain.stamps import Headers, plain_stamp, plain_stamps, stamped
-from bookspark.logs.producer_ledgers import ProducerLedgers, told
+from bookspark.logs.producer_ledgers import ProducerLedgers
 from bookspark.protocol.logs.lanes import LaneId, lane_id, service_writer
 from bookspark.protocol.logs.log_options import RowFormat
 from bookspark.protocol.logs.log_record import LogChangedError
@@ -51,6 +58,7 @@ from bookspark.support.threads import here
 
 if TYPE_CHECKING:
     from bookspark.store.client import BookKeeper
+    from bookspark.store.client.writing.futures import Watermark
 
 log = logging.getLogger(__name__)
 
@@ -158,7 +166,8 @@ class Producer:
     has its name now.
 
     An error of the cluster ends it: every waiting row and every later append fails. Unacknowledged rows may be in the log: create
-    the producer again, read ``last_sequence``, and append the rows after it.
+    the producer again, read ``last_sequence``, and append the rows after it. A recovery of its ledger by another client ends it
+    only if the lane was taken over.
 
     Without ``close`` it leaves its ledger open, with a ResourceWarning; the next producer of its name continues.
     """
@@ -180,9 +189,11 @@ class Producer:
         self.lane = lane.number
         self._seconds_max = 2 * bookkeeper.context.config.add_timeout_seconds
         self._log = str(lane)
-        self._ledgers = ProducerLedgers(bookkeeper, LogRun.of(log, record), record, writer)
+        # Weak: a dropped producer is freed, although its rows may wait.
+        on_fenced = partial(_fenced, weakref.ref(self))
+        self._ledgers = ProducerLedgers(bookkeeper, LogRun.of(log, record), record, writer, on_fenced)
         self._turns = Turns(name, self._seconds_max)
-        self._lock, self._is_mine, self._busy = self._turns.lock, self._turns.is_mine, False
+        self._lock, self._is_mine = self._turns.lock, self._turns.is_mine
         self._error: BookKeeperError | None = None
         self._stopped = False
         self._answer: Callable[[int], RowPosition]
@@ -249,7 +260,6 @@ class Producer:
         try:
             if not self._lock.acquire(False):
                 self._turns.wait()
-            self._busy = True
         except BaseException:
             self._leave()
             raise
@@ -290,10 +300,7 @@ class Producer:
             ledgers.bytes_left -= len(row)
             appender.append(row)
             return RowFuture(appender.acknowledged, entry_id, self._answer)  # type: ignore[return-value]
-        except BookKeeperError as error:
-            raise told(error) from None
         finally:
-            self._busy = False
             self._lock.release()
 
     @checks_itself
@@ -330,10 +337,7 @@ class Producer:
             ledgers.bytes_left -= appender.append_all(encoded, stamps)
             answer = lambda entry_id: range(end + entry_id - count, end + entry_id)  # noqa: E731
             return RowFuture(appender.acknowledged, first + count - 1, answer)  # type: ignore[return-value]
-        except BookKeeperError as error:
-            raise told(error) from None
         finally:
-            self._busy = False
             self._lock.release()
 
     def close(self, timeout: WaitSeconds | None = None) -> None:
@@ -357,9 +361,8 @@ class Producer:
     @property
     def closed(self) -> bool:
         """True if the producer can't append: it was closed, an error ended it, or it belongs to another process."""
-        handle = self._ledgers.at.handle
-        # While the next ledger is opened, the last ledger is closed.
-        ended = handle is not None and handle.closed and not self._busy
+        appender = self._ledgers.at.appender
+        ended = appender is not None and appender.acknowledged.error is not None
         return self._stopped or self._error is not None or ended or os.getpid() != self._pid
 
     def __reduce__(self) -> Any:
@@ -374,9 +377,10 @@ class Producer:
         try:
             if self._error is None:
                 self._ledgers.close(self._seconds_max if timeout is None else timeout)
-        except AddTimeoutError:
-            raise
-        except BookKeeperError as error:
+        except BaseException as error:
+            self._failed(error)
+            if isinstance(error, AddTimeoutError) or not isinstance(error, BookKeeperError):
+                raise
             log.info("producer %r leaves its ledger to the next one of its name: %s", self.name, error)
         finally:
             self._ledgers.committer.close()
@@ -405,7 +409,6 @@ class Producer:
         turn."""
         if not self._lock.acquire(False):
             self._turns.wait()
-        self._busy = True
         ledgers = self._ledgers
         now_ms = ledgers.now_ms()
         if self._stopped or now_ms >= ledgers.due_ms or ledgers.bytes_left <= 0 or self._process is not here.process:
@@ -415,7 +418,6 @@ class Producer:
 
     def _leave(self) -> None:
         if self._is_mine():
-            self._busy = False
             self._turns.let_go()
 
     def _check_open(self) -> None:
@@ -428,6 +430,7 @@ class Producer:
             # Rows appended from now on would be lost.
             self._error = error
             self._ledgers.leave()
+            self._failed(error)
             raise
         if is_due:
             self._open_next()
@@ -450,12 +453,29 @@ class Producer:
             lane, before = self.lane, self._ledgers.at.rows
             self._answer = lambda entry_id: RowPosition(lane, before + entry_id)
         except BaseException as error:
-            self._error = error if isinstance(error, BookKeeperError) else BookKeeperError(f"{self!r} ended: {error!r}")
+            self._error = self._failed(error)
             raise
         tending = threading.Thread(target=self._tend, name=f"bookspark-producer-{self.name}", daemon=True)
         tending.start()
         # After the start: a signal handler that closes the producer joins this thread.
         self._tending = tending
+
+    def _failed(self, error: BaseException) -> BookKeeperError:
+        """Fail the rows for which no other ledger comes. Returns their error."""
+        why = error if isinstance(error, BookKeeperError) else BookKeeperError(f"{self!r} ended: {error!r}")
+        self._ledgers.fail(why)
+        return why
+
+    def _goes_on(self) -> None:
+        """In a thread of its own: open the ledger after a fenced one, or fail the rows that wait for it."""
+        # Whoever has the turn has it for a bounded time.
+        with self._lock:
+            if self._ledgers.is_fenced and self._error is None:
+                # The rows have the error.
+                with suppress(BookKeeperError):
+                    self._open_next()
+            elif self._error is not None:
+                self._ledgers.fail(self._error)
 
     def _tend(self) -> None:
         try:
@@ -463,3 +483,13 @@ class Producer:
         except BookKeeperError as error:
             # The next producer cleans up.
             log.info("log %s: what earlier producers left is not cleaned up: %s", self._log, error)
+
+
+def _fenced(producer: weakref.ref[Producer], acknowledged: Watermark, error: LedgerFencedError) -> None:
+    """Another client has fenced the producer's ledger: have the next one opened (``OnFenced``)."""
+    found = producer()
+    if found is None:
+        acknowledged.fail(error)
+        return
+    found._ledgers.due_ms = 0
+    threading.Thread(target=found._goes_on, name=f"bookspark-next-ledger-{found.name}", daemon=True).start()

@@ -4,6 +4,12 @@ Law: rows go only to the ledger that the newest commit of the lane opened. The n
 by its producer or by the successor's recovery, so its rows are final. After a commit with unknown outcome appends end: rows in a
 ledger that no commit opened would be lost.
 
+Another client may recover the open ledger (autorecovery, ``bookspark ledger recover``) while the lane stays this producer's. Its
+unacknowledged rows are acknowledged if the recovery kept them. The others *move*: they are appended to the next ledger first, in
+their order and with their sequence numbers and compression, so each keeps its position in the lane. Their futures follow
+(``_follow``). They get the time of that append: readers may have read up to an earlier time already. Until then rows wait in the
+recovered ledger's driver, later appends too. If the lane has another owner, they fail with LogTakenOverError.
+
 After a change of the log's options a thread creates the next ledger beside the appends; rows wait only for the close and the
 commit. An unneeded ledger is deleted; after a crash it is an orphan.
 
@@ -15,16 +21,18 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from time import time_ns
+from functools import partial
+from math import inf
+from time import monotonic, time_ns
 from typing import TYPE_CHECKING, NamedTuple
 
 from bookspark.errors import (
+    AddTimeoutError,
     BookKeeperError,
-    LedgerFencedError,
     LedgerRecoveryError,
     MetadataStoreError,
     NoSuchLedgerError,
@@ -32,16 +40,19 @@ from bookspark.errors import (
 from bookspark.logs.chain.committer import Committer
 from bookspark.logs.chain.log_run import CLOSE_SECONDS_MAX, LogRun
 from bookspark.logs.chain.registry import RECORDS, LogRegistry
-from bookspark.logs.chain.stamps import stamp_of
+from bookspark.logs.chain.stamps import restamped, stamp_of
 from bookspark.logs.rows.encodings import stamped_label, value_encoding
 from bookspark.logs.rows.value_rows import value_encoder
 from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication
 from bookspark.protocol.logs.commits import Commit, EntryRange
-from bookspark.protocol.logs.log_record import DATA_ROLE, LogRecord, LogTakenOverError
+from bookspark.protocol.logs.log_record import DATA_ROLE, LogRecord
 from bookspark.store.decisions.seam import decided
 
 if TYPE_CHECKING:
     from bookspark.store.client import BookKeeper, LedgerHandle
+    from bookspark.store.client.reading.read_handle import ReadHandle
+    from bookspark.store.client.writing.futures import Watermark
+    from bookspark.store.client.writing.ledger_driver import OnFenced
     from bookspark.store.client.writing.ledger_handle import SoleAppender
 
 log = logging.getLogger(__name__)
@@ -78,6 +89,13 @@ class Numbers:
         self.more = sequence - entry_id
         runs.append((entry_id, self.more))
 
+    def after(self, entry_id: int) -> Numbers:
+        """The numbers of the rows after ``entry_id``, as rows of the next ledger. ``entry_id``: as in ``of``."""
+        moved, numbers = entry_id + 1, Numbers(self.of(entry_id))
+        numbers._runs += ((first - moved, more + moved) for first, more in self._runs if first >= moved)
+        numbers.more = numbers._runs[-1][1]
+        return numbers
+
 
 class At(NamedTuple):
     """Place of a lane's next row."""
@@ -95,13 +113,37 @@ class At(NamedTuple):
         return 0 if self.handle is None else self.handle.last_add_confirmed + 1
 
 
+class Moving(NamedTuple):
+    """Rows of a recovered ledger that it lacks, on their way to the next ledger."""
+
+    rows: list[bytes]
+    first: int
+    """Id that the first of them had in the recovered ledger."""
+    acknowledged: Watermark
+    """Of the recovered ledger: it completes their futures."""
+
+
 class ProducerLedgers:
     """The ledgers of the producer ``run``, the owner of its lane."""
 
-    def __init__(self, bookkeeper: BookKeeper, run: LogRun, record: LogRecord, writer: str) -> None:
-        """Fences the ledgers that an earlier producer left. Raises LogTakenOverError, LedgerRecoveryError, and the errors of
-        opening a ledger."""
+    def __init__(
+        self,
+        bookkeeper: BookKeeper,
+        run: LogRun,
+        record: LogRecord,
+        writer: str,
+        on_fenced: OnFenced | None = None,
+    ) -> None:
+        """Fences the ledgers that an earlier producer left. ``on_fenced``: gets ``open_next`` called for a ledger that another
+        client recovers. Raises LogTakenOverError, LedgerRecoveryError, and the errors of opening a ledger."""
         self._bookkeeper, self._run, self._writer, self._record = bookkeeper, run, writer, record
+        # For operators: errors of a run that lost the lane have this id.
+        log.info("log %s: run %s is %s in epoch %d", run.lane, run.run, writer, run.epoch)
+        self._on_fenced = on_fenced
+        self._moving: Moving | None = None
+        """Rows for the next ledger."""
+        self._recovered_at = self._progress_at = -inf
+        """Time of the last recovery by another client, and of the last one, or the first of several in a row, that kept a row."""
         self.encode: Callable[[bytes], bytes] | None = None
         """Compresses a value for the open ledger; None: no compression."""
         self.committer = Committer(bookkeeper, run, tells_soon=True)
@@ -134,6 +176,12 @@ class ProducerLedgers:
         return now_ms
 
     @property
+    def is_fenced(self) -> bool:
+        """Has another client fenced the open ledger, whose unacknowledged rows now wait for the next ledger?"""
+        appender = self.at.appender
+        return appender is not None and appender.driver.fenced and appender.acknowledged.error is None
+
+    @property
     def is_due(self) -> bool:
         """Is the next ledger due? Raises NoSuchLogError if the log was deleted, and LogTakenOverError if the lane has ended or
         has another owner."""
@@ -142,6 +190,8 @@ class ProducerLedgers:
             self._learn_options()
             self._make_ahead()
         made = self._ahead is not None and self._ahead.done()
+        if self.is_fenced:
+            return True
         if handle is None or (self.bytes_left > 0 and self.time_ms < self.due_ms and not made):
             return handle is None
         # A guaranteed ledger can't be closed while copies are missing, but still accepts rows.
@@ -151,41 +201,53 @@ class ProducerLedgers:
         )
 
     def open_next(self, seconds: float) -> None:
-        """Close the open ledger, if any, within ``seconds``, and open the next ledger. After an error of the commit the caller
-        must append nothing. Raises the errors of ``close``, NotEnoughBookiesError and MetadataStoreError."""
-        record, handle = self._made_ahead(seconds)
+        """Close the open ledger, if any, within ``seconds``, and open the next ledger, with the rows that move. After an error
+        the caller must append nothing, and call ``fail``. Raises the errors of ``close``, NotEnoughBookiesError and
+        MetadataStoreError."""
+        handle = None
         try:
-            if handle is None:
+            if self._ahead is None or self.is_fenced:
                 self._learn_options()
-                record = self._wanted
             if self.at.handle is not None:
                 self._close_ledger(self.at.handle, seconds)
-            if handle is None:
-                handle = self._make(record)
+            record, handle = self._next(seconds)
             self._commit(handle.ledger_id)
         except BaseException:
+            self._discard_ahead(0.0)
             if handle is not None:
                 with suppress(BookKeeperError):
                     handle.close(wait=False, timeout=CLOSE_SECONDS_MAX)
             raise
         handle.tell_last_add_confirmed_soon()
         self._record, self.encode = record, _encoder(record)
-        self.at = self.at._replace(handle=handle, appender=handle.sole_appender())
+        self.at = self.at._replace(handle=handle, appender=handle.sole_appender(self._on_fenced))
         self.bytes_left = LEDGER_BYTES_MAX
         self._old_ms = self.due_ms = self.time_ms + LEDGER_MS_MAX
-        # The options changed while the ledger was opened, or the commit itself changed the record.
-        if self._changed:
+        self._move()
+        # The options changed while the ledger was opened, or the commit itself changed the record; or rows that move delayed the
+        # ledger with the changed options.
+        if self._changed or (self._ahead is not None and self._ahead.done()):
             self.due_ms = 0
         else:
             self._make_ahead()
 
     def leave(self) -> None:
-        """Stop appending: rows not acknowledged yet fail. The successor settles the rest."""
+        """Stop appending: rows not acknowledged yet fail, after ``fail`` also those of a fenced ledger. The successor settles the
+        rest."""
         self.due_ms = 0
         self._discard_ahead(0.0)
         if self.at.handle is not None:
             with suppress(BookKeeperError):
                 self.at.handle.close(wait=False, timeout=CLOSE_SECONDS_MAX)
+
+    def fail(self, error: BookKeeperError) -> None:
+        """Fail the rows of a fenced ledger, and those that move. The next append asks whether a ledger is due."""
+        self.due_ms = 0
+        if self._moving is not None:
+            self._moving.acknowledged.fail(error)
+            self._moving = None
+        if self.is_fenced and self.at.appender is not None:
+            self.at.appender.acknowledged.fail(error)
 
     def settle(self) -> None:
         """Settle the rows that an earlier producer left, if no row will be appended. Raises LogTakenOverError, and the errors of
@@ -195,12 +257,16 @@ class ProducerLedgers:
             self._taken_over = False
 
     def close(self, seconds: float) -> None:
-        """Wait until all rows are acknowledged, at most ``seconds``, and settle them. Raises AddTimeoutError, LogTakenOverError,
-        and the errors of a commit."""
+        """Wait until all rows are acknowledged, at most ``seconds``, and settle them. After an error the caller must call
+        ``fail``. Raises AddTimeoutError, LogTakenOverError, LedgerRecoveryError, and the errors of a commit."""
         self._discard_ahead(seconds)
-        if self.at.handle is not None:
+        while self.at.handle is not None:
             self._close_ledger(self.at.handle, seconds)
-            self._commit(None)
+            if self._moving is None:
+                self._commit(None)
+            else:
+                self.open_next(seconds)
+                self._discard_ahead(seconds)
 
     # -- inside
 
@@ -216,10 +282,7 @@ class ProducerLedgers:
             # Watched before the read, so no change is missed.
             self._bookkeeper.metadata.watch_record(RECORDS, self._run.lane.key, self._record_changed)
             record = LogRegistry(self._bookkeeper.metadata).get(self._run.lane)
-            try:
-                decided(LogRecord.check_writer, record, self._run.run, self._run.epoch)
-            except LogTakenOverError as error:
-                raise told(error) from None
+            decided(LogRecord.check_writer, record, self._run.run, self._run.epoch)
             self._wanted = record
         # A guaranteed ledger may have to stay open for a while: the next ledger is due until it is opened.
         if self._ahead is not None and self._ahead.done():
@@ -254,6 +317,17 @@ class ProducerLedgers:
         self._ahead = made
         thread.start()
 
+    def _next(self, seconds: float) -> tuple[LogRecord, LedgerHandle]:
+        """The next ledger, with its record."""
+        record, handle = self._wanted, None
+        if self._moving is None:
+            record, handle = self._made_ahead(seconds)
+        elif value_encoding(record) != value_encoding(self._record):
+            # The rows that move are encoded already. The changed options come with the ledger after this one.
+            options = replace(record.options, compression=self._record.options.compression)
+            record = replace(record, options=options, dictionary=self._record.dictionary)
+        return record, self._make(record) if handle is None else handle
+
     def _made_ahead(self, seconds: float) -> tuple[LogRecord, LedgerHandle | None]:
         """The record and the ledger created ahead; the ledger is None if there is none."""
         made, self._ahead = self._ahead, None
@@ -281,18 +355,69 @@ class ProducerLedgers:
                 self._bookkeeper.delete_ledger(handle.ledger_id)
 
     def _close_ledger(self, handle: LedgerHandle, seconds: float) -> None:
-        """Wait until all rows are acknowledged, and close their ledger, so that the next commit counts all of its rows."""
+        """Wait until all rows are acknowledged, and close their ledger, so that the next commit counts all of its rows. Rows that
+        it lacks after a recovery by another client move."""
         try:
             handle.close(timeout=seconds)
-        except BookKeeperError as error:
-            raise told(error) from None
-        rows = handle.last_add_confirmed + 1
-        self._is_closed(handle.ledger_id, rows, handle.length, self.at.numbers.of(rows - 1))
+        except BookKeeperError:
+            if not self.is_fenced:
+                raise
+            self._is_recovered(handle.ledger_id, seconds)
+        else:
+            last = handle.last_add_confirmed
+            self._is_closed(handle.ledger_id, last + 1, handle.length, self.at.numbers.after(last))
 
-    def _is_closed(self, ledger_id: int, rows: int, size: int, last_sequence: int) -> None:
-        """Record the final rows of the ledger that the newest commit opened."""
+    def _is_recovered(self, ledger_id: int, seconds: float) -> None:
+        """Another client has fenced the open ledger: wait for the end of its recovery. Acknowledge the rows that it kept, and
+        move the others. Raises LedgerRecoveryError, and AddTimeoutError if for ``seconds`` each ledger was recovered before it
+        had a row."""
+        _, _, numbers, appender = self.at
+        assert appender is not None
+        acknowledged = appender.acknowledged
+        with self._recovered(ledger_id) as reader:
+            last, size = reader.last_add_confirmed, reader.length
+        if last < acknowledged.value:
+            raise LedgerRecoveryError(
+                f"log '{self._run.lane}': ledger {ledger_id} was recovered up to entry {last}, but entry {acknowledged.value} "
+                "was acknowledged: bookies lost it. Run the audits, and bring back the bookies that held it"
+            )
+        now = monotonic()
+        if last >= 0 or now - self._recovered_at > seconds:
+            self._progress_at = now
+        self._recovered_at = now
+        if now - self._progress_at > seconds:
+            raise AddTimeoutError(
+                f"log '{self._run.lane}': for {seconds:g} s other clients recovered each open ledger before it had a row, the "
+                f"last one was ledger {ledger_id}; stop them"
+            )
+        rows = appender.driver.unacknowledged()[last - acknowledged.value :]
+        acknowledged.advance(last)
+        self._moving = Moving(rows, last + 1, acknowledged) if rows else None
+        self._is_closed(ledger_id, last + 1, size, numbers.after(last))
+        log.info(
+            "log %s: another client recovered ledger %d up to entry %d; %d later rows go to the next ledger",
+            self._run.lane,
+            ledger_id,
+            last,
+            len(rows),
+        )
+
+    def _move(self) -> None:
+        """Append the rows that move to the open ledger."""
+        moving, appender = self._moving, self.at.appender
+        if moving is None or appender is None:
+            return
+        count, time_ms = len(moving.rows), self.now_ms()
+        follow = partial(_follow, moving.acknowledged, moving.first, count, appender.acknowledged)
+        # Before the append: after an interrupt in between, the futures would wait for ever.
+        appender.acknowledged.call_when(count - 1, follow)
+        self.bytes_left -= appender.append_all([restamped(row, time_ms) for row in moving.rows])
+        self._moving = None
+
+    def _is_closed(self, ledger_id: int, rows: int, size: int, numbers: Numbers) -> None:
+        """Record the final rows of the ledger that the newest commit opened. ``numbers``: of the rows after them."""
         ranges = (EntryRange(ledger_id, 0, rows - 1, rows, size),) if rows else ()
-        self._unsettled, self.at = ranges, At(None, self.at.rows + rows, Numbers(last_sequence))
+        self._unsettled, self.at = ranges, At(None, self.at.rows + rows, numbers)
 
     def _commit(self, open_ledger: int | None) -> None:
         """Commit the settled rows, and open the ledger."""
@@ -313,32 +438,36 @@ class ProducerLedgers:
 
     def _take_over(self, ledger_id: int) -> None:
         """Fence the ledger that an earlier producer of this name left open, and count its rows."""
+        with self._recovered(ledger_id) as reader:
+            last, size = reader.last_add_confirmed, reader.length
+            number = self.at.numbers.of(-1)
+            if last >= 0:
+                (entry,) = reader.read(last, last)
+                row = stamp_of(entry.payload, f"ledger {ledger_id}, entry {last}")
+                number, self.time_ms = row.sequence, max(self.time_ms, row.time_ms)
+        self._is_closed(ledger_id, last + 1, size, Numbers(number))
+
+    @contextmanager
+    def _recovered(self, ledger_id: int) -> Iterator[ReadHandle]:
+        """The ledger, recovered and closed. Raises LedgerRecoveryError, also if it was deleted."""
         try:
             with self._bookkeeper.open_ledger(ledger_id, password=self._run.password) as reader:
-                last, size = reader.last_add_confirmed, reader.length
-                number = self.at.numbers.of(-1)
-                if last >= 0:
-                    (entry,) = reader.read(last, last)
-                    row = stamp_of(entry.payload, f"ledger {ledger_id}, entry {last}")
-                    number, self.time_ms = row.sequence, max(self.time_ms, row.time_ms)
+                yield reader
         except NoSuchLedgerError as error:
             raise LedgerRecoveryError(
                 f"log '{self._run.lane}': ledger {ledger_id} with its newest rows was deleted, and nobody knows how many there "
                 "were; use a producer of another name"
             ) from error
-        self._is_closed(ledger_id, last + 1, size, number)
+
+
+def _follow(earlier: Watermark, first: int, count: int, later: Watermark) -> None:
+    """Give ``earlier`` the outcome of ``count`` rows that moved: their ids began with ``first`` there, and begin with 0 in
+    ``later``, whose watermark has passed them or failed."""
+    earlier.advance(first + min(later.value, count - 1))
+    if later.value < count - 1 and later.error is not None:
+        earlier.fail(later.error)
 
 
 def _encoder(record: LogRecord) -> Callable[[bytes], bytes] | None:
     encoding = value_encoding(record)
     return value_encoder(encoding, record.dictionary) if encoding else None
-
-
-def told(error: BookKeeperError) -> BookKeeperError:
-    """Convert an error for the producer's caller."""
-    if isinstance(error, LedgerFencedError | LogTakenOverError):
-        return LogTakenOverError(
-            f"another producer of this name was made, or its ledger was recovered or its lane ended by hand, and this one has "
-            f"ended ({error})"
-        )
-    return error

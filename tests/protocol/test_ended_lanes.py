@@ -31,7 +31,7 @@ from bookspark.protocol.logs.lanes import (
     with_lane,
     writer_of,
 )
-from bookspark.protocol.logs.log_record import AnotherQueryError, LaneEndedError, LogRecord, LogTakenOverError
+from bookspark.protocol.logs.log_record import ENDER, AnotherQueryError, LaneEndedError, LogRecord, LogTakenOverError
 
 LOG = LogRecord("orders", ctime_ms=17).claim("run", "q1")
 LANE = new_lane(LOG, 1).claim("a", "q2")
@@ -59,6 +59,16 @@ def test_ending_a_lane_takes_over_and_stops_its_writers() -> None:
         done.check_writer("ender", done.epoch)
     with pytest.raises(LogTakenOverError):
         lane_ended(taken.claim("b", "q2"), "ender", taken.epoch, 7, 100, 0)
+
+
+def test_writer_learns_of_the_end_of_its_lane_in_the_same_words_from_the_endings_begin_on() -> None:
+    begun = ending(LANE, f"{ENDER}1")
+    for record in (begun, lane_ended(begun, f"{ENDER}1", begun.epoch, 7, 100, 0)):
+        with pytest.raises(
+            LogTakenOverError, match=r"lane 'orders@1' was ended \(bookspark log end\), and run a writes it no"
+        ):
+            record.check_writer("a", LANE.epoch)
+    begun.claim("b", begun.owner_query).check_writer("b", begun.epoch + 1)
 
 
 def test_lane_0_batch_writes_lane_and_missing_lanes_never_end() -> None:

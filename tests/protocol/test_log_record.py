@@ -58,9 +58,19 @@ def test_second_claim_of_the_owner_changes_nothing() -> None:
 def test_run_that_lost_the_log_never_claims_again() -> None:
     record = LogRecord("orders").claim("a").claim("b")
     with pytest.raises(
-        LogTakenOverError, match=r"another run took over: run b owns it in epoch 2, run a does not.*of two producers"
+        LogTakenOverError,
+        match=r"another run took over: run b owns it in epoch 2, run a does not.*Of two runs of a query",
     ):
         record.claim("a")
+
+
+def test_producer_that_lost_its_lane_learns_which_run_has_it() -> None:
+    record = LogRecord("orders@1").claim("a", "service:billing").claim("b", "service:billing")
+    with pytest.raises(
+        LogTakenOverError,
+        match="another producer of this name was made: run b of 'billing' owns the lane in epoch 2, run a does",
+    ):
+        record.check_writer("a", 1)
 
 
 def test_only_the_owner_of_the_current_epoch_adds_a_commit_ledger() -> None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import accumulate
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow
 
@@ -22,6 +22,9 @@ from bookspark.store.wire.columns import Heads
 from bookspark.store.wire.digests import master_key
 from bookspark.store.wire.entry_batch import Entry
 
+if TYPE_CHECKING:
+    from bookspark.store.client.writing.ledger_driver import OnFenced
+
 
 class MemoryBookKeeper:
     """Several instances over one ``store`` and ``entries`` are several clients of a cluster."""
@@ -33,6 +36,8 @@ class MemoryBookKeeper:
         self.before_append: list[Callable[[int], None]] = []
         # The number of next appends to keep but answer with a timeout.
         self.lose_answers = 0
+        # True: a sole appender's entries are kept, and acknowledged by the close only.
+        self.delay_answers = False
         # The last synced entry of each ledger.
         self.synced: dict[int, int] = {}
         self.fail_syncs = 0
@@ -107,6 +112,7 @@ class MemoryLedger:
         self._bookkeeper, self.ledger_id = bookkeeper, ledger_id
         self._closed = False
         self._acknowledged = Watermark()
+        self._appender: MemoryAppender | None = None
 
     @property
     def last_add_confirmed(self) -> int:
@@ -145,8 +151,9 @@ class MemoryLedger:
     def last_add_pushed(self) -> int:
         return self.last_add_confirmed
 
-    def sole_appender(self) -> MemoryAppender:
-        return MemoryAppender(self, self._acknowledged)
+    def sole_appender(self, on_fenced: OnFenced | None = None) -> MemoryAppender:
+        self._appender = MemoryAppender(self._bookkeeper, self, on_fenced)
+        return self._appender
 
     def tell_last_add_confirmed_soon(self) -> None:
         pass
@@ -182,29 +189,54 @@ class MemoryLedger:
         if self._bookkeeper.hang_closes:
             assert timeout is not None, "waits for ever"
             raise AddTimeoutError("not closed in time")
+        if self._appender is not None and self._appender.fenced:
+            raise LedgerFencedError("fenced")
         if not self._closed and not self._bookkeeper.metadata.read_ledger(self.ledger_id).value.closed and wait:
             self._bookkeeper.open_ledger(self.ledger_id)
         self._closed = True
+        if self._appender is not None and wait:
+            self._appender.acknowledged.advance(self.last_add_confirmed)
 
 
 class MemoryAppender:
-    """A ``SoleAppender`` of a ``MemoryLedger``."""
+    """A ``SoleAppender`` of a ``MemoryLedger``, and its driver."""
 
-    def __init__(self, ledger: MemoryLedger, acknowledged: Watermark) -> None:
-        self._ledger, self.acknowledged, self.driver = ledger, acknowledged, self
+    def __init__(self, bookkeeper: MemoryBookKeeper, ledger: MemoryLedger, on_fenced: OnFenced | None) -> None:
+        self._bookkeeper, self._ledger, self._on_fenced = bookkeeper, ledger, on_fenced
+        self.acknowledged, self.driver = Watermark(), self
+        self.fenced = False
+        self._payloads: list[bytes] = []
 
     @property
     def next_entry_id(self) -> int:
-        return self._ledger.last_add_pushed + 1
+        return len(self._payloads)
+
+    def unacknowledged(self) -> list[bytes]:
+        return self._payloads[self.acknowledged.value + 1 :]
 
     def append(self, payload: bytes) -> None:
-        self._ledger.append_async(payload)
+        if self.acknowledged.error is not None:
+            raise self.acknowledged.error
+        self._payloads.append(payload)
+        if self.fenced:
+            return
+        try:
+            entry_id = self._ledger.append(payload)
+        except LedgerFencedError as error:
+            assert self._on_fenced is not None
+            self.fenced = True
+            self._on_fenced(self.acknowledged, error)
+        except BookKeeperError as error:
+            self.acknowledged.fail(error)
+        else:
+            if not self._bookkeeper.delay_answers:
+                self.acknowledged.advance(entry_id)
 
     def send(self) -> None:
         pass
 
-    def append_all(self, payloads: list[bytes], heads: Heads) -> int:
-        rows = list(map(bytes.__add__, heads.each(), payloads))
+    def append_all(self, payloads: list[bytes], heads: Heads | None = None) -> int:
+        rows = payloads if heads is None else list(map(bytes.__add__, heads.each(), payloads))
         for row in rows:
             self.append(row)
         return sum(map(len, rows))

@@ -33,7 +33,7 @@ STAMP_BYTES = 17
 FLAGS_AT = 16
 """Position of the flags for key and headers."""
 _STAMP = Struct("<qqB")
-_LENGTH = Struct("<i")
+_TIME, _LENGTH = Struct("<q"), Struct("<i")
 _KEY, _HEADERS = 1, 2
 
 Headers = tuple[tuple[str, bytes], ...]
@@ -47,6 +47,11 @@ plain_stamp = _STAMP.pack
 def plain_stamps(time_ms: int, first: int, count: int) -> Heads:
     """``plain_stamp`` for ``count`` rows with consecutive sequence numbers from ``first`` on."""
     return Heads((repeated(time_ms, count), consecutive(first, count), repeated(0, count)), STAMP_BYTES)
+
+
+def restamped(row: bytes, time_ms: int) -> bytes:
+    """The row, encoded, with another time of its append."""
+    return _TIME.pack(time_ms) + row[_TIME.size :]
 
 
 class Stamped(NamedTuple):

@@ -27,7 +27,7 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from bookspark.errors import BookKeeperError
-from bookspark.protocol.logs.log_record import AnotherQueryError, Lane, LogChangedError, LogRecord
+from bookspark.protocol.logs.log_record import SERVICE, AnotherQueryError, Lane, LogChangedError, LogRecord
 
 # -- Groups: the lanes of each reader in a group that shares them.
 
@@ -128,7 +128,7 @@ def place_key(checkpoint: str) -> str:
 
 def service_writer(name: str) -> str:
     """The name of a service's producer in the index and in a commit."""
-    return f"service:{name}"
+    return f"{SERVICE}{name}"
 
 
 def writers_of_lanes(record: LogRecord, records: Iterable[LogRecord]) -> dict[str, str]:

@@ -49,10 +49,14 @@ LOG_LABEL, LOG_ID_LABEL = "bookspark.log", "bookspark.log_id"
 EPOCH_LABEL, ROLE_LABEL, RUN_LABEL = "bookspark.epoch", "bookspark.role", "bookspark.run"
 ENCODING_LABEL = "bookspark.encoding"
 COMMIT_ROLE, DATA_ROLE = "commit", "data"
+SERVICE = "service:"
+"""Prefix of a producer's name in place of a query's."""
+ENDER = "ender-"
+"""Prefix of the id of a run that owns a lane to end it."""
 
 
 class LogTakenOverError(BookKeeperError):
-    """Another run owns the log now. This run commits nothing more."""
+    """Another run owns the lane now, or it has ended. This run commits nothing more."""
 
 
 class AnotherQueryError(BookKeeperError):
@@ -262,13 +266,10 @@ class LogRecord:
 
     def check_writer(self, run: str, epoch: int) -> None:
         """Raise LogTakenOverError unless ``run`` may commit in ``epoch``."""
-        if self.ended_rows is not None:
-            raise LogTakenOverError(
-                f"lane {self.name!r} was ended, and run {run} writes it no more. Rows that it has not committed are not "
-                "in the log. Start its query again from its checkpoint, or create the producer again: it goes on in a new lane"
-            )
         write = self.batch_write(run)
-        if (self.owner, self.epoch) == (run, epoch) or (write is not None and write.epoch == epoch):
+        if self.ended_rows is None and (
+            (self.owner, self.epoch) == (run, epoch) or (write is not None and write.epoch == epoch)
+        ):
             return
         raise self._taken_over(run)
 
@@ -355,6 +356,18 @@ class LogRecord:
         return replace(self, commit_ledgers=chain, link_starts=kept)
 
     def _taken_over(self, run: str) -> LogTakenOverError:
+        if self.ended_rows is not None or self.owner.startswith(ENDER):
+            return LogTakenOverError(
+                f"lane {self.name!r} was ended (bookspark log end), and run {run} writes it no more. Rows that it has not "
+                "committed, or a producer's that were not acknowledged, are not in the log. Start its query again from its "
+                "checkpoint, or create the producer again: it goes on in a new lane"
+            )
+        if self.owner_query.startswith(SERVICE):
+            return LogTakenOverError(
+                f"log {self.name!r}: another producer of this name was made: run {self.owner} of "
+                f"{self.owner_query.removeprefix(SERVICE)!r} owns the lane in epoch {self.epoch}, run {run} does not. Of two "
+                "producers of one name the later one goes on: give each process a name of its own"
+            )
         owner = (
             f"another run took over: run {self.owner} owns it in epoch {self.epoch}, "
             if self.owner
@@ -362,7 +375,7 @@ class LogRecord:
         )
         return LogTakenOverError(
             f"log {self.name!r}: {owner}run {run} does not. Who writes a lane is one at a time. Of two runs of a query stop one, "
-            "then start the other again from its checkpoint; of two producers of one name the later one goes on. "
+            "then start the other again from its checkpoint. "
             f"If {run} is a batch write, it ended, took more than "
             f"{BATCH_WRITE_MS_MAX // 3_600_000} hours, or the log was deleted and made anew: if its id is not in the table "
             "log_commits, nothing was written, and it can be run again"

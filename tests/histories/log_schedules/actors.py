@@ -42,7 +42,7 @@ from bookspark.logs.lane_ending import end_lane
 from bookspark.logs.rows.splits import Piece
 from bookspark.protocol.logs.commits import TXN, Commit, EntryRange, Fingerprint, merged
 from bookspark.protocol.logs.lanes import BATCH_WRITES, LaneId, lane_id, lane_name
-from bookspark.protocol.logs.log_record import DATA_ROLE, Lane, LogRecord, NoSuchLogError
+from bookspark.protocol.logs.log_record import DATA_ROLE, ENCODING_LABEL, Lane, LogRecord, NoSuchLogError
 from tests.histories.log_schedules.cluster import Client, World
 from tests.histories.log_schedules.history import History, each, values_of
 from tests.histories.log_schedules.queries import Query
@@ -237,6 +237,17 @@ class Stage:
                 history.places[value] = place.lane, place.position
         producer.close()
         self.done[name] = rows
+
+    def recover(self) -> None:
+        """Recover an open ledger, as autorecovery and operators do, perhaps under its living writer."""
+        client = self.client(object())
+        found = {one: client.get_ledger_metadata(one) for one in client.list_ledgers()}
+        still_open = [one for one, metadata in found.items() if not metadata.closed]
+        of_producers = [
+            one for one in still_open if found[one].custom_metadata.get(ENCODING_LABEL, b"").startswith(b"stamped")
+        ]
+        if still_open:
+            client.open_ledger(self.random.choice(of_producers or still_open))
 
     # -- readers
 

@@ -62,6 +62,9 @@ class World:
         self.truth = Truth(self)
         self.meant_to_go: set[int] = set()
         """Ids of logs seen by their deleting process."""
+        self.goes_on_after_fences = False
+        """Whether rows of a fenced ledger wait for its producer. Else they fail at once, and the seeds that found a planted fault
+        keep their schedules."""
 
     def client(self, process: object) -> Client:
         """A separate client for a process."""

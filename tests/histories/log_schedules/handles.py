@@ -11,7 +11,7 @@ Law: only behaviour that a client of real bookies may see.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,7 @@ from bookspark.store.wire.columns import Heads
 from bookspark.store.wire.entry_batch import Entry
 
 if TYPE_CHECKING:
+    from bookspark.store.client.writing.ledger_driver import OnFenced
     from tests.histories.log_schedules.cluster import Client
 
 
@@ -43,6 +44,18 @@ class Ledger:
     fenced: bool = False
 
 
+class Acknowledged(Watermark):
+    """Lets other actors run while it waits."""
+
+    def __init__(self, step: Callable[[str], None]) -> None:
+        super().__init__()
+        self._step = step
+
+    def wait_for(self, entry_id: int) -> None:
+        while not self.is_done(entry_id):
+            self._step(f"waits for entry {entry_id}")
+
+
 class Writer:
     """The handle of a ledger's writer, also its sole appender."""
 
@@ -50,8 +63,10 @@ class Writer:
         self._client, self.ledger_id = client, ledger_id
         self._ledger = client.world.ledgers[ledger_id]
         self._closed = False
-        self._pushed = -1
-        self.acknowledged = Watermark()
+        self._sent: list[bytes] = []
+        self._on_fenced: OnFenced | None = None
+        self.fenced = False
+        self.acknowledged = Acknowledged(client.step)
 
     @property
     def last_add_confirmed(self) -> int:
@@ -59,7 +74,7 @@ class Writer:
 
     @property
     def last_add_pushed(self) -> int:
-        return self._pushed
+        return len(self._sent) - 1
 
     last_add_fully_replicated = last_add_confirmed
 
@@ -77,10 +92,14 @@ class Writer:
 
     @property
     def next_entry_id(self) -> int:
-        return self._pushed + 1
+        return len(self._sent)
 
-    def sole_appender(self) -> Writer:
+    def sole_appender(self, on_fenced: OnFenced | None = None) -> Writer:
+        self._on_fenced = on_fenced if self._client.world.goes_on_after_fences else None
         return self
+
+    def unacknowledged(self) -> list[bytes]:
+        return self._sent[self.acknowledged.value + 1 :]
 
     def send(self) -> None:
         pass
@@ -90,14 +109,15 @@ class Writer:
 
     def append(self, payload: bytes) -> int:
         """As a handle: raises the append's error. As an appender: the watermark has it."""
-        return self.append_async(payload).result()
+        future = self.append_async(payload)
+        return future.result() if self._on_fenced is None else future.entry_id
 
     def append_async(self, payload: bytes) -> AppendFuture:
         if self._closed:
             raise LedgerClosedError("closed")
-        self._pushed += 1
-        future = AppendFuture(self.acknowledged, self._pushed)
-        if self.acknowledged.error is None:
+        future = AppendFuture(self.acknowledged, len(self._sent))
+        self._sent.append(payload)
+        if self.acknowledged.error is None and not self.fenced:
             self._add(payload)
         return future
 
@@ -107,8 +127,8 @@ class Writer:
             self.append(payload)
         return range(first, self.next_entry_id)
 
-    def append_all(self, payloads: list[bytes], heads: Heads) -> int:
-        rows = list(map(bytes.__add__, heads.each(), payloads))
+    def append_all(self, payloads: list[bytes], heads: Heads | None = None) -> int:
+        rows = payloads if heads is None else list(map(bytes.__add__, heads.each(), payloads))
         for row in rows:
             self.append_async(row)
         return sum(map(len, rows))
@@ -122,19 +142,28 @@ class Writer:
             self.acknowledged.fail(error)
             return
         if ledger.fenced:
-            self.acknowledged.fail(LedgerFencedError("fenced"))
+            self._is_fenced()
             return
         ledger.entries.append(payload)
         # The writer dies before the acknowledgement, or no bookie answers.
         self._client.step(f"hears of its add to {self.ledger_id}")
         if ledger.fenced:
-            self.acknowledged.fail(LedgerFencedError("fenced"))
+            self._is_fenced()
         elif self._client.happens(world.faults.lost_adds):
             self.acknowledged.fail(AddTimeoutError("no answer"))
         else:
             ledger.told = max(ledger.told, ledger.acknowledged - 1)
             ledger.acknowledged = len(ledger.entries)
             self.acknowledged.advance(ledger.acknowledged - 1)
+
+    def _is_fenced(self) -> LedgerFencedError:
+        error = LedgerFencedError("fenced")
+        if self._on_fenced is None:
+            self.acknowledged.fail(error)
+        elif not self.fenced:
+            self.fenced = True
+            self._on_fenced(self.acknowledged, error)
+        return error
 
     def flush_last_add_confirmed(self, wait: bool = True) -> int:
         self._client.step(f"tell the LAC of {self.ledger_id}")
@@ -150,11 +179,13 @@ class Writer:
         self._client.step(f"close {self.ledger_id}")
         if self.acknowledged.error is not None:
             raise self.acknowledged.error
+        if self.fenced:
+            raise LedgerFencedError("fenced")
         metadata = self._client.world.records.read_ledger(self.ledger_id).value
         if metadata.closed and metadata.last_entry_id == self.last_add_confirmed:
             return
         if self._ledger.fenced:
-            raise LedgerFencedError("fenced")
+            raise self._is_fenced()
         self._ledger.fenced = True
         self._client.closed(self.ledger_id)
 

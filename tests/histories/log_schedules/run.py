@@ -50,6 +50,8 @@ class Kind(Enum):
     """The log is offloaded, deleted and recreated."""
     QUERIES = "queries"
     """Checkpoints of queries are set back, queries follow one another, and lanes end, often."""
+    RECOVERIES = "recoveries"
+    """Open ledgers, of producers first, are recovered under their writers."""
 
 
 def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
@@ -92,6 +94,9 @@ def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
         begun |= {what: random.choice(counts) for what, counts in often.items()}
         begun |= {"batch writes": random.choice([0, 3]), "services": random.randrange(2)}
         stage.restores, rows_max = random.choice([0, 2, 4]), random.choice([12, 40])
+    if kind is Kind.RECOVERIES:
+        begun["services"], begun["recoveries"], rows_max = random.randrange(1, 3), random.randrange(5, 40), 40
+        world.goes_on_after_fences = True
     if beside is Kind.RETENTION:
         begun["expiries"] = random.randrange(1, 3)
     offloads = None
@@ -121,6 +126,7 @@ def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
         "truncations": lambda n: (f"truncation{n}", stage.truncate, False),
         "collections": lambda n: (f"collection{n}", stage.collect, False),
         "alterations": lambda n: (f"alteration{n}", stage.alter, False),
+        "recoveries": lambda n: (f"recovery{n}", stage.recover, False),
         "expiries": lambda n: (f"expiry{n}", partial(stage.expire, *bounds), False),
         "offloads": lambda n: (f"offload{n}", offloads.offload if offloads else stage.collect, False),
         "groups": lambda n: (f"group{n}", partial(groups.group, f"group{n}", False, random.randrange(10, 60)), True),

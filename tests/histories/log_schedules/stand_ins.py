@@ -94,6 +94,26 @@ def threads_as_actors(turns: Turns) -> Any:
             if self._actor is not None:
                 turns.join(self._actor)
 
+    class Lock:
+        """An RLock."""
+
+        def __init__(self) -> None:
+            self._lock: Any = threading.RLock()
+            self._is_owned, self.release = self._lock._is_owned, self._lock.release
+
+        def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+            while not self._lock.acquire(False):
+                if not blocking:
+                    return False
+                turns.step("waits for its turn")
+            return True
+
+        def __enter__(self) -> bool:
+            return self.acquire()
+
+        def __exit__(self, *error: object) -> None:
+            self.release()
+
     class Waited(Future[Any]):
         def result(self, timeout: float | None = None) -> Any:
             while not self.done():
@@ -105,8 +125,8 @@ def threads_as_actors(turns: Turns) -> Any:
             with suppress(Exception):
                 future.result(seconds)
 
-    names = {name: getattr(threading, name) for name in dir(threading) if name != "Thread"}
-    fake = SimpleNamespace(Thread=Thread, **names)
+    names = {name: getattr(threading, name) for name in dir(threading)}
+    fake = SimpleNamespace(**names | {"Thread": Thread, "RLock": Lock})
     patches = [mock.patch.object(module, "threading", fake) for module in (producer, producer_ledgers)]
     patches += [
         mock.patch.object(producer_ledgers, "Future", Waited),

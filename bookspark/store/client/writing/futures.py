@@ -43,8 +43,8 @@ def _call(callback: Callable[[], object]) -> None:
 class Watermark:
     """The entry id up to which all entries of a ledger are acknowledged (or confirmed), or the error that ended the ledger.
 
-    One thread advances it, and any thread of the process watches it. ``check_may_wait`` raises BookKeeperError in a thread that
-    it would keep from being advanced. ``deliver`` has a user's callback called."""
+    One thread at a time advances it, and any thread of the process watches it. ``check_may_wait`` raises BookKeeperError in a
+    thread that it would keep from being advanced. ``deliver`` has a user's callback called."""
 
     __slots__ = ("_callbacks", "_new", "_order", "_pid", "_waiters", "check_may_wait", "deliver", "error", "value")
 

@@ -20,6 +20,9 @@ the bookie, if another one is there, and the writer waits for it no more. If all
 A bookie that refuses an add for a while (too busy, disk full or failed) gets it again after growing pauses. After a refusal for
 one of ``FINAL_REASONS`` it does not.
 
+A ledger fenced by another client fails its waiting appends, unless its caller goes on elsewhere (``on_fenced``): then they wait
+on, later appends too, and their entries stay here for the caller (``unacknowledged``).
+
 Sources: BookKeeper's ``LedgerHandle`` and ``PendingAddOp``; its #3497, a client that keeps for a slow bookie without a bound.
 """
 
@@ -34,7 +37,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from bookspark.errors import BookKeeperError, LedgerClosedError
+from bookspark.errors import BookKeeperError, LedgerClosedError, LedgerFencedError
 from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerType, Replication
 from bookspark.protocol.ledger.responses import FINAL_REASONS, Positive, Response, Unknown, UnknownReason
@@ -66,7 +69,7 @@ from bookspark.store.client.writing.futures import Watermark
 from bookspark.store.client.writing.payloads import Outgoing
 from bookspark.store.decisions.seam import made
 from bookspark.store.wire.digests import digester
-from bookspark.store.wire.entry_batch import Buffer, with_header
+from bookspark.store.wire.entry_batch import Buffer, EntryBatch, with_header
 from bookspark.store.wire.frames import control_frame
 from bookspark.store.wire.header import Flag, Header, Kind
 from bookspark.support.threads import BackOff, Latch, check_may_wait
@@ -124,11 +127,16 @@ class _SentAdd(Request):
             log.exception("handling a bookie's answer to an add failed")
 
 
+OnFenced = Callable[[Watermark, LedgerFencedError], object]
+"""Called in the I/O thread after a ledger was fenced, with its watermark of acknowledgements. It sees to it that every waiting
+append is acknowledged or fails. It must not wait."""
+
+
 class LedgerDriver:
     """Takes the appends of a ``LedgerHandle``.
 
     Callers' threads write, under ``Room.lock``: ``outgoing``, ``next_entry_id``, ``closing``, ``missing`` and ``appended``. They
-    read ``acknowledged``, ``confirmed``, ``ended``, ``cursors`` and ``released``. All else belongs to the I/O thread.
+    read ``acknowledged``, ``confirmed``, ``ended``, ``fenced``, ``cursors`` and ``released``. All else belongs to the I/O thread.
     """
 
     def __init__(self, context: ClientContext, metadata: LedgerMetadata, version: int, password: bytes) -> None:
@@ -152,6 +160,10 @@ class LedgerDriver:
         """LAC (last add confirmed), or the error that ended the ledger."""
         self.ended = Latch()
         """Set once the ledger is closed, or can't be closed by this handle any more."""
+        self.on_fenced: OnFenced | None = None
+        """None: waiting appends of a fenced ledger fail."""
+        self.fenced = False
+        """Another client has fenced the ledger, and ``on_fenced`` was called: appends only wait from then on."""
         self.closing = False
         """The ledger is closed once no append waits."""
         self.missing: int | None = None
@@ -556,17 +568,31 @@ class LedgerDriver:
         return replace(event, response=response, synced=None)
 
     def _fail(self, error: BookKeeperError) -> None:
-        """Nothing more is acknowledged. Waiting callers get ``error``, and the handle need not be closed."""
-        self._frames.clear()
+        """Nothing more is acknowledged, and the handle need not be closed. Waiting callers get ``error``, unless they go on
+        elsewhere."""
         self._under_way.clear()
         self._held_back.clear()
         self._leave()
+        if self.on_fenced is not None and isinstance(error, LedgerFencedError):
+            self.fenced = True
+            # An append that waits for room goes on.
+            self._room.forget(self)
+            self.ended.set()
+            self.on_fenced(self.acknowledged, error)
+            return
+        self._frames.clear()
         self.acknowledged.error = self.acknowledged.error or error
         self._room.forget(self)
         self.outgoing.clear()
         self.acknowledged.fail(error)
         self.confirmed.fail(error)
         self.ended.set()
+
+    def unacknowledged(self) -> list[bytes]:
+        """The payloads after the last acknowledged entry of a fenced ledger, once its caller appends no more."""
+        self._io.submit(self._room.forget, self)
+        sent = (kept.frame for first, kept in self._frames.items() if first > self.acknowledged.value)
+        return [*(bytes(one) for frame in sent for one in EntryBatch(frame).payloads()), *self.outgoing.payloads()]
 
     def _advance(self, entry_id: int) -> None:
         """Advance the watermark of acknowledgements. A confirmation may lie below it on a VD ledger; then it stays."""

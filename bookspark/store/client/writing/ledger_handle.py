@@ -40,7 +40,7 @@ from bookspark.store.client.runtime.calls import AwaitableFuture, done_with, in_
 from bookspark.store.client.runtime.client_context import ClientContext
 from bookspark.store.client.runtime.runtime import defect
 from bookspark.store.client.writing.futures import AppendFuture, SyncFuture
-from bookspark.store.client.writing.ledger_driver import LedgerDriver
+from bookspark.store.client.writing.ledger_driver import LedgerDriver, OnFenced
 from bookspark.store.client.writing.payloads import PayloadRun, payload_of, payloads_of, runs_of
 from bookspark.store.decisions.seam import made
 from bookspark.store.metadata.records.versioned import Versioned
@@ -289,9 +289,11 @@ class LedgerHandle(ReadHandle):
             f"ledger {self.ledger_id}: only {acks} bookies took the explicit LAC {confirmed}; try again"
         )
 
-    def sole_appender(self) -> SoleAppender:
-        """Appends for a caller that orders them itself and is the only one. Not part of the public API: for a log's producer."""
-        return SoleAppender(self)
+    def sole_appender(self, on_fenced: OnFenced | None = None) -> SoleAppender:
+        """Appends for a caller that orders them itself and is the only one. Not part of the public API: for a log's producer.
+
+        ``on_fenced``: called if another client fences the ledger (``LedgerDriver``); None: waiting appends fail then."""
+        return SoleAppender(self, on_fenced)
 
     def tell_last_add_confirmed_soon(self) -> None:
         """From now on tell the bookies the LAC (explicit LAC) a millisecond after each confirmation unless an entry tells it,
@@ -611,10 +613,11 @@ class SoleAppender:
 
     __slots__ = ("_handle", "_pump", "_room", "_split", "_submit_once", "acknowledged", "driver")
 
-    def __init__(self, handle: LedgerHandle) -> None:
+    def __init__(self, handle: LedgerHandle, on_fenced: OnFenced | None) -> None:
         self._handle, self.driver, self._room = handle, handle._driver, handle._room
         self._submit_once, self._split, self._pump = handle._io.submit_once, handle._split, handle._pump
         self.acknowledged = handle._driver.acknowledged
+        self.driver.on_fenced = on_fenced
 
     def append(self, payload: bytes) -> None:
         """Append one entry, with the id ``driver.next_entry_id``. Waits and raises as ``LedgerHandle.append_async``."""
@@ -636,9 +639,9 @@ class SoleAppender:
         """Submit the appends again: an interrupt of the last one may have come before that."""
         self._submit_once(self._pump)
 
-    def append_all(self, payloads: list[bytes], heads: Heads) -> int:
-        """Append several, each behind its head, with ids from ``driver.next_entry_id`` on. Returns their bytes together. Waits
-        and raises as ``LedgerHandle.append_batch_async``."""
+    def append_all(self, payloads: list[bytes], heads: Heads | None = None) -> int:
+        """Append several, each behind its head if there are heads, with ids from ``driver.next_entry_id`` on. Returns their bytes
+        together. Waits and raises as ``LedgerHandle.append_batch_async``."""
         runs = self._split(payloads, heads=heads)
         byte_length = sum(run.byte_length for run in runs)
         self._handle._enqueue(runs, len(payloads), byte_length)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, repeat
 from operator import concat, sub
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +85,11 @@ class PayloadRun:
         if self.is_list:
             return iter(self.pieces)
         return values(memoryview(self.offsets).cast("i"), memoryview(self.pieces[0]))
+
+    def entries(self) -> Iterator[bytes]:
+        """Each payload behind its head, copied."""
+        heads = repeat(b"") if self.heads is None else self.heads.each()
+        return map(b"".join, zip(heads, self.payloads(), strict=False))
 
 
 _BINARY = "a list of bytes, or an Arrow array, binary or string, without nulls"
@@ -223,6 +228,11 @@ class Outgoing:
 
     def __len__(self) -> int:
         return len(self.taken) + len(self.waiting)
+
+    def payloads(self) -> Iterator[bytes]:
+        """The payloads of all appends, in their order. Only while nobody puts or takes."""
+        for item in (*reversed(self.taken), *self.waiting):
+            yield from (item,) if isinstance(item, bytes) else item.entries()
 
     def clear(self) -> None:
         self.taken.clear()
