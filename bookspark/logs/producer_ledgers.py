@@ -140,6 +140,7 @@ class ProducerLedgers:
         # For operators: errors of a run that lost the lane have this id.
         log.info("log %s: run %s is %s in epoch %d", run.lane, run.run, writer, run.epoch)
         self._on_fenced = on_fenced
+        self._end_watch: Callable[[], None] = lambda: None
         self._moving: Moving | None = None
         """Rows for the next ledger."""
         self._recovered_at = self._progress_at = -inf
@@ -259,6 +260,7 @@ class ProducerLedgers:
     def close(self, seconds: float) -> None:
         """Wait until all rows are acknowledged, at most ``seconds``, and settle them. After an error the caller must call
         ``fail``. Raises AddTimeoutError, LogTakenOverError, LedgerRecoveryError, and the errors of a commit."""
+        self._end_watch()
         self._discard_ahead(seconds)
         while self.at.handle is not None:
             self._close_ledger(self.at.handle, seconds)
@@ -280,7 +282,8 @@ class ProducerLedgers:
         self.due_ms, self._changed = self._old_ms, False
         with suppress(MetadataStoreError):
             # Watched before the read, so no change is missed.
-            self._bookkeeper.metadata.watch_record(RECORDS, self._run.lane.key, self._record_changed)
+            self._end_watch()
+            self._end_watch = self._bookkeeper.metadata.watch_record(RECORDS, self._run.lane.key, self._record_changed)
             record = LogRegistry(self._bookkeeper.metadata).get(self._run.lane)
             decided(LogRecord.check_writer, record, self._run.run, self._run.epoch)
             self._wanted = record
