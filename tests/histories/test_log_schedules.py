@@ -3,8 +3,8 @@ runs thousands."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -71,15 +71,23 @@ def a_row_more(truncated: Callable[..., LogRecord]) -> Callable[..., LogRecord]:
     return lambda record, row, ends: truncated(record, row + 1, ends)
 
 
-def by_name(update: Callable[..., LogRecord]) -> Callable[..., LogRecord]:
-    """Looks the log up again before each change."""
+def by_name(does: Callable[..., LogRecord]) -> Callable[..., LogRecord]:
+    """Looks the log up again by its name."""
 
-    def call(registry: LogRegistry, lane: Any, transition: Callable[[LogRecord], LogRecord]) -> LogRecord:
-        found = lane if isinstance(lane, str) else registry.lane(lane.name)
-        now = found if found is None or isinstance(found, str) else found.lane(lane.number)
-        return update(registry, lane if now is None else now, transition)
+    def call(registry: LogRegistry, lane: Any, *others: Any) -> LogRecord:
+        now = registry.lane(lane.name) if isinstance(lane, LaneId) else None
+        return does(registry, lane if now is None else now.lane(lane.number), *others)
 
     return call
+
+
+@contextmanager
+def looked_up_again() -> Iterator[None]:
+    with (
+        mock.patch.object(LogRegistry, "get", by_name(LogRegistry.get)),
+        mock.patch.object(LogRegistry, "update", by_name(LogRegistry.update)),
+    ):
+        yield
 
 
 def whichever(registry: LogRegistry, log: LaneId) -> None:
@@ -99,10 +107,6 @@ def of_a_deleted_log_too(new_id: Callable[[LogRegistry], int]) -> Callable[[LogR
         return next(one for one in range(1, 100) if not registry._store.read_record(RECORDS, str(one)))
 
     return call
-
-
-def in_the_log_of_the_name(run: Offload) -> LogRecord:
-    return run._registry.get(str(run._log))
 
 
 def with_the_next(expired: Callable[..., bool]) -> Callable[..., bool]:
@@ -252,10 +256,7 @@ PLANTED_ANEW = {
         0,
         planted(LogRegistry, "_new_id", of_a_deleted_log_too(LogRegistry._new_id)),
     ),
-    "a change goes to the log that has the name by now": (
-        0,
-        planted(LogRegistry, "update", by_name(LogRegistry.update)),
-    ),
+    "a log is looked up again by its name": (0, looked_up_again),
 }
 """The same for a log that is deleted and recreated."""
 
@@ -282,7 +283,7 @@ PLANTED_OFFLOAD = {
 """The same for an offloaded log."""
 
 PLANTED_OFFLOAD_ANEW = {
-    "an offload goes on in the next log of the name": (0, planted(Offload, "_record", in_the_log_of_the_name)),
+    "an offload looks its log up again by its name": (0, looked_up_again),
 }
 """The same for a log that is offloaded, deleted and recreated."""
 

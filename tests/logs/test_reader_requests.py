@@ -131,7 +131,7 @@ def _two_lanes(commits: int) -> _Counted:
     client, registry = cast(BookKeeper, bookkeeper), LogRegistry(bookkeeper.metadata)
     registry.ensure("small", {}, b"")
     registry.claim("small", "run", "query")
-    LaneIndex(bookkeeper.metadata, "small").begin(NewLane(writer_of("two")))
+    LaneIndex(bookkeeper.metadata, LogRegistry(bookkeeper.metadata).lane("small")).begin(NewLane(writer_of("two")))
     for lane, query in (("small", "query"), ("small@1", "two")):
         run = LogRun.of(LogAddress("memory", lane), registry.claim(lane, "run", query))
         ledger = run.create_ledger(client, registry.get(lane).options, "data")

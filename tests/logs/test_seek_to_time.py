@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from bookspark.errors import DataLossError
 from bookspark.local import LocalCluster
 from bookspark.logs import Log, Producer, create_log, delete_log, producer_ledgers, truncate_log
 from bookspark.logs.chain import commit_times
@@ -23,7 +22,7 @@ from bookspark.logs.chain.registry import RECORDS
 from bookspark.logs.lane_ending import end_lane
 from bookspark.logs.row_reader import RowReader
 from bookspark.protocol.logs.lanes import lane_name
-from bookspark.protocol.logs.log_record import NoSuchLogError
+from bookspark.protocol.logs.log_record import LogRecreatedError
 from bookspark.store.client import BookKeeper
 from bookspark.store.client.reading.read_handle import ReadHandle
 from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
@@ -201,18 +200,17 @@ def test_seek_in_an_ended_lane_costs_the_records_and_a_read(bookkeeper: BookKeep
 def test_seek_in_an_ended_lane_raises_after_the_log_is_created_again(
     bookkeeper: BookKeeper, log: Log, clock: list[int]
 ) -> None:
-    def ended_lane() -> None:
+    def ended_lane(log: Log) -> None:
         with log.producer("a") as producer:
             producer.append_batch([b"row"] * 10)
             end_lane(bookkeeper, lane_name(log.name, producer.lane))
 
-    ended_lane()
+    ended_lane(log)
     with log.reader() as reader:
         assert go_to(reader, clock[0]).get(1, 0) == 0
         delete_log(bookkeeper, log.name, b"")
-        create_log(bookkeeper, log.name)
-        ended_lane()
-        with pytest.raises((DataLossError, NoSuchLogError)):
+        ended_lane(create_log(bookkeeper, log.name))
+        with pytest.raises(LogRecreatedError):
             go_to(reader, clock[0])
 
 

@@ -130,7 +130,8 @@ class Story:
         raise AssertionError("it never works again")
 
     def check_saved(self) -> None:
-        found = self.memory.metadata.read_record(POSITIONS, f"{GROUP}@{LOG}")
+        log_id = LogRegistry(self.memory.metadata).get(LOG).log_id
+        found = self.memory.metadata.read_record(POSITIONS, f"{GROUP}@{log_id}")
         assert found is not None
         for lane, rows in rows_before(read_struct(found.value, dict[str, int], "position")).items():
             assert all((lane, position) in self.read for position in range(rows)), "an unread row counts as saved"

@@ -4,7 +4,8 @@ Laws, judged at the moment of each change:
 
 * A ledger joins a chain only while it exists, and while a writer of its epoch may still commit: any other ledger may be an orphan
   about to be deleted.
-* Truncated rows stay truncated.
+* Truncated rows stay truncated, and a lane has the rows up to which it is truncated.
+* A ledger is of the log whose chain it joins.
 * A lane ends with all its rows and is never written again: all its epochs are over.
 * A run that lost a lane never owns it again, and an ended batch write never begins again.
 * An epoch is over only if every reader sees all commits of it.
@@ -28,7 +29,7 @@ from bookspark.logs.chain.registry import RECORDS
 from bookspark.logs.chain.stamps import stamp_of
 from bookspark.protocol.logs.commits import Commit, Position
 from bookspark.protocol.logs.lanes import lane_name, lane_of, writer_of
-from bookspark.protocol.logs.log_record import EPOCH_LABEL, LogRecord
+from bookspark.protocol.logs.log_record import EPOCH_LABEL, LOG_ID_LABEL, LogRecord
 from bookspark.protocol.logs.orphans import epoch_of
 
 if TYPE_CHECKING:
@@ -85,10 +86,16 @@ class Truth:
                     raise AssertionError(
                         f"{after.name} is to name ledger {link.ledger_id}, which is deleted"
                     ) from error
+                assert labels[LOG_ID_LABEL] == str(after.log_id).encode(), (
+                    f"{after.name} of log {after.log_id} is to name ledger {link.ledger_id} of log {labels[LOG_ID_LABEL]!r}"
+                )
                 assert epoch_of(labels) in live, (
                     f"{after.name} is to name ledger {link.ledger_id} of an epoch that is over"
                 )
         assert after.first_position >= before.first_position, f"rows of {after.name} are no more truncated"
+        assert after.first_position in (before.first_position, *range(self._rows(before) + 1)), (
+            f"{after.name} is to be truncated at row {after.first_position}, and has {self._rows(before)}"
+        )
         if before.ended_rows is None and after.ended_rows is not None:
             rows = self._rows(before)
             assert after.ended_rows == rows, f"{after.name} is to end with {after.ended_rows} rows, and has {rows}"

@@ -307,7 +307,7 @@ def _documents() -> Iterator[tuple[str, bytes]]:
     yield "layout", b"2\nhierarchical:1"
     yield "address", b"zk://h1:2181,h2/a/b?tls_ca=/c&sasl_file=/d"
     record = LogRecord("orders", ctime_ms=5).claim("run-1", "query").with_commit_ledger(8, "run-1", 1, ())
-    yield "log", encode_record(with_lane(record, 1, "service:billing", "/checkpoint").batch_write_begun("run-2", 6))
+    yield "log", encode_record(with_lane(record, 1, "service:billing", "/checkpoint").batch_write_begun("run-2"))
     yield "log", encode_record(out_of_index(with_lane(record, 1, "service:billing", after=1), 1))
     print_of = Fingerprint(100, "5b7d", "0c9d", "e5d4")
     yield "header", encode_header(CommitHeader(1, Position(4, 400, 5000), {"q": 3}, {"q": print_of}, 9))
