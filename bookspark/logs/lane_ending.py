@@ -13,6 +13,7 @@ from __future__ import annotations
 import uuid
 from contextlib import suppress
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
@@ -43,15 +44,20 @@ def end_lane(bookkeeper: BookKeeper, name: Lane, password: Password = b"") -> in
     LogTakenOverError (a writer took the lane meanwhile); and LedgerRecoveryError, NotEnoughBookiesError and MetadataStoreError:
     call again after these.
     """
+    log = lane_id(LogRegistry(bookkeeper.metadata).get(lane_of(name)[0]))
+    return _end(bookkeeper, log.lane(lane_of(name)[1]), password)
+
+
+def _end(bookkeeper: BookKeeper, lane: LaneId, password: bytes, since_ms: float = inf) -> int:
+    """``since_ms``: a lane whose record changed later stays, which raises LogTakenOverError."""
     registry = LogRegistry(bookkeeper.metadata)
-    lane = name if isinstance(name, LaneId) else lane_id(registry.get(lane_of(name)[0])).lane(lane_of(name)[1])
     log = registry.get(lane.lane(0))
     check_password(log, password)
     if lane.number and lane.number in registry.ended_lanes(log):
         return registry.get(lane).ended_rows or 0
     check_may_end(log, lane.number)
     run, writer = f"{ENDER}{uuid.uuid4().hex}", next(one.writers[-1] for one in log.lanes if one.number == lane.number)
-    record = registry.update(lane, partial(ending, run=run))
+    record = registry.update(lane, partial(ending, run=run, since_ms=since_ms))
     if record.ended_rows is None:
         ledgers = ProducerLedgers(bookkeeper, LogRun.of(LogAddress("", lane.name, password), record), record, writer)
         ledgers.settle()
@@ -80,7 +86,7 @@ def end_idle_lanes(bookkeeper: BookKeeper, name: LogName, password: Password = b
         if BATCH_WRITES in one.writers or _newest_ms(bookkeeper, lane, password) > since_ms:
             continue
         with suppress(LogTakenOverError, ConfigurationError):
-            end_lane(bookkeeper, lane, password)
+            _end(bookkeeper, lane, password, since_ms)
             ended.append(str(lane))
     return ended
 

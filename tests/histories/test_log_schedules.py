@@ -3,7 +3,7 @@ runs thousands."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -15,19 +15,25 @@ from bookspark.errors import ReadError
 from bookspark.logs import lane_ending, producer_ledgers, row_reader
 from bookspark.logs.chain import committer, lane_choice, maintenance, retention
 from bookspark.logs.chain.commit_ledgers import HEADER_ENTRY
+from bookspark.logs.chain.committer import Committer
+from bookspark.logs.chain.lane_choice import begun_batch_write
+from bookspark.logs.chain.lane_index import LaneIndex
+from bookspark.logs.chain.log_run import LogRun
 from bookspark.logs.chain.reader import LogReader, commits
 from bookspark.logs.chain.registry import NAMES, RECORDS, LogRegistry
 from bookspark.logs.feeds import log_feed
 from bookspark.logs.feeds.log_feed import LogFeed
-from bookspark.logs.producer_ledgers import Numbers, ProducerLedgers
-from bookspark.logs.row_reader import RowReader
+from bookspark.logs.producer_ledgers import Moving, Numbers, ProducerLedgers
+from bookspark.logs.row_reader import LogRow, RowReader
 from bookspark.protocol.logs import orphans, replays
 from bookspark.protocol.logs.commits import Fingerprint
 from bookspark.protocol.logs.lanes import LaneId
 from bookspark.protocol.logs.log_record import EPOCH_LABEL, LOG_LABEL, LogRecord
 from bookspark.protocol.logs.retention import Retention
+from bookspark.spark.connector.sink import LogWriter, RangesWritten
 from bookspark.store.metadata.documents.sharing import Sharing
 from tests.histories.log_schedules import readers
+from tests.histories.log_schedules.actors import ADDRESS, Stage
 from tests.histories.log_schedules.cluster import Client
 from tests.histories.log_schedules.handles import Reader
 from tests.histories.log_schedules.offloads import Offload
@@ -205,6 +211,64 @@ def whatever_is_committed(begun: Callable[..., LogRecord]) -> Callable[..., LogR
     return call
 
 
+@contextmanager
+def a_lane_for_each_task() -> Iterator[None]:
+    """Tasks of a micro-batch take lanes of their own, and its commit takes the first one's for all ranges."""
+
+    def of_the_first(writer: LogWriter, written: Sequence[RangesWritten], *others: Any) -> Any:
+        return commit_of(
+            writer, [replace(one, lane=written[0].lane, epoch=written[0].epoch) for one in written], *others
+        )
+
+    commit_of = LogWriter.commit_of
+    with (
+        mock.patch.object(LaneIndex, "check_claims_first_lane"),
+        mock.patch.object(LogWriter, "commit_of", of_the_first),
+        mock.patch.object(Committer, "_check"),
+    ):
+        yield
+
+
+@contextmanager
+def begun_by_tasks() -> Iterator[None]:
+    """Tasks begin their batch write themselves, again if it was dropped."""
+
+    def again(begun: Callable[..., LogRecord]) -> Callable[..., LogRecord]:
+        return lambda record, run: replace(begun(replace(record, claims=()), run), claims=record.claims)
+
+    def task_of(stage: Stage, client: Any, planned: LogRun) -> LogRun:
+        return LogRun.of_batch_write(ADDRESS, begun_batch_write(client, planned.lane.lane(0), planned.run), planned.run)
+
+    with (
+        mock.patch.object(LogRecord, "batch_write_begun", again(LogRecord.batch_write_begun)),
+        mock.patch.object(Stage, "task_of", task_of),
+        mock.patch.object(Committer, "_check"),
+    ):
+        yield
+
+
+def by_its_rows(bookkeeper: Any, lane: LaneId, password: bytes) -> int:
+    """The age of a lane is that of its newest row."""
+    return max((one.commit.time_ms for one in commits(bookkeeper, lane, password)), default=0)
+
+
+def whenever(ending: Callable[..., LogRecord]) -> Callable[..., LogRecord]:
+    return lambda record, run, since_ms: ending(record, run)
+
+
+def behind_fetched(next_fetched: Callable[[RowReader], LogRow]) -> Callable[[RowReader], LogRow]:
+    def call(reader: RowReader) -> LogRow:
+        row = next_fetched(reader)
+        reader._place.move(reader._behind_fetched)
+        return row
+
+    return call
+
+
+def twice(rows: list[bytes], first: int, acknowledged: Any) -> producer_ledgers.Moving:
+    return Moving([*rows, *rows], first, acknowledged)
+
+
 def planted(owner: Any, name: str, fault: Any) -> Callable[[], AbstractContextManager[Any]]:
     return lambda: mock.patch.object(owner, name, fault)
 
@@ -292,6 +356,11 @@ PLANTED_GROUPS = {
         3,
         planted(RowReader, "commit", saves_the_end(RowReader.commit)),
     ),
+    "an iteration saves the rows that it fetched": (
+        0,
+        planted(RowReader, "_next_fetched", behind_fetched(RowReader._next_fetched)),
+    ),
+    "a row's commit saves all returned rows": (0, planted(RowReader, "_behind", lambda reader, row: reader._offset)),
     "a reader does not begin where its group was": (0, silent(RowReader, "_saved", None)),
     "a lane is taken that another reader of the group has": (1, planted(Sharing, "take", whoever_has_them)),
     "a place in a log that was deleted is one in the next log": (
@@ -321,8 +390,19 @@ PLANTED_QUERIES = {
         planted(replays, "_check_last", but_the_first(replays._check_last)),
     ),
     "a lane that has ended is ended once more": (17, planted(lane_ending, "ending", whoever_is_there)),
+    "tasks of a batch take lanes of their own": (0, a_lane_for_each_task),
+    "tasks begin a batch write again": (0, begun_by_tasks),
+    "a lane is as old as its newest row": (0, planted(lane_ending, "_newest_ms", by_its_rows)),
+    "an idle lane ends although a writer took it": (0, planted(lane_ending, "ending", whenever(lane_ending.ending))),
 }
 """The same for queries with copied checkpoints and followers, and for ended lanes."""
+
+PLANTED_RECOVERIES = {
+    "a recovery ends a producer": (0, planted(ProducerLedgers, "is_fenced", False)),
+    "a row that moves is appended twice": (0, planted(producer_ledgers, "Moving", twice)),
+    "rows that a recovery kept are not counted": (0, planted(Numbers, "after", lambda numbers, last: Numbers(-1))),
+}
+"""The same for producers whose ledgers are recovered."""
 
 EVERY = [
     *((Kind.STEADY, what, *fault) for what, fault in PLANTED.items()),
@@ -332,6 +412,7 @@ EVERY = [
     *((Kind.OFFLOAD_ANEW, what, *fault) for what, fault in PLANTED_OFFLOAD_ANEW.items()),
     *((Kind.GROUPS, what, *fault) for what, fault in PLANTED_GROUPS.items()),
     *((Kind.QUERIES, what, *fault) for what, fault in PLANTED_QUERIES.items()),
+    *((Kind.RECOVERIES, what, *fault) for what, fault in PLANTED_RECOVERIES.items()),
 ]
 
 

@@ -15,10 +15,11 @@ Ended lanes are in the order of step 4, which never changes. Source: docs/decisi
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf
 
 from bookspark.errors import ConfigurationError
 from bookspark.protocol.logs.lanes import BATCH_WRITES, place_key, service_writer, writer_of
-from bookspark.protocol.logs.log_record import CLAIMS_MAX, Lane, LogRecord
+from bookspark.protocol.logs.log_record import CLAIMS_MAX, Lane, LogRecord, LogTakenOverError
 
 BLOCK = 1000
 """Lanes in a block, and most in the tail."""
@@ -59,11 +60,16 @@ def check_may_end(record: LogRecord, number: int) -> None:
         )
 
 
-def ending(record: LogRecord, run: str) -> LogRecord:
+def ending(record: LogRecord, run: str, since_ms: float = inf) -> LogRecord:
     """The lane's record with ``run`` as its owner, to end it. Unchanged if repeated, or if the lane has ended. Raises
-    LogTakenOverError if ``run`` has lost the lane."""
+    LogTakenOverError if ``run`` has lost the lane, or the record changed after ``since_ms`` (by the store's clock): the
+    lane has a writer since then."""
     if record.owner == run or record.ended_rows is not None:
         return record
+    if record.changed_ms > since_ms:
+        raise LogTakenOverError(
+            f"log {record.name!r}: {record.owner or 'a writer'} took the lane meanwhile, so it stays"
+        )
     if run in record.claims:
         record.check_writer(run, record.epoch)
     claims = (*record.claims, run)[-CLAIMS_MAX:]

@@ -14,6 +14,7 @@ from typing import Any
 from bookspark.errors import (
     BookKeeperError,
     ConfigurationError,
+    LedgerFencedError,
     MetadataStoreError,
     NoSuchEntryError,
     NoSuchLedgerError,
@@ -38,11 +39,21 @@ from bookspark.logs.chain.maintenance import collect_orphans, recover_ledgers
 from bookspark.logs.chain.reader import AT_THE_END
 from bookspark.logs.chain.stamps import stamp_of
 from bookspark.logs.feeds.log_feed import LogFeed
-from bookspark.logs.lane_ending import end_lane
+from bookspark.logs.lane_ending import end_idle_lanes, end_lane
+from bookspark.logs.rows.data_ledgers import RollPolicy
 from bookspark.logs.rows.splits import Piece
 from bookspark.protocol.logs.commits import TXN, Commit, EntryRange, Fingerprint, merged
 from bookspark.protocol.logs.lanes import BATCH_WRITES, LaneId, lane_id, lane_name
-from bookspark.protocol.logs.log_record import DATA_ROLE, ENCODING_LABEL, Lane, LogRecord, NoSuchLogError
+from bookspark.protocol.logs.log_record import (
+    DATA_ROLE,
+    ENCODING_LABEL,
+    Lane,
+    LogRecord,
+    LogTakenOverError,
+    NoSuchLogError,
+)
+from bookspark.spark.connector.sink import LogWriter, RangesWritten
+from bookspark.spark.options.sink_options import SinkOptions
 from tests.histories.log_schedules.cluster import Client, World
 from tests.histories.log_schedules.history import History, each, values_of
 from tests.histories.log_schedules.queries import Query
@@ -50,6 +61,7 @@ from tests.histories.log_schedules.turns import Actor
 
 LOG = "orders"
 ADDRESS = LogAddress("memory", LOG)
+SINK = SinkOptions(ADDRESS, {}, RollPolicy())
 
 
 def values_in(client: Any, piece: Piece) -> list[str]:
@@ -82,6 +94,8 @@ class Stage:
         """The number of rows or versions that each service and application has noted as committed."""
         self.restores = 0
         """How many checkpoints are set back while a batch is about to be committed."""
+        self.tasks_enter = False
+        """Whether the tasks of a micro-batch are processes of their own, and look for the run's lane separately."""
         self.runs = 0
 
     def client(self, process: object) -> Any:
@@ -145,12 +159,17 @@ class Stage:
         number: int,
         values: list[str],
         told: Fingerprint | None,
-    ) -> Commit:
-        """Write a batch by one or two tasks; ranges of about one entry each are merged in the commit."""
+        task: Callable[[], LogRun] | None = None,
+    ) -> tuple[LogRun, Commit]:
+        """Write a batch by one or two tasks; ranges of about one entry each are merged in the commit. Returns the commit and its
+        run. ``task``: where the second task writes; None: where the first does."""
         self.history(owner.lane.log).tried(f"{writer}/{number}/{len(values)}/{values[0]}", values)
-        ranges: list[EntryRange] = []
         at = self.random.choice([len(values), len(values), self.random.randint(0, len(values))])
+        messages: list[RangesWritten] = []
         for part in filter(None, (values[:at], values[at:])):
+            if messages and task is not None:
+                owner = task()
+            ranges: list[EntryRange] = []
             ledger = self._data_ledger(client, owner, record)
             for value in each(part[: self.random.randrange(2)]):
                 # A speculative attempt, which no commit names.
@@ -160,8 +179,9 @@ class Stage:
                 ranges.append(EntryRange(ledger.ledger_id, entry, entry, 1, len(value)))
             if self.fills_ledgers and self.random.random() < 0.7:
                 self._filled[owner] = ledger
-        now_ms = max(1000, self.world.truth.now_ms)
-        return Commit(writer, number, owner.run, owner.epoch, merged(ranges), now_ms, fingerprint=told)
+            messages.append(RangesWritten(writer, number, owner.run, owner.lane, owner.epoch, merged(ranges)))
+        owner, commit = LogWriter(SINK).commit_of(messages, told)
+        return owner, replace(commit, time_ms=max(1000, self.world.truth.now_ms))
 
     def _data_ledger(self, client: Any, owner: LogRun, record: LogRecord) -> Any:
         """A task fills a ledger, batch after batch, and closes it before the next."""
@@ -195,7 +215,9 @@ class Stage:
         record = begun_batch_write(client, lane_id(LogRegistry(client.metadata).get(LOG)), run)
         owner = LogRun.of_batch_write(ADDRESS, record, run)
         values = values_of(writer, number, 2)
-        written = self.written(client, owner, record, writer, number, values, None)
+        owner, written = self.written(
+            client, owner, record, writer, number, values, None, partial(self.task_of, client, owner)
+        )
         commit = replace(written, query=txn + writer)
         committer = Committer(client, owner)
         # False: the log has this version, or a later one, perhaps the first of a recreated log.
@@ -211,6 +233,10 @@ class Stage:
             recover_ledgers(client, [write.commit_ledger], b"")
             closed = client.get_ledger_metadata(write.commit_ledger).closed
         registry.end_batch_write(owner.lane, run, closed)
+
+    def task_of(self, client: Any, planned: LogRun) -> LogRun:
+        """Where a task of a batch write writes: where its plan says."""
+        return planned
 
     def service(self, name: str, rows: int) -> None:
         self.done[name] = 0
@@ -231,7 +257,14 @@ class Stage:
         for number in range(last + 1, rows):
             (value,) = values_of(name, number, 1)
             history.tried(f"{name}/{number}", [value])
-            place = producer.append(value.encode(), sequence=number)
+            try:
+                place = producer.append(value.encode(), sequence=number)
+            except (LedgerFencedError, LogTakenOverError) as error:
+                mine = producer._ledgers._run
+                record = self.world.record(str(mine.lane))
+                if self.world.goes_on_after_fences and record is not None and record.owner == mine.run:
+                    raise AssertionError(f"{name} ends, and its lane is still its own: {error}") from error
+                raise
             history.acknowledged.add(value)
             if place is not None:
                 history.places[value] = place.lane, place.position
@@ -377,6 +410,17 @@ class Stage:
         else:
             assert BATCH_WRITES not in lane.writers, f"lane {lane.number} has ended, which batch writes share"
         done.append(lane.writers[-1])
+
+    def end_idle(self) -> None:
+        """End the lanes to which nothing happened for some steps (a step is a millisecond of the store's time)."""
+        client: Any = self.client(object())
+        for _ in range(self.random.randrange(1, 4)):
+            steps = self.random.choice([20, 100, 400])
+            client.idle_steps = steps
+            with suppress(ReadError, MetadataStoreError):
+                end_idle_lanes(client, LOG, b"", steps / 86_400_000)
+            for _ in range(self.random.randrange(200)):
+                self.turns.step("waits")
 
     def ends(self) -> dict[int, int]:
         """Read everything once more. Returns the number of rows of each lane."""

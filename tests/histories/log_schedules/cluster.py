@@ -120,9 +120,12 @@ class Records:
             raise
         if before is not None:
             old, changed = decode_record(before.value, name), decode_record(value, name)
+            if self._client.idle_steps and changed.owner != old.owner:
+                self._world.truth.idled(name, self._client.idle_steps)
             self._world.truth.changed(old, changed)
             if self._client.expires and changed.first_position > old.first_position:
                 self._world.truth.expired(old, changed)
+        self._world.truth.changed_at[name] = self._world.turns.steps
         self._changed(kind, name)
         self._client.lose_answer()
         return new
@@ -164,6 +167,8 @@ class Client:
         """The log that this process deletes."""
         self.found: int | None = None
         """The id of the log that it saw."""
+        self.idle_steps = 0
+        """The time that a lane is to be idle that this process ends; 0: it ends none."""
         self.context = SimpleNamespace(config=SimpleNamespace(add_timeout_seconds=60.0))
 
     def step(self, what: str) -> None:

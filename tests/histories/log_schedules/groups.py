@@ -5,6 +5,7 @@ Laws, for each log of the name, judged at each row that a group gets:
 * Every reader sees the same row at a place.
 * A reader gets the rows of a lane in order, and the group has got all rows before, or they were truncated: no place was saved
   behind an unread row.
+* No place is saved behind a row that no commit was to save.
 * A row saved as read never comes to the group again, unless the log is being deleted with its saved places.
 * A group begins a later log of the name like a new group.
 
@@ -39,6 +40,8 @@ class GroupHistory:
         """For each lane: the group got all rows before this one, or they were truncated."""
         self.saved: dict[int, int] = defaultdict(int)
         """For each lane: the rows before this one are saved as read."""
+        self.to_be_saved: dict[int, int] = defaultdict(int)
+        """For each lane: some commit was to save the rows before this one, perhaps without success."""
 
 
 class Groups:
@@ -85,6 +88,9 @@ class Groups:
                 got: dict[int, int] = {}
                 while left[0] > 0 and self._stage.random.random() < 0.95:
                     left[0] -= 1
+                    if self._stage.random.random() < 0.3:
+                        self._iterate(client, name, reader, got)
+                        continue
                     with suppress(ReadError):
                         self._poll(client, name, reader, got)
                     if self._stage.random.random() < 0.6:
@@ -96,7 +102,34 @@ class Groups:
             raise
 
     def _reader(self, client: Any, name: str) -> RowReader:
-        return RowReader(client, ADDRESS, "earliest", name, self._shares[name])
+        reader = RowReader(client, ADDRESS, "earliest", name, self._shares[name])
+        history = self._histories[name, reader._feed.log_id]
+        for lane, rows in reader._feed.all_rows(reader.offset).items():
+            self._stage.passed(client, reader._feed, lane, history.to_be_saved[lane], rows)
+        return reader
+
+    def _iterate(self, client: Any, name: str, reader: RowReader, got: dict[int, int]) -> None:
+        """Handle some rows, one by one; commit each, or some, or none."""
+        chance = self._stage.random.choice([0.0, 0.3, 1.0])
+        rows, handled = iter(reader), list[LogRow]()
+        try:
+            for _ in range(self._stage.random.choice([1, 2, 5])):
+                row = next(rows, None)
+                if row is None:
+                    break
+                self._got(client, name, reader, got, row)
+                handled.append(row)
+                if self._stage.random.random() < chance:
+                    row = self._stage.random.choice([None, *handled])
+                    self._commit(name, reader, got, row)
+                    # An older row can't be committed after this one.
+                    handled = [one for one in handled if row and one.lane == row.lane and one.position > row.position]
+        except DataLossError:
+            if LogRegistry(client.metadata).get(LOG).log_id != reader._feed.log_id:
+                raise
+        except ReadError:
+            pass
+        self._leave_out_lost(reader, got)
 
     def _poll(self, client: Any, name: str, reader: RowReader, got: dict[int, int]) -> bool:
         """Read some rows. ``got``: for each lane, the end of the rows that the reader got."""
@@ -117,31 +150,39 @@ class Groups:
                 return False
         rows = sum(not isinstance(one, Gap) for one in found)
         assert rows <= rows_max, f"{name} asked for {rows_max} rows, and got {rows}"
-        history = self._histories[name, reader._feed.log_id]
         for one in found:
-            first, last = (one.first, one.last + 1) if isinstance(one, Gap) else (one.position, one.position + 1)
-            self._stage.passed(client, reader._feed, one.lane, history.ends[one.lane], first)
-            assert first >= history.saved[one.lane] or self._stage.is_deleted(reader._feed.log_id), (
-                f"{name} got row {first} of lane {one.lane} again, which was saved"
-            )
-            at = got.get(one.lane, first)
-            assert first >= at, f"{name} got row {first} of lane {one.lane} after row {at - 1}"
-            if isinstance(one, Gap):
-                self._stage.passed(client, reader._feed, one.lane, first, last)
-            else:
-                self._stage.history(reader._feed.log_id).seen(one.lane, first, one.value.decode())
-            history.ends[one.lane] = max(history.ends[one.lane], last)
-            got[one.lane] = last
+            self._got(client, name, reader, got, one)
         self._leave_out_lost(reader, got)
         self.reads += bool(found)
         return bool(found)
 
-    def _commit(self, name: str, reader: RowReader, got: dict[int, int]) -> None:
-        reader.commit()
+    def _got(self, client: Any, name: str, reader: RowReader, got: dict[int, int], one: LogRow | Gap) -> None:
+        """Judge a row or gap that the reader returned."""
+        history = self._histories[name, reader._feed.log_id]
+        first, last = (one.first, one.last + 1) if isinstance(one, Gap) else (one.position, one.position + 1)
+        self._stage.passed(client, reader._feed, one.lane, history.ends[one.lane], first)
+        assert first >= history.saved[one.lane] or self._stage.is_deleted(reader._feed.log_id), (
+            f"{name} got row {first} of lane {one.lane} again, which was saved"
+        )
+        at = got.get(one.lane, first)
+        assert first >= at, f"{name} got row {first} of lane {one.lane} after row {at - 1}"
+        if isinstance(one, Gap):
+            self._stage.passed(client, reader._feed, one.lane, first, last)
+        else:
+            self._stage.history(reader._feed.log_id).seen(one.lane, first, one.value.decode())
+        history.ends[one.lane] = max(history.ends[one.lane], last)
+        got[one.lane] = last
+
+    def _commit(self, name: str, reader: RowReader, got: dict[int, int], row: LogRow | None = None) -> None:
+        """``row``: in its lane only the rows up to this one are saved."""
+        history = self._histories[name, reader._feed.log_id]
+        to_be_saved = got | ({} if row is None else {row.lane: row.position + 1})
+        for lane, end in to_be_saved.items():
+            history.to_be_saved[lane] = max(history.to_be_saved[lane], end)
+        reader.commit(row)
         self._leave_out_lost(reader, got)
-        saved = self._histories[name, reader._feed.log_id].saved
-        for lane, end in got.items():
-            saved[lane] = max(saved[lane], end)
+        for lane in got:
+            history.saved[lane] = max(history.saved[lane], to_be_saved[lane])
 
     def _leave_out_lost(self, reader: RowReader, got: dict[int, int]) -> None:
         """The reader saves nothing of lanes that another reader has now."""

@@ -247,7 +247,8 @@ class _Run:
         if follows is not None and is_new:
             self._query.check_followed(record.name, before)
         owner = LogRun.of(stage.address, record)
-        commit = stage.written(client, owner, record, name, number, values, told)
+        task = partial(self._task, number) if stage.tasks_enter else None
+        owner, commit = stage.written(client, owner, record, name, number, values, told, task)
         if stage.makes_anew and self._random.random() < 0.3:
             # Spark runs the task again, and uses the first attempt.
             with suppress(BookKeeperError):
@@ -265,6 +266,15 @@ class _Run:
         stage.history(owner.lane.log).acknowledged.update(values)
         if self._random.random() < 0.5:
             stage.turns.begin(f"{self._run} tends", partial(self._tended, committer), self._process)
+
+    def _task(self, number: int) -> LogRun:
+        """A later task of the batch, in another process, looks for the run's lane."""
+        if self._random.random() < 0.5:
+            self._stage.turns.stand_still(0.5)
+        record = self._entered(number)
+        if record is None:
+            raise BookKeeperError("another run has committed the batch, so this one is only compared")
+        return LogRun.of(self._stage.address, record)
 
     def _tended(self, committer: Committer) -> None:
         with suppress(BookKeeperError):

@@ -93,6 +93,7 @@ def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
         often = {"queries": [1, 2], "followers": [0, 1, 2], "restored checkpoints": [0, 4, 8], "ended lanes": [0, 3, 6]}
         begun |= {what: random.choice(counts) for what, counts in often.items()}
         begun |= {"batch writes": random.choice([0, 3]), "services": random.randrange(2)}
+        begun["idle ends"], stage.tasks_enter = random.choice([0, 0, 2]), True
         stage.restores, rows_max = random.choice([0, 2, 4]), random.choice([12, 40])
     if kind is Kind.RECOVERIES:
         begun["services"], begun["recoveries"], rows_max = random.randrange(1, 3), random.randrange(5, 40), 40
@@ -139,6 +140,7 @@ def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
         "followers": lambda n: (f"follower{n}", partial(stage.follower, f"follower{n}", random.randrange(1, 5)), True),
         "restored checkpoints": lambda n: (f"restorer{n}", stage.set_back, False),
         "ended lanes": lambda n: (f"ender{n}", partial(stage.end_some_lane, f"ender{n}"), True),
+        "idle ends": lambda n: (f"idle{n}", stage.end_idle, False),
     }
     for what, count in begun.items():
         for number in range(count):

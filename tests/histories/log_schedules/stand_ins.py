@@ -21,6 +21,9 @@ from bookspark.store.metadata.records import versioned
 from tests.histories.log_schedules.truth import Truth
 from tests.histories.log_schedules.turns import Actor, Turns
 
+STORE_MS = 1_700_000_000_000
+"""The time of the metadata store at step 0, in ms since 1970."""
+
 
 def small(random: Random, turns: Turns, truth: Truth, time_passes: bool) -> Any:
     """Small ledgers and chains, and clocks that jump."""
@@ -33,11 +36,11 @@ def small(random: Random, turns: Turns, truth: Truth, time_passes: bool) -> Any:
         mock.patch.object(ended_lanes, "BLOCK", random.choice([1, 2, 1000])),
         # The schedule decides who is late.
         mock.patch.object(versioned, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=lambda seconds: None)),
-        mock.patch.object(memory_store, "time", SimpleNamespace(time_ns=lambda: (10_000 + turns.steps) * 1_000_000)),
+        mock.patch.object(memory_store, "time", SimpleNamespace(time_ns=lambda: (STORE_MS + turns.steps) * 1_000_000)),
     ]
 
     def clock() -> int:
-        now_ms = 1_700_000_000_000 + random.randrange(-5, 5) + (turns.steps if time_passes else 0)
+        now_ms = STORE_MS + random.randrange(-5, 5) + (turns.steps if time_passes else 0)
         truth.now_ms = max(truth.now_ms, now_ms)
         return now_ms * 1_000_000
 

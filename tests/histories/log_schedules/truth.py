@@ -6,6 +6,7 @@ Laws, judged at the moment of each change:
   about to be deleted.
 * Truncated rows stay truncated, and a lane has the rows up to which it is truncated.
 * A ledger is of the log whose chain it joins.
+* A lane ends as an idle one only if its record did not change within that time.
 * A lane ends with all its rows and is never written again: all its epochs are over.
 * A run that lost a lane never owns it again, and an ended batch write never begins again.
 * An epoch is over only if every reader sees all commits of it.
@@ -50,6 +51,8 @@ class Truth:
         """The lanes of each writer in order, as owner or by the index. (Not for several logs of a name.)"""
         self._gone: dict[tuple[int, str], set[str]] = defaultdict(set)
         """Earlier runs and batch writes of a lane, by its log's id and its name."""
+        self.changed_at: dict[str, int] = {}
+        """The step of the last change of each record, by its name."""
         self.seen: Callable[[int, int, int, str], None]
         """Called with each row that retention removes: id of the log, lane, position and value. It may be unread."""
 
@@ -115,6 +118,11 @@ class Truth:
         oldest = after.oldest_live_epoch
         assert not oldest or not after.ended(oldest), f"{after.name} tells that epoch {oldest} lives, and it is over"
         self._given_out(before, after)
+
+    def idled(self, name: str, steps: int) -> None:
+        """Judge the end of a lane that is to be idle for ``steps``. ``name``: of its record. Raises AssertionError."""
+        since = self._world.turns.steps - self.changed_at.get(name, 0)
+        assert since >= steps, f"{name} is ended as idle for {steps} steps, and changed {since} steps ago"
 
     def _over(self, record: LogRecord) -> None:
         """Check that every reader sees the commits of epochs that are over."""
