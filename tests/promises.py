@@ -34,8 +34,9 @@ system/cluster/test_lossy_boot.py system/cluster/test_published_counterexamples.
 system/cluster/test_recovery_under_faults.py system/cluster/test_relaxed_durability.py
 system/cluster/test_self_healing_rounds.py system/cluster/test_writers_lac.py system/compatibility
 logs/test_alter_races.py logs/test_append_history.py logs/test_ended_lanes.py logs/test_follow_races.py
-logs/test_made_anew.py logs/test_producer_faults.py logs/test_retention.py histories/test_log_schedules.py
-logs/test_shared_lanes.py operations/moving histories/porcupine protocol histories/test_read_schedules.py lab/replay/test_logs.py
+logs/test_handled_rows.py logs/test_made_anew.py logs/test_producer_faults.py logs/test_producer_recovered.py
+logs/test_retention.py logs/test_sessions_of_readers.py logs/test_shared_lanes.py histories/test_log_schedules.py
+operations/moving histories/porcupine protocol histories/test_read_schedules.py lab/replay/test_logs.py
 lab/replay/test_replay.py scenarios lab/simulation store/wire spark/test_checkpoint_copies.py
 spark/test_checkpoint_states.py spark/test_deleted_ledgers.py spark/test_fingerprints.py spark/test_logs_committer.py
 spark/test_lost_entries.py spark/test_lost_rows.py spark/test_offload.py spark/test_offloaded_rows.py

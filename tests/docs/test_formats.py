@@ -352,7 +352,6 @@ DOCUMENTS = {
     "name": _name,
     "record": _record,
     "record of several lanes": _record,
-    "record of ended lanes": _record,
     "record of an ended lane": _record,
     "header": _header,
     "commit": _commit,

@@ -347,7 +347,7 @@ class LogRecord:
         Raises OffloadError if no offload up to that row was begun.
         """
         if self.offload is None:
-            raise OffloadError(f"log {self.name!r} was never offloaded; was it deleted and created again meanwhile?")
+            raise OffloadError(f"log {self.name!r} was never offloaded")
         return replace(self, offload=self.offload.done(end, version))
 
     def _with_chain(self, chain: tuple[CommitLedger, ...], starts: Iterable[LinkStart]) -> LogRecord:
@@ -374,11 +374,10 @@ class LogRecord:
             else "nobody owns it, "
         )
         return LogTakenOverError(
-            f"log {self.name!r}: {owner}run {run} does not. Who writes a lane is one at a time. Of two runs of a query stop one, "
+            f"log {self.name!r}: {owner}run {run} does not. A lane has one writer at a time. Of two runs of a query stop one, "
             "then start the other again from its checkpoint. "
-            f"If {run} is a batch write, it ended, took more than "
-            f"{BATCH_WRITE_MS_MAX // 3_600_000} hours, or the log was deleted and made anew: if its id is not in the table "
-            "log_commits, nothing was written, and it can be run again"
+            f"If {run} is a batch write, it ended, or took more than {BATCH_WRITE_MS_MAX // 3_600_000} hours: if its id is not "
+            "in the table log_commits, nothing was written, and it can be run again"
         )
 
     def another_query(self, query: str, before: str) -> AnotherQueryError:

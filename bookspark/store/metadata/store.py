@@ -5,7 +5,7 @@ partial listing). A call with an unknown outcome raises ``MetadataStoreError``. 
 ``tests/store/metadata``, runs over every implementation.
 
 The layout is BookKeeper's (bookkeeper-overview, "Ledger manager"): ``/ledgers/{LAYOUT,INSTANCEID,available,cookies,idgen,…}``.
-``/bookspark/logs`` holds the records of logs (docs/decisions/logs.md).
+``/bookspark/log_records`` holds the records of logs (docs/decisions/logs.md).
 """
 
 from __future__ import annotations

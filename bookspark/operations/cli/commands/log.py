@@ -127,7 +127,7 @@ def chosen_time_ms(option: str, text: str) -> int | None:
 # -- Commands
 
 
-Idle = Annotated[float, typer.Option(min=0, help="For a log: age of a lane's newest row. For a lane: any.")]
+Idle = Annotated[float, typer.Option(min=0, help="For a log: age of a lane's newest row and claim. For a lane: any.")]
 Hours = Annotated[float | None, typer.Option(min=0, max=1e6, help="Remove older rows, some later. 0: no limit.")]
 Bytes = Annotated[
     int | None,
