@@ -166,7 +166,10 @@ class Stage:
         self.history(owner.lane.log).tried(f"{writer}/{number}/{len(values)}/{values[0]}", values)
         at = self.random.choice([len(values), len(values), self.random.randint(0, len(values))])
         messages: list[RangesWritten] = []
-        for part in filter(None, (values[:at], values[at:])):
+        parts = [part for part in (values[:at], values[at:]) if part]
+        # The task of the first rows may be the later one.
+        is_turned = self.tasks_enter and len(parts) > 1 and self.random.random() < 0.5
+        for part in reversed(parts) if is_turned else parts:
             if messages and task is not None:
                 owner = task()
             ranges: list[EntryRange] = []
@@ -180,7 +183,7 @@ class Stage:
             if self.fills_ledgers and self.random.random() < 0.7:
                 self._filled[owner] = ledger
             messages.append(RangesWritten(writer, number, owner.run, owner.lane, owner.epoch, merged(ranges)))
-        owner, commit = LogWriter(SINK).commit_of(messages, told)
+        owner, commit = LogWriter(SINK).commit_of(messages[::-1] if is_turned else messages, told)
         return owner, replace(commit, time_ms=max(1000, self.world.truth.now_ms))
 
     def _data_ledger(self, client: Any, owner: LogRun, record: LogRecord) -> Any:

@@ -27,6 +27,7 @@ from bookspark.logs import LogRegistry, LogRun
 from bookspark.logs.chain.commit_ledgers import newest_header
 from bookspark.logs.chain.committer import Committer
 from bookspark.logs.chain.lane_choice import StreamingQuery, claimed, known_lane, lane_for_query, note_writer
+from bookspark.logs.lane_ending import end_lane
 from bookspark.protocol.logs.commits import FILES, Commit, CommitHeader, Fingerprint
 from bookspark.protocol.logs.lanes import LaneId, lane_id, writer_of
 from bookspark.protocol.logs.log_record import AnotherQueryError, LogChangedError, LogRecord
@@ -268,9 +269,13 @@ class _Run:
             stage.turns.begin(f"{self._run} tends", partial(self._tended, committer), self._process)
 
     def _task(self, number: int) -> LogRun:
-        """A later task of the batch, in another process, looks for the run's lane."""
-        if self._random.random() < 0.5:
-            self._stage.turns.stand_still(0.5)
+        """A later task of the batch, in another process, looks for the run's lane, which may have ended since the first did."""
+        stage, lanes = self._stage, self._query.lanes
+        if lanes and self._random.random() < 0.3:
+            process = object()
+            end = partial(end_lane, stage.client(process), lanes[-1])
+            stage.turns.begin(f"{self._run} loses {lanes[-1]}", partial(stage.with_errors, end), process)
+            stage.turns.stand_still(1.0, (10, 30, 60, 100, 200))
         record = self._entered(number)
         if record is None:
             raise BookKeeperError("another run has committed the batch, so this one is only compared")
