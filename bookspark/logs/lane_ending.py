@@ -22,7 +22,7 @@ from bookspark.errors import ConfigurationError
 from bookspark.logs.chain.lane_index import LaneIndex
 from bookspark.logs.chain.log_run import LogAddress, LogRun
 from bookspark.logs.chain.reader import AT_THE_END, LogReader
-from bookspark.logs.chain.registry import Lane, LogName, LogRegistry, check_password
+from bookspark.logs.chain.registry import LaneName, LogName, LogRegistry, check_password
 from bookspark.logs.producer_ledgers import ProducerLedgers
 from bookspark.protocol.logs.ended_lanes import check_may_end, ending, lane_ended
 from bookspark.protocol.logs.lanes import BATCH_WRITES, LaneId, after_of, lane_id, lane_of
@@ -36,7 +36,7 @@ Days = Annotated[float, Meta(ge=0, le=100_000)]
 
 
 @checked
-def end_lane(bookkeeper: BookKeeper, name: Lane, password: Password = b"") -> int:
+def end_lane(bookkeeper: BookKeeper, name: LaneName, password: Password = b"") -> int:
     """End the lane ``name`` (``orders@3``). Returns its number of rows. A second call changes nothing.
 
     A live writer fails at its next commit or row; after a restart it continues in a new lane. Raises ConfigurationError (lane 0,

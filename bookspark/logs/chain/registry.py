@@ -209,8 +209,8 @@ class LogRegistry:
         return (None if one is None else _record(one, lane) for lane, one in zip(lanes, found, strict=True))
 
     def now_ms(self) -> int:
-        """The time by the store's clock, in ms since 1970, to which ``LogRecord.changed_ms`` compares. Writes a record to learn
-        it, so it is for commands that change something."""
+        """The time by the store's clock, in ms since 1970, to which the times of records' changes compare. Writes a record to
+        learn it, and deletes it."""
         name = uuid.uuid4().hex
         self._store.write_record(CLOCKS, name, b"{}", None)
         found = self._store.read_record(CLOCKS, name)
