@@ -25,7 +25,7 @@ from bookspark.logs.chain.registry import Lane, LogName, LogRegistry, check_pass
 from bookspark.logs.producer_ledgers import ProducerLedgers
 from bookspark.protocol.logs.ended_lanes import check_may_end, ending, lane_ended
 from bookspark.protocol.logs.lanes import BATCH_WRITES, LaneId, after_of, lane_id, lane_of
-from bookspark.protocol.logs.log_record import ENDER, LogTakenOverError
+from bookspark.protocol.logs.log_record import ENDER, LogRecord, LogTakenOverError
 from bookspark.support.arguments import Password, checked
 
 if TYPE_CHECKING:
@@ -43,6 +43,12 @@ def end_lane(bookkeeper: BookKeeper, name: Lane, password: Password = b"") -> in
     LogTakenOverError (a writer took the lane meanwhile); and LedgerRecoveryError, NotEnoughBookiesError and MetadataStoreError:
     call again after these.
     """
+    return _end(bookkeeper, name, password)
+
+
+def _end(bookkeeper: BookKeeper, name: Lane, password: bytes, idle: LogRecord | None = None) -> int:
+    """``end_lane``. ``idle``: the record of the lane when it was idle; if another took the lane since, it raises
+    LogTakenOverError and changes nothing."""
     registry = LogRegistry(bookkeeper.metadata)
     lane = name if isinstance(name, LaneId) else lane_id(registry.get(lane_of(name)[0])).lane(lane_of(name)[1])
     log = registry.get(lane.lane(0))
@@ -51,7 +57,13 @@ def end_lane(bookkeeper: BookKeeper, name: Lane, password: Password = b"") -> in
         return registry.get(lane).ended_rows or 0
     check_may_end(log, lane.number)
     run, writer = f"{ENDER}{uuid.uuid4().hex}", next(one.writers[-1] for one in log.lanes if one.number == lane.number)
-    record = registry.update(lane, partial(ending, run=run))
+
+    def begun(record: LogRecord) -> LogRecord:
+        if idle is not None and record.owner not in (idle.owner, run) and record.ended_rows is None:
+            raise LogTakenOverError(f"lane {record.name!r} is not idle any more: run {record.owner} took it meanwhile")
+        return ending(record, run)
+
+    record = registry.update(lane, begun)
     if record.ended_rows is None:
         ledgers = ProducerLedgers(bookkeeper, LogRun.of(LogAddress("", lane.name, password), record), record, writer)
         ledgers.settle()
@@ -77,19 +89,26 @@ def end_idle_lanes(bookkeeper: BookKeeper, name: LogName, password: Password = b
     ended = []
     for one in record.lanes:
         lane = lane_id(record).lane(one.number)
-        if BATCH_WRITES in one.writers or _newest_ms(bookkeeper, lane, password) > since_ms:
+        if BATCH_WRITES in one.writers:
+            continue
+        newest_ms, idle = _newest_ms(bookkeeper, lane, password)
+        if newest_ms > since_ms:
             continue
         with suppress(LogTakenOverError, ConfigurationError):
-            end_lane(bookkeeper, lane, password)
+            _end(bookkeeper, lane, password, idle)
             ended.append(str(lane))
     return ended
 
 
-def _newest_ms(bookkeeper: BookKeeper, lane: LaneId, password: bytes) -> int:
-    """Time of the last change of the lane's record (its owner took it then, or later) or of its newest row, in ms since 1970."""
+def _newest_ms(bookkeeper: BookKeeper, lane: LaneId, password: bytes) -> tuple[int, LogRecord]:
+    """Time of the last change of the lane's record (its owner took it then, or later) or of its newest row, in ms since 1970; and
+    the record."""
     reader = LogReader(bookkeeper, lane, password, AT_THE_END)
-    newest_ms = reader.record.changed_ms
+    record = reader.record
+    newest_ms = record.changed_ms
     for placed in reader.commits():
         newest_ms = max(newest_ms, placed.commit.time_ms)
     rows = reader.open_rows
-    return max(newest_ms, rows.stamp_at(rows.rows - 1).time_ms) if rows is not None and rows.look() else newest_ms
+    if rows is not None and rows.look():
+        newest_ms = max(newest_ms, rows.stamp_at(rows.rows - 1).time_ms)
+    return newest_ms, record
