@@ -4,8 +4,10 @@ behind."""
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +24,9 @@ from bookspark.logs import (
     RowReader,
     create_log,
     delete_log,
+    lane_ending,
+    producer,
+    producer_ledgers,
 )
 from bookspark.logs.chain.lane_index import LaneIndex, NewLane
 from bookspark.logs.chain.registry import BLOCKS, ENDED, RECORDS
@@ -30,7 +35,7 @@ from bookspark.logs.feeds.log_feed import Limit, LogFeed
 from bookspark.logs.lane_ending import end_idle_lanes, end_lane
 from bookspark.logs.readers.lag import readers_of
 from bookspark.protocol.logs import ended_lanes
-from bookspark.protocol.logs.lanes import lane_id, service_writer
+from bookspark.protocol.logs.lanes import LaneId, lane_id, service_writer
 from bookspark.protocol.logs.log_options import LogOptions
 from bookspark.protocol.logs.log_record import LogTakenOverError
 from bookspark.store.client import BookKeeper
@@ -324,6 +329,102 @@ def test_log_end_ends_given_and_idle_lanes_but_never_lane_0(
     assert refused.status == 2 and "lane 0 never ends" in refused.err
     with pytest.raises(ConfigurationError, match="has no lane 7"):
         end_lane(bookkeeper, f"{log.name}@7")
+
+
+DAY_NS = 86_400 * 10**9
+
+
+@contextmanager
+def clock_set(days: float) -> Iterator[None]:
+    """The clock of this process, that many days ahead."""
+    now_ns, now = time.time_ns, time.time
+    with pytest.MonkeyPatch.context() as patched:
+        for module in (time, producer, producer_ledgers):
+            patched.setattr(module, "time_ns", lambda: now_ns() + round(days * DAY_NS))
+        patched.setattr(time, "time", lambda: now() + days * 86_400)
+        yield
+
+
+@pytest.mark.parametrize("ahead", [30, -30])
+def test_lane_that_was_taken_just_now_is_not_idle_whatever_the_clocks_of_hosts_say(
+    bookkeeper: BookKeeper, ahead: int
+) -> None:
+    """A lane without rows, or with rows of a clock that was behind, ended under the hands of its new owner."""
+    log = create_log(bookkeeper, f"clocks{ahead}")
+    with log.producer("empty") as empty, log.producer("written") as written:
+        with clock_set(-30), log.producer("behind") as behind:
+            behind.append(b"long ago")
+        written.append(b"now")
+        with log.producer("behind") as behind:
+            with clock_set(ahead):
+                assert end_idle_lanes(bookkeeper, log.name) == []
+            for owner in (empty, written, behind):
+                owner.append(b"more")
+            lanes = [f"{log.name}@{owner.lane}" for owner in (empty, written, behind)]
+            with clock_set(ahead):
+                # The caller's clock would say that all lanes are too old, or that none is old enough.
+                assert sorted(end_idle_lanes(bookkeeper, log.name, idle_days=0)) == lanes
+
+
+def test_lane_ends_only_if_neither_its_record_nor_its_rows_are_newer_than_the_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A row in an open ledger changes no record.
+    monkeypatch.setattr(producer_ledgers, "LEDGER_MS_MAX", 30 * 86_400_000)
+    with clock_set(-8):
+        memory = Memory(monkeypatch)
+        bookkeeper = memory.bookkeeper
+        made = {
+            name: Producer(bookkeeper, LogAddress("memory", "orders"), name)
+            for name in ("empty", "old", "taken again", "written again", "taken meanwhile")
+        }
+        for name in ("old", "taken again", "written again"):
+            made[name].append(b"old")
+        for name in ("empty", "old", "taken again"):
+            made[name].close()
+    again = Producer(bookkeeper, LogAddress("memory", "orders"), "taken again")
+    made["written again"].append(b"new")
+    assert end_idle_lanes(bookkeeper, "orders", idle_days=9) == []
+    look, last = lane_ending._newest_ms, list[Producer]()
+
+    def looked(bookkeeper: BookKeeper, lane: LaneId, password: bytes) -> Any:
+        found = look(bookkeeper, lane, password)
+        if lane.number == made["taken meanwhile"].lane:
+            last.append(Producer(bookkeeper, LogAddress("memory", "orders"), "taken meanwhile"))
+        return found
+
+    monkeypatch.setattr(lane_ending, "_newest_ms", looked)
+    assert end_idle_lanes(bookkeeper, "orders") == [f"orders@{made[name].lane}" for name in ("empty", "old")]
+    for living in (again, made["written again"], *last):
+        living.append(b"more")
+        living.close()
+
+
+def test_lanes_that_ended_without_a_row_cost_neither_their_writer_nor_a_reader_anything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A producer whose last 138 lanes had ended empty could not be made any more: RecursionError."""
+    memory, cycles = Memory(monkeypatch), 1_500
+    address = LogAddress("memory", "orders")
+    with Producer(memory.bookkeeper, address, "billing") as first:
+        first.append(b"row", sequence=7)
+    end_lane(memory.bookkeeper, "orders@1")
+    requests = list[int]()
+    for number in range(2, cycles + 2):
+        memory.reads.clear()
+        with Producer(memory.bookkeeper, address, "billing") as empty:
+            assert (empty.lane, empty.last_sequence) == (number, 7)
+        assert end_lane(memory.bookkeeper, f"orders@{number}") == 0
+        requests.append(memory.reads.total())
+    assert requests[1] == requests[900] == requests[-1] - 1, "no more, but for the block of ended lanes"
+    with Producer(memory.bookkeeper, address, "billing") as last:
+        assert last.append(b"repeated", sequence=7) is None, "it is in the log"
+        last.append(b"next", sequence=8)
+    registry = LogRegistry(memory.bookkeeper.metadata)
+    assert [lane.after for lane in registry.get("orders").lanes] == [1]
+    with memory.reader() as reader:
+        assert [row.value for row in reader] == [b"row", b"next"]
+        assert reader.offset == {"position": 0, "log": memory.log_id, str(cycles + 2): 1, "ended": cycles + 1}
 
 
 def test_deleted_log_leaves_nothing_of_its_ended_lanes(

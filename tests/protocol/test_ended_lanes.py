@@ -35,30 +35,31 @@ from bookspark.protocol.logs.log_record import ENDER, AnotherQueryError, LaneEnd
 
 LOG = LogRecord("orders", ctime_ms=17).claim("run", "q1")
 LANE = new_lane(LOG, 1).claim("a", "q2")
+RUN = f"{ENDER}1"
 
 
 def ended_lane() -> LogRecord:
-    taken = ending(LANE, "ender")
-    return lane_ended(taken, "ender", taken.epoch, 7, 100, 0)
+    taken = ending(LANE, RUN)
+    return lane_ended(taken, RUN, taken.epoch, 7, 100, 0)
 
 
 def test_ending_a_lane_takes_over_and_stops_its_writers() -> None:
-    taken = ending(LANE, "ender")
-    assert taken.epoch == LANE.epoch + 1 and ending(taken, "ender") is taken
+    taken = ending(LANE, RUN)
+    assert taken.epoch == LANE.epoch + 1 and ending(taken, RUN) is taken
     with pytest.raises(LogTakenOverError):
         taken.check_writer("a", LANE.epoch)
     with pytest.raises(LogTakenOverError):
-        ending(taken.claim("b", "q2"), "ender")
-    done = lane_ended(taken, "ender", taken.epoch, 7, 100, 3)
-    assert (done.ended_rows, done.ended_ms, done.after, done.claims) == (7, 100, 3, ("a", "ender"))
+        ending(taken.claim("b", "q2"), RUN)
+    done = lane_ended(taken, RUN, taken.epoch, 7, 100, 3)
+    assert (done.ended_rows, done.ended_ms, done.after, done.claims) == (7, 100, 3, ("a", RUN))
     assert done.recovered and done.live_epochs == frozenset()
     assert ending(done, "another ender") is done
     with pytest.raises(LaneEndedError):
         done.claim("c", "q2")
     with pytest.raises(LogTakenOverError, match="was ended"):
-        done.check_writer("ender", done.epoch)
+        done.check_writer(RUN, done.epoch)
     with pytest.raises(LogTakenOverError):
-        lane_ended(taken.claim("b", "q2"), "ender", taken.epoch, 7, 100, 0)
+        lane_ended(taken.claim("b", "q2"), RUN, taken.epoch, 7, 100, 0)
 
 
 def test_writer_learns_of_the_end_of_its_lane_in_the_same_words_from_the_endings_begin_on() -> None:
@@ -69,6 +70,16 @@ def test_writer_learns_of_the_end_of_its_lane_in_the_same_words_from_the_endings
         ):
             record.check_writer("a", LANE.epoch)
     begun.claim("b", begun.owner_query).check_writer("b", begun.epoch + 1)
+
+
+def test_ended_lane_knows_the_run_that_wrote_it_last_whatever_enders_crashed() -> None:
+    taken = LANE.claim("b", "q2")
+    for number in range(3):
+        taken = ending(taken, f"{ENDER}{number}")
+    done = lane_ended(taken, f"{ENDER}2", taken.epoch, 7, 100, 0)
+    assert done.claims == ("b", f"{ENDER}2")
+    begun = ending(new_lane(LOG, 2), RUN)
+    assert lane_ended(begun, RUN, begun.epoch, 0, 0, 0).claims == (RUN,), "nobody ever owned it"
 
 
 def test_lane_0_batch_writes_lane_and_missing_lanes_never_end() -> None:

@@ -114,15 +114,19 @@ class StandInSpark:
 
     def write(self, query: Query, number: int, lines: list[str]) -> None:
         """Write a micro-batch as Spark does: a new writer, tasks, and its commit."""
+        writer = self.planned(query, number)
+        parts = [lines[task::_TASKS] for task in range(_TASKS)]
+        writer.commit([writer.write(_batches(part)) for part in parts], number)
+
+    def planned(self, query: Query, number: int) -> sink.LogStreamWriter:
+        """A new writer for a micro-batch, whose tasks can begin."""
         given = {"zookeeper": "memory", "log": query.log, "checkpointlocation": str(query.checkpoint), **query.options}
         options = SinkOptions.parse(given)
         planned = LogRegistry(self.bookkeeper.metadata).ensure(query.log, dict(options.chosen), b"")
         self._enter_process(query)
         self._properties.clear()
         self._properties |= {**self._runs[query.checkpoint], "streaming.sql.batchId": str(number)}
-        writer = sink.LogStreamWriter(options, planned)
-        parts = [lines[task::_TASKS] for task in range(_TASKS)]
-        writer.commit([writer.write(_batches(part)) for part in parts], number)
+        return sink.LogStreamWriter(options, planned)
 
     def rows(self, log: str) -> list[str]:
         record = LogRegistry(self.bookkeeper.metadata).find(log)

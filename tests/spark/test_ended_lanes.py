@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bookspark.errors import ConfigurationError, MetadataStoreError
-from bookspark.logs import newest_header, truncate_log
+from bookspark.errors import BookKeeperError, ConfigurationError, MetadataStoreError
+from bookspark.logs import collect_orphans, newest_header, truncate_log
 from bookspark.logs.chain import committer, lane_choice
 from bookspark.logs.feeds.log_feed import Limit, Offset
 from bookspark.logs.feeds.times import Times
@@ -19,8 +20,9 @@ from bookspark.protocol.logs import ended_lanes
 from bookspark.protocol.logs.lanes import ended_before
 from bookspark.protocol.logs.log_record import LogTakenOverError
 from bookspark.spark.connector import sink
+from bookspark.spark.options.sink_options import SinkOptions
 from bookspark.store.metadata.memory.memory_store import MemoryStore
-from tests.spark.stand_in_spark import StandInSpark
+from tests.spark.stand_in_spark import StandInSpark, _batches
 from tests.spark.test_lanes import STEPS, Story, Writer, engine, feed, query_of, read, registry, values  # noqa: F401
 from tests.stories import seeds
 
@@ -230,3 +232,81 @@ def test_follower_killed_before_its_index_entry_is_known_after_its_lane_ended(
     engine.write(three, 0, ["three"])
     engine.write(three, 1, ["more"])
     assert read(engine) == ["two", "three", "one", "more"]
+
+
+def enders_that_crash(monkeypatch: pytest.MonkeyPatch, bookkeeper: Any, lane: str, count: int) -> None:
+    """``count`` enders that own the lane and die before they end it."""
+
+    def killed(*_: Any) -> None:
+        raise _KilledError("killed here")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("bookspark.logs.lane_ending.ProducerLedgers", killed)
+        for _ in range(count):
+            with pytest.raises(_KilledError):
+                end_lane(bookkeeper, lane)
+
+
+@pytest.mark.parametrize("batch", [0, 1], ids=["first batch of the query", "second batch of the run"])
+@pytest.mark.parametrize("crashed", [0, 3], ids=["ended at once", "three enders crashed before"])
+def test_task_of_a_run_whose_lane_ended_during_its_micro_batch_is_refused(
+    engine: StandInSpark,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    batch: int,
+    crashed: int,
+) -> None:
+    """The other task got a new lane. Both tasks' ledgers were committed in the first lane, and the ledgers of the other lane were
+    deleted as orphans: acknowledged rows were lost."""
+    bookkeeper: Any = engine.bookkeeper
+    engine.write(query_of(engine, tmp_path / "one"), 0, ["one"])
+    two, before = query_of(engine, tmp_path / "two"), [f"two {number}" for number in range(batch)]
+    for number, line in enumerate(before):
+        engine.write(two, number, [line])
+    writer = engine.planned(two, batch)
+    done = writer.write(_batches(["a", "b"]))
+    enders_that_crash(monkeypatch, bookkeeper, "orders@1", crashed)
+    assert end_lane(bookkeeper, "orders@1") == batch
+    for late in (writer, engine.planned(two, batch)):
+        with pytest.raises(LogTakenOverError, match=r"lane 'orders@1' was ended"):
+            late.write(_batches(["c"]))
+    with pytest.raises(LogTakenOverError, match=r"lane 'orders@1' was ended"):
+        writer.commit([done], batch)
+    assert read(engine) == [*before, "one"]
+    engine.begin_run(two)
+    for _ in range(2):
+        engine.write(two, batch, ["a", "c", "b"])
+    collect_orphans(bookkeeper, "orders", b"")
+    assert sorted(read(engine)) == sorted([*before, "one", "a", "b", "c"])
+    assert read(engine, "orders@2") == ["a", "b", "c"] if batch == 0 else True
+
+
+@pytest.mark.parametrize("streaming", [True, False], ids=["micro-batch", "batch write"])
+@pytest.mark.parametrize("other", ["lane", "log", "epoch"])
+def test_commit_of_tasks_that_wrote_to_two_places_is_refused(
+    engine: StandInSpark,  # noqa: F811
+    tmp_path: Path,
+    streaming: bool,
+    other: str,
+) -> None:
+    one = query_of(engine, tmp_path / "one")
+    engine.write(one, 0, ["one"])
+    writer: Any = engine.planned(one, 1)
+    if not streaming:
+        options = SinkOptions.parse({"zookeeper": "memory", "log": "orders"})
+        writer = sink.LogBatchWriter(options, registry(engine).get("orders"))
+    told: Any = [writer.write(_batches([line])) for line in "ab"]
+    match other:
+        case "lane":
+            strayed = replace(told[1], lane=told[1].lane.lane(7))
+        case "log":
+            strayed = replace(told[1], lane=told[1].lane._replace(log=told[1].lane.log + 1))
+        case _:
+            strayed = replace(told[1], epoch=told[1].epoch + 1)
+    arguments = [1] if streaming else []
+    for messages in ([told[0], strayed], [strayed, told[0]]):
+        with pytest.raises(BookKeeperError, match="is not committed: its tasks wrote to different places"):
+            writer.commit(messages, *arguments)
+    assert read(engine) == ["one"]
+    writer.commit(told, *arguments)
+    assert read(engine) == ["one", "a", "b"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import cast
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
@@ -34,6 +35,7 @@ from bookspark.spark.connector.source import EntryReader, EntryStreamReader
 from bookspark.spark.options.sink_options import SinkOptions
 from bookspark.spark.options.source_options import SourceOptions
 from bookspark.store.client import BookKeeper
+from bookspark.store.metadata.memory.memory_store import MemoryStore
 from tests.spark.memory_bookkeeper import MemoryBookKeeper, MemoryLedger, MemoryReader
 from tests.spark.memory_stream import memory_stream
 
@@ -558,3 +560,77 @@ def test_start_beyond_the_end_of_the_log_is_refused(log: Log, monkeypatch: pytes
         getattr(reader(options(20), StructType(), ()), first)()
     with pytest.raises(ConfigurationError, match="startingOffsets 11 is behind endingOffsets 10"):
         options(11, endingOffsets="10")
+
+
+@pytest.fixture
+def new_run(log: Log, monkeypatch: pytest.MonkeyPatch) -> Callable[[], EntryStreamReader]:
+    """Begins a run of a query that starts at ``latest`` with a subscription."""
+    monkeypatch.setattr("bookspark.spark.connector.source.client", lambda zookeeper: log.bookkeeper)
+    options = {"log": "orders", "zookeeper": "z", "startingoffsets": "latest", "subscription": "s"}
+    return lambda: memory_stream(log.feed(), {**options, "pollTimeoutMs": "0"})
+
+
+def place(offset: Mapping[str, int]) -> int:
+    return offset["position"]
+
+
+def test_suspended_run_that_wakes_up_leaves_the_start_of_a_later_run_alone(
+    log: Log, new_run: Callable[[], EntryStreamReader]
+) -> None:
+    """The later run died within its first micro-batch and was started again: it began at the end once more, and the rows between
+    were left out."""
+    log.commit()
+    suspended = new_run()
+    start = suspended.initialOffset()
+    log.commit()
+    end = suspended.latestOffset(start, ReadAllAvailable())
+    assert (place(start), place(end)) == (10, 20)
+    assert place(new_run().initialOffset()) == 10
+    log.commit()
+    for late in (suspended, new_run()):
+        # It goes on, and is also started again from its Spark checkpoint.
+        late.commit(end)
+        again = new_run()
+        start = again.initialOffset()
+        assert place(start) == 10
+    # A run has finished its first micro-batch, and Spark's checkpoint has its place.
+    again.commit(again.latestOffset(start, ReadAllAvailable()))
+    assert place(new_run().initialOffset()) == 30
+
+
+def test_start_that_changes_owners_during_its_deletion_stays(
+    log: Log, new_run: Callable[[], EntryStreamReader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.commit()
+    one, delete = new_run(), MemoryStore.delete_record
+    start = one.initialOffset()
+
+    def overtaken(store: MemoryStore, *arguments: Any) -> None:
+        monkeypatch.setattr(MemoryStore, "delete_record", delete)
+        new_run().initialOffset()
+        delete(store, *arguments)
+
+    monkeypatch.setattr(MemoryStore, "delete_record", overtaken)
+    one.commit(start)
+    log.commit()
+    assert place(new_run().initialOffset()) == place(start) == 10
+
+
+def test_run_that_goes_on_from_its_checkpoint_deletes_the_start_of_its_query(
+    log: Log, new_run: Callable[[], EntryStreamReader]
+) -> None:
+    """Spark does not ask it for an initial offset. The query failed at each restart."""
+    log.commit()
+    start = new_run().initialOffset()
+    restarted, ends = new_run(), [start]
+    assert restarted.latestOffset(start, ReadAllAvailable()) == start, "no rows, no micro-batch"
+    for _ in range(3):
+        log.commit()
+        ends.append(restarted.latestOffset(ends[-1], ReadAllAvailable()))
+        assert len(restarted.partitions(*ends[-2:])) == 1
+        restarted.commit(ends[-2])
+    assert list(map(place, ends)) == [10, 20, 30, 40]
+    # Spark asks for the second end before it reports the first one as done.
+    assert [source.PIN in end for end in ends] == [True, True, False, False]
+    assert restarted.latestOffset(ends[1], ReadAllAvailable()) == ends[3]
+    assert log.bookkeeper.metadata.list_records("starts") == []

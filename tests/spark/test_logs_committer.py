@@ -817,6 +817,13 @@ def test_commit_of_ledgers_of_another_run_lane_or_log_is_refused(bookkeeper: Mem
         record = LogRegistry(bookkeeper.metadata).claim(log, "before")
         others.append(Writer(bookkeeper, LogRun.of(LogAddress("zookeeper", log), record)).batch(0))
     writer = claimed(bookkeeper, "a")
+    assert writer.run.epoch == 2
+    # A lane of the same log, in an epoch of the same number, made by the same run.
+    other_lane = Writer(bookkeeper, replace(writer.run, lane=writer.run.lane.lane(1))).batch(0)
+    with pytest.raises(
+        BookKeeperError, match=r"not committed, because its ledger [0-9]+ was made for orders@1 in epoch 2"
+    ):
+        writer.commit(replace(writer.batch(0), ranges=(*writer.batch(0).ranges, *other_lane.ranges)))
     for other in others:
         with pytest.raises(
             BookKeeperError, match=r"not committed, because its ledger [0-9]+ was made for .* in epoch 1"

@@ -19,7 +19,7 @@ from math import inf
 
 from bookspark.errors import ConfigurationError
 from bookspark.protocol.logs.lanes import BATCH_WRITES, place_key, service_writer, writer_of
-from bookspark.protocol.logs.log_record import CLAIMS_MAX, Lane, LogRecord, LogTakenOverError
+from bookspark.protocol.logs.log_record import CLAIMS_MAX, ENDER, Lane, LogRecord, LogTakenOverError
 
 BLOCK = 1000
 """Lanes in a block, and most in the tail."""
@@ -80,8 +80,10 @@ def lane_ended(record: LogRecord, run: str, epoch: int, rows: int, time_ms: int,
     """The lane's record with its final number of rows and last time. ``after``: its writer's previous lane. Raises
     LogTakenOverError if ``run`` does not own it in ``epoch``."""
     record.check_writer(run, epoch)
-    # The last owner before the ending run: it must not go on in a new lane as if it had claimed none.
-    return replace(record, claims=record.claims[-2:], ended_rows=rows, ended_ms=time_ms, after=after)
+    # The last owner before the ending runs, of which some may have crashed: it must not go on in a new lane as if it had claimed
+    # none.
+    owners = [one for one in record.claims if not one.startswith(ENDER)]
+    return replace(record, claims=(*owners[-1:], run), ended_rows=rows, ended_ms=time_ms, after=after)
 
 
 def full_block(record: LogRecord) -> tuple[int, tuple[int, ...]] | None:

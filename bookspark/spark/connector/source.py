@@ -25,7 +25,7 @@ The plan is made beside the driver's JVM (``partitions``). Each partition is rea
 from __future__ import annotations
 
 import os
-import uuid
+import random
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -199,14 +199,21 @@ def go_on(
 #
 # The record is ``/bookspark/starts/<subscription>@<id of the log>``. A pin has an owner, the run that asked for it last. It takes
 # an earlier run's pin over, and that run no longer deletes it: a run that was suspended within its first micro-batch would
-# otherwise take away the start of its successor.
+# otherwise take away the start of its successor. Offsets name the owner (``PIN``) until the pin is deleted, so that a run which
+# goes on from Spark's checkpoint knows which pin is its query's: Spark does not ask it for an initial offset.
+
+
+PIN = "pin"
+"""The key of the owner of a pin in an offset."""
+_OWNER_BITS = 53
+"""JSON readers keep whole numbers of this size."""
 
 
 class Pin(msgspec.Struct, frozen=True):
     """The start of a query."""
 
-    owner: str
-    """The reader that asked for it last."""
+    owner: int
+    """A random number of the reader that asked for it last."""
     offset: Offset
 
 
@@ -215,30 +222,39 @@ class PinnedStart:
 
     def __init__(self, options: SourceOptions) -> None:
         self._zookeeper, self._subscription = options.zookeeper, options.subscription
-        self._owner, self._name = uuid.uuid4().hex, ""
+        self._owner = random.SystemRandom().getrandbits(_OWNER_BITS)
 
     def pin(self, offset: Offset, key: str) -> Offset:
-        """The earlier pinned start in the log of this key; without it, pin ``offset``. Raises MetadataStoreError."""
-        store, self._name = client(self._zookeeper).metadata, f"{self._subscription}@{key}"
+        """The earlier pinned start in the log of this key, with its new owner; without it, pin ``offset``. Raises
+        MetadataStoreError."""
+        store, name = client(self._zookeeper).metadata, self._name(key)
 
         def owned(document: bytes | None) -> bytes:
             nonlocal offset
-            offset = offset if document is None else _pin(document, self._name).offset
-            return proven_struct(Pin(self._owner, offset), f"start {self._name!r}")
+            offset = offset if document is None else _pin(document, name).offset
+            return proven_struct(Pin(self._owner, offset), f"start {name!r}")
 
-        read, write = partial(store.read_record, STARTS, self._name), partial(store.write_record, STARTS, self._name)
-        compare_and_set(f"start {self._name!r}", read, owned, write)
-        return offset
+        read, write = partial(store.read_record, STARTS, name), partial(store.write_record, STARTS, name)
+        compare_and_set(f"start {name!r}", read, owned, write)
+        return {**offset, PIN: self._owner}
 
-    def unpin(self) -> None:
-        """Delete the pin, unless it has another owner by now: after a micro-batch Spark's own checkpoint has the query's place.
-        Raises MetadataStoreError."""
-        store = client(self._zookeeper).metadata
-        found = store.read_record(STARTS, self._name)
-        if found is not None and _pin(found.value, self._name).owner == self._owner:
+    def unpin(self, owner: int, key: str) -> None:
+        """Delete the pin of ``owner``, unless it has another one by now: after a micro-batch Spark's own checkpoint has the
+        query's place. Raises MetadataStoreError."""
+        store, name = client(self._zookeeper).metadata, self._name(key)
+        found = store.read_record(STARTS, name)
+        if found is not None and _pin(found.value, name).owner == owner:
             # At another version it has another owner.
             with suppress(MetadataVersionError):
-                store.delete_record(STARTS, self._name, found.version)
+                store.delete_record(STARTS, name, found.version)
+
+    def _name(self, key: str) -> str:
+        return f"{self._subscription}@{key}"
+
+
+def _place(offset: Offset) -> Offset:
+    """``offset`` without the owner of a pin."""
+    return {key: rows for key, rows in offset.items() if key != PIN}
 
 
 def _pin(document: bytes, name: str) -> Pin:
@@ -472,6 +488,7 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
         """Losses that were reported."""
         self._patience = Patience(options.poll_timeout_seconds)
         self._pinned = PinnedStart(options) if options.start == LATEST else None
+        self._unpinned = False
         self._place = self._new_place()
         self._delay = TriggerDelay(options.rows_min, options.trigger_delay_seconds) if options.rows_min else None
 
@@ -543,11 +560,15 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """The end of the next micro-batch. With no new rows, or too few, it waits as long as ``Patience`` allows."""
+        place = _place(start)
         try:
-            return self._latest(start, limit)
+            end = self._latest(place, limit)
         except LogRecreatedError as error:
             self._again(error)
-            return self._latest(start, limit)
+            end = self._latest(place, limit)
+        if PIN not in start or (self._unpinned and end != place):
+            return end
+        return {**end, PIN: start[PIN]}
 
     def _latest(self, start: Offset, limit: ReadLimit) -> Offset:
         before, start = start, self._from(start)
@@ -590,6 +611,7 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """The plan of a micro-batch, also of a replay."""
+        start, end = _place(start), _place(end)
         try:
             plan = self._planned(start, end)
         except LogRecreatedError as error:
@@ -613,10 +635,11 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
         """Note a finished micro-batch: Spark's checkpoint has its end. Spark calls this for each source of the query, even
         without rows."""
         self._patience.batch_done()
-        self._place.tell(end)
-        if self._pinned is not None:
-            self._pinned.unpin()
-            self._pinned = None
+        self._place.tell(_place(end))
+        if self._pinned is not None and PIN in end and not self._unpinned:
+            assert isinstance(self._feed, LogFeed)
+            self._pinned.unpin(end[PIN], self._feed.key)
+            self._unpinned = True
 
 
 class TableReader(DataSourceReader):
