@@ -7,7 +7,7 @@ from array import array
 from bookspark.protocol.ledger.ledger_metadata import DigestType
 from bookspark.protocol.ledger.sync_cursor import Assignment
 from bookspark.store.wire import entry_batch, security
-from bookspark.store.wire.digests import digester, master_key
+from bookspark.store.wire.digests import Digester, digester, master_key
 from bookspark.store.wire.frames import control_frame
 from bookspark.store.wire.header import Flag, Header, Kind, Status
 from bookspark.store.wire.messages import (
@@ -47,12 +47,12 @@ def samples() -> dict[str, bytes]:
     found["ranges"] = Ranges(*(array("q", [column, 10 + column]) for column in range(6))).encode()
     found["entry logs"] = EntryLogs([EntryLogFacts(3, "/logs/3", 100, 90, True, False)]).encode()
     found["limbo"] = Limbo([(3, 1), (9, 2)]).encode()
-    status = BookieStatus("bookie-1", 5, 6, ["/a", "/b"], 7, 8, 9, healing=HealingStatus(1, 2, 3, 4, 5.5))
-    found["status"] = _json(status)
+    bookie = BookieStatus("bookie-1", 5, 6, ["/a", "/b"], 7, 8, 9, healing=HealingStatus(1, 2, 3, 4, 5.5))
+    found["status"] = _json(bookie)
     return found
 
 
-def _entry(ledger_id: int, entry_id: int, digest) -> entry_batch.Entry:
+def _entry(ledger_id: int, entry_id: int, digest: Digester) -> entry_batch.Entry:
     payload = f"entry {entry_id}".encode() * (entry_id + 1)
     row = (ledger_id, entry_id, entry_id - 1, 100 * entry_id + len(payload))
     return entry_batch.Entry(*row, payload, digest(*row, payload))
