@@ -37,8 +37,10 @@ from bookspark.logs import (
     truncate_log,
 )
 from bookspark.logs.appended import VALUE_BYTES_MAX
+from bookspark.logs.chain.lane_index import LaneIndex, NewLane
 from bookspark.logs.chain.registry import POSITIONS
 from bookspark.protocol.ledger.ledger_metadata import DigestType
+from bookspark.protocol.logs.lanes import LaneId, service_writer
 from bookspark.protocol.logs.log_options import Compression, LogOptions, RowFormat
 from bookspark.protocol.logs.log_record import LogTakenOverError, NoSuchLogError
 from bookspark.store.client import BookKeeper
@@ -146,6 +148,24 @@ def test_producers_of_different_names_append_to_lanes_of_their_own(log: Log, boo
         assert mine == [f"{name} {number}".encode() for number in range(50)]
     index = LogRegistry(bookkeeper.metadata).get(log.name).lanes
     assert sorted(lane.writers[-1] for lane in index) == [f"service:{name}" for name in names]
+
+
+def test_two_hundred_producers_that_begin_at_once_all_get_a_lane(cluster: LocalCluster, log: Log) -> None:
+    """Replicas of a service that were deployed together: of 140 that began, 41 failed."""
+    begins, lanes = threading.Barrier(200), list[int]()
+    with cluster.bookkeeper() as one, cluster.bookkeeper() as two:
+
+        def begin(number: int) -> None:
+            index = LaneIndex((one, two)[number % 2].metadata, LaneId(log.id, 0, log.name))
+            begins.wait()
+            lanes.append(index.begin(NewLane(service_writer(str(number)))).number)
+
+        with ThreadPoolExecutor(begins.parties) as threads:
+            for begun in [threads.submit(begin, number) for number in range(begins.parties)]:
+                begun.result()
+        record = LogRegistry(one.metadata).get(log.name)
+    assert sorted(lanes) == list(range(1, 201)) == [lane.number for lane in record.lanes]
+    assert {lane.writers for lane in record.lanes} == {(service_writer(str(number)),) for number in range(200)}
 
 
 def test_row_repeated_under_its_sequence_number_is_in_the_log_once(log: Log) -> None:

@@ -19,14 +19,16 @@ import pytest
 
 from bookspark.errors import MetadataStoreError, UnauthorizedAccessError
 from bookspark.local import LocalCluster
-from bookspark.logs import Log, LogRegistry, create_log, delete_log, truncate_log
+from bookspark.logs import Log, LogRegistry, commits, create_log, delete_log, truncate_log
+from bookspark.logs.chain.commit_times import time_of
 from bookspark.logs.chain.registry import READERS
 from bookspark.logs.readers import lag, registration
 from bookspark.logs.readers.lag import ReaderLag, readers_of
-from bookspark.logs.readers.records import records_of, update
+from bookspark.logs.readers.records import forget_outdated, records_of, update
 from bookspark.operations.why.answers import BEHIND_SECONDS, why_behind
 from bookspark.operations.why.facts import Facts, LaneFacts, LogFacts
 from bookspark.operations.why.gathering import gather_log
+from bookspark.protocol.logs.log_options import LogOptions
 from bookspark.protocol.logs.reader_record import STALE_MS, ReaderKind, ReaderRecord, ReaderState
 from bookspark.store.client import BookKeeper
 from bookspark.store.metadata.store import MetadataStore
@@ -34,6 +36,7 @@ from tests.awaiting import await_that
 from tests.clocks import keep_steady
 from tests.operations.cli.conftest import Run, bookspark  # noqa: F401
 from tests.operations.why.kit import check_command, facts
+from tests.spark.memory_bookkeeper import MemoryBookKeeper
 
 _DIES = """
 import sys
@@ -130,6 +133,54 @@ def test_lag_in_seconds_is_the_age_of_the_first_unread_row(
         seconds = {one.title: one.lag_seconds for one in readers_of(bookkeeper, log.name)}
         assert seconds.pop("audit") == pytest.approx(50)
         assert list(seconds.values()) == [0]
+
+
+def test_lag_in_seconds_of_offloaded_rows_is_that_of_their_commit(log: Log, bookkeeper: BookKeeper) -> None:
+    """Their ledgers are deleted, and with them the times of the rows: the lag was unknown."""
+    for number in range(3):
+        with log.producer("service") as producer:
+            producer.append_batch([b"%d" % row for row in range(10 * number, 10 * number + 10)])
+    with log.reader(group="audit") as reader:
+        handled = reader.read(rows_max=5)[-1]
+        reader.commit(handled)
+    lane = f"{log.name}@{handled.lane}"
+    placed = [commit for _, commit in commits(bookkeeper, lane, b"") if commit.ranges]
+    assert [(commit.rows, commit.stamped) for commit in placed] == [(10, True)] * 3
+    exact = time_of(bookkeeper, lane, b"", 5)
+    assert exact is not None and exact <= placed[0].time_ms
+    registry = LogRegistry(bookkeeper.metadata)
+    registry.update(lane, lambda record: record.offload_begun("file:/table", 20))
+    registry.update(lane, lambda record: record.offload_done(20, 0))
+    for commit in placed[:2]:
+        for item in commit.ranges:
+            bookkeeper.delete_ledger(item.ledger_id)
+    for row, commit in ((5, placed[0]), (10, placed[1])):
+        assert time_of(bookkeeper, lane, b"", row) == commit.time_ms
+    found = only(bookkeeper, log)
+    assert (found.lag_rows, found.problem) == (25, "") and found.lag_seconds is not None
+
+
+def test_killed_run_of_a_host_whose_clock_was_ahead_is_not_shown_beside_the_living_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was shown as living, in place of the living one, for up to seven days."""
+    client: Any = MemoryBookKeeper()
+    log_id = LogRegistry(client.metadata).create("orders", LogOptions(), b"").log_id
+    now_ns = time.time_ns()
+    monkeypatch.setattr(time, "time_ns", lambda: now_ns)
+
+    def heard(run: str, position: int, since_ms: int) -> None:
+        one = ReaderRecord(ReaderKind.SPARK, {"position": position, "log": log_id}, since_ms, "query", run)
+        assert update(client.metadata, f"{run}@{log_id}", lambda found: one) == one
+
+    heard("killed", 7, now_ns // 1_000_000 + 3_600_000)
+    now_ns += (STALE_MS + 1) * 1_000_000
+    heard("living", 9, now_ns // 1_000_000 - 3_600_000)
+    assert [(one.key, one.state) for one in readers_of(client, "orders")] == [("living", ReaderState.LIVE)]
+    forget_outdated(client.metadata, log_id)
+    assert list(records_of(client.metadata, log_id)) == [f"living@{log_id}"]
+    now_ns += 10 * STALE_MS * 1_000_000
+    assert [(one.key, one.state) for one in readers_of(client, "orders")] == [("living", ReaderState.STALE)]
 
 
 def test_dead_reader_turns_stale_and_its_lag_becomes_that_of_its_group(

@@ -16,7 +16,7 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from pyspark.sql.types import StructType
 
-from bookspark.errors import BookKeeperError, ConfigurationError, DataLossError
+from bookspark.errors import BookKeeperError, ConfigurationError, DataLossError, UnauthorizedAccessError
 from bookspark.local import LocalCluster
 from bookspark.logs import LogRegistry, truncate_log
 from bookspark.logs.readers.lag import readers_of
@@ -315,6 +315,43 @@ def test_discovered_log_with_other_columns_fails_the_query_before_it_is_read(
         ConfigurationError, match="log 'b' was made since this query was started, and has a column 'id'"
     ):
         reading.trigger()
+
+
+def test_log_with_another_password_is_left_out_of_a_pattern_with_a_warning(
+    engine: StandInSpark, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever made such a log ended the streams of others."""
+    monkeypatch.setattr(several_logs, "_strangers", set())
+    registry = LogRegistry(engine.bookkeeper.metadata)
+    writers = Writers(engine, tmp_path)
+    registry.create("strange-0", LogOptions(), b"theirs")
+    with pytest.raises(ConfigurationError, match="no log with this password has a name that matches"):
+        Reading(engine, logPattern="strange-.*")
+    caplog.clear()
+    for log in ("a", "c"):
+        writers.write(f"strange-{log}", "batch", 3)
+    reading = Reading(engine, logPattern="strange-.*")
+    assert reading.trigger()
+    # One is made while the query runs.
+    registry.create("strange-b", LogOptions(), b"theirs")
+    for log in ("a", "c", "d"):
+        writers.write(f"strange-{log}", "batch", 2)
+    while reading.trigger():
+        pass
+    reading.restart()
+    writers.write("strange-a", "batch", 1)
+    while reading.trigger():
+        pass
+    assert reading.by_writer() == writers.written
+    parsed = SourceOptions.parse({**IN_MEMORY, "logPattern": "strange-.*"}).for_batch()
+    schema = schema_of_logs(parsed)
+    parts: Any = LogsReader(parsed, schema, schema.names).partitions()
+    assert {part.log for part in parts} == {f"strange-{log}" for log in "acd"}
+    said = [one.getMessage() for one in caplog.records if "has another password, and is not read" in one.getMessage()]
+    assert [one.split()[1] for one in said] == ["'strange-b'"], "the other one was reported before"
+    for names in ("strange-a,strange-b", "strange-b"):
+        with pytest.raises(UnauthorizedAccessError):
+            Reading(engine, logs=names)
 
 
 def test_limit_is_shared_over_logs_in_proportion_to_their_unread_rows(engine: StandInSpark, tmp_path: Path) -> None:
