@@ -16,6 +16,7 @@ from bookspark.logs import (
     LogRegistry,
     LogRun,
     RollPolicy,
+    RowReader,
     current_committer,
     current_data_ledger,
     delete_log,
@@ -634,3 +635,97 @@ def test_run_that_goes_on_from_its_checkpoint_deletes_the_start_of_its_query(
     assert [source.PIN in end for end in ends] == [True, True, False, False]
     assert restarted.latestOffset(ends[1], ReadAllAvailable()) == ends[3]
     assert log.bookkeeper.metadata.list_records("starts") == []
+
+
+def test_run_that_replays_the_first_micro_batch_of_another_run_deletes_the_start_of_its_query(
+    log: Log, new_run: Callable[[], EntryStreamReader]
+) -> None:
+    """Spark asks it for an initial offset again, so it owns the start, and the offset of the micro-batch names the other run. The
+    start stayed for ever, and the next query of the subscription began there."""
+    log.commit()
+    dead, again = new_run(), new_run()
+    start = dead.initialOffset()
+    log.commit()
+    end = dead.latestOffset(start, ReadAllAvailable())
+    assert place(again.initialOffset()) == 10
+    assert len(again.partitions(start, end)) == 1
+    again.commit(end)
+    assert log.bookkeeper.metadata.list_records("starts") == []
+    log.commit()
+    assert place(new_run().initialOffset()) == 30
+
+
+@pytest.mark.parametrize("then", ["goes on", "is deleted", "is created again"])
+def test_reader_that_pauses_before_its_wait_goes_on_although_its_commit_ledger_is_deleted(
+    log: Log, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    """The rows of that ledger are read and truncated. The reader ended with NoSuchLedgerError."""
+    log.commit()
+    log.bookkeeper.zookeeper = "memory"
+    reader, wait = RowReader(log.bookkeeper, LogAddress("memory", "orders"), "earliest", "g"), LogFeed.wait
+    assert len(reader.read()) == ROWS
+
+    def paused(feed: LogFeed, seconds: float) -> bool:
+        monkeypatch.setattr(LogFeed, "wait", wait)
+        log.committer.close()
+        log.data.close()
+        if then == "goes on":
+            log.begin("b")
+            log.commit()
+            log.roll()
+            truncate_log(log.bookkeeper, "orders", ROWS, b"")
+        else:
+            delete_log(log.bookkeeper, "orders", b"")
+        if then == "is created again":
+            log.registry.ensure("orders", {}, b"")
+        return wait(feed, seconds)
+
+    monkeypatch.setattr(LogFeed, "wait", paused)
+    if then == "goes on":
+        assert [row.position for row in reader.read(timeout=60)] == [*range(ROWS, 2 * ROWS)]
+    else:
+        with pytest.raises(LogRecreatedError if then == "is created again" else NoSuchLogError):
+            reader.read(timeout=60)
+
+
+@pytest.mark.parametrize("is_created_again", [False, True])
+@pytest.mark.parametrize("fail", [False, True])
+def test_task_whose_log_is_deleted_after_the_plan_leaves_its_rows_out_or_tells_which_log_it_was(
+    log: Log, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_created_again: bool, fail: bool
+) -> None:
+    """The query ended although failOnDataLoss was false, with the advice to set it to false."""
+    monkeypatch.setattr("bookspark.spark.connector.source.client", lambda zookeeper: log.bookkeeper)
+    log.commit(2)
+    options = {"log": "orders", "zookeeper": "z", "pollTimeoutMs": "0", "failOnDataLoss": str(fail).lower()}
+    stream, log_id = memory_stream(log.feed(fail), options), log.registry.get("orders").log_id
+    start = stream.initialOffset()
+    (part,) = stream.partitions(start, stream.latestOffset(start, ReadAllAvailable()))
+    delete_log(log.bookkeeper, "orders", b"")
+    if is_created_again:
+        log.registry.ensure("orders", {}, b"")
+    if fail:
+        with pytest.raises(DataLossError, match=f"was deleted with log 'orders', id {log_id}"):
+            list(stream.read(part))
+    else:
+        assert list(stream.read(part)) == []
+        assert f"was deleted with log 'orders', id {log_id}" in caplog.text
+
+
+def test_rows_truncated_between_the_plan_of_a_read_and_the_read_are_data_loss(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.commit()
+    log.bookkeeper.zookeeper = "memory"
+    reader, opened = RowReader(log.bookkeeper, LogAddress("memory", "orders"), "earliest", ""), RowReader._opened
+
+    def paused(reader: RowReader, *arguments: Any) -> Any:
+        log.committer.close()
+        log.data.close()
+        log.begin("b")
+        log.commit()
+        truncate_log(log.bookkeeper, "orders", ROWS, b"")
+        return opened(reader, *arguments)
+
+    monkeypatch.setattr(RowReader, "_opened", paused)
+    with pytest.raises(DataLossError, match="rows 0 to 9"):
+        reader.read()

@@ -110,6 +110,12 @@ def test_batch_read_refuses_options_for_streams(given: dict[str, str], message: 
         SourceOptions.parse({**SOURCE, **given}).for_batch()
 
 
+def test_query_can_not_follow_an_application_of_batch_writes() -> None:
+    """It took the lane of batch writes, and a later write of a version was there twice."""
+    with pytest.raises(ConfigurationError, match="'txn:etl' is an application of batch writes"):
+        SinkOptions.parse({**SINK, "follows": "txn:etl"})
+
+
 @pytest.mark.parametrize("name", ["follows", "acceptReplay", "checkpointLocation", "queryName"])
 def test_batch_write_refuses_options_for_streams(name: str) -> None:
     """They were accepted and had no effect: acceptReplay looked as if it made a batch write's second run do nothing."""

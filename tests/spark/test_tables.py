@@ -13,10 +13,12 @@ from typing import Any, cast
 import pytest
 
 from bookspark.errors import BookieError, UnauthorizedAccessError
-from bookspark.logs import LogAddress, LogRegistry, LogRun, delete_log
+from bookspark.logs import LogAddress, LogRegistry, LogRun, create_log, delete_log
 from bookspark.logs.chain.committer import Committer
+from bookspark.logs.chain.open_rows import OpenRows
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bookspark.protocol.logs.commits import Commit, EntryRange
+from bookspark.protocol.logs.log_options import LogOptions
 from bookspark.spark.snapshots.snapshot import ROWS_PER_FILE, rows_in_file
 from bookspark.spark.tables.ledgers import ACCEPTED_LOSSES, FRAGMENTS, LEDGER_IDS, LEDGER_RECORDS, LEDGERS, Ids
 from bookspark.spark.tables.logs import LOG_COMMITS, LOGS
@@ -80,6 +82,26 @@ def test_log_deleted_while_tables_are_read_is_left_out_without_an_error(monkeypa
     assert logs.column("log").to_pylist() == ["third"]
     rows = [batch.to_pylist() for name in listed for batch in LOG_COMMITS.read(client, name, b"")]
     assert [row["log"] for part in rows for row in part] == ["third"]
+
+
+def test_log_deleted_while_its_open_ledger_is_read_is_left_out_without_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bookkeeper, look = MemoryBookKeeper(), OpenRows.look
+    bookkeeper.zookeeper = "memory"
+    bookkeeper.context = SimpleNamespace(config=SimpleNamespace(add_timeout_seconds=60.0))
+    client = cast(BookKeeper, bookkeeper)
+    producer = create_log(client, "orders", options=LogOptions(1, 1, 1)).producer("a")
+    producer.append(b"row")
+
+    def deleted(rows: OpenRows) -> bool:
+        monkeypatch.setattr(OpenRows, "look", look)
+        delete_log(client, "orders", b"")
+        return look(rows)
+
+    lanes = LOG_COMMITS.plan(client)
+    monkeypatch.setattr(OpenRows, "look", deleted)
+    assert [batch.num_rows for lane in lanes for batch in LOG_COMMITS.read(client, lane, b"")] == []
 
 
 def test_log_with_missing_commits_does_not_hide_other_logs_from_tables() -> None:

@@ -24,7 +24,7 @@ from bookspark.logs.chain.commit_ledgers import open_commit_ledger, read_commits
 from bookspark.logs.chain.reader import LogReader, commits
 from bookspark.logs.chain.registry import Lane, LogName, LogRegistry, check_password, only_lane
 from bookspark.logs.chain.retention import link_ends
-from bookspark.protocol.logs.lanes import MARK
+from bookspark.protocol.logs.lanes import MARK, LaneId
 from bookspark.protocol.logs.log_record import LOG_ID_LABEL, LOG_LABEL, LogRecord
 from bookspark.protocol.logs.orphans import epoch_of, is_of, is_orphan
 from bookspark.store.decisions.seam import decided
@@ -136,7 +136,8 @@ def truncate_log(bookkeeper: BookKeeper, name: Lane, row: BytesOrNone, password:
     password), MetadataStoreError, and ReadError if commits can't be read.
     """
     registry = LogRegistry(bookkeeper.metadata)
-    reader = LogReader(bookkeeper, only_lane(registry, name, "truncated"), password, row)
+    lane = name if isinstance(name, LaneId) else only_lane(registry, name, "truncated")
+    reader = LogReader(bookkeeper, lane, password, row)
     rows = reader.newest()
     if row > rows:
         raise ConfigurationError(f"log '{name}' has {rows} rows; it can be truncated up to row {rows}, not {row}")
@@ -146,7 +147,7 @@ def truncate_log(bookkeeper: BookKeeper, name: Lane, row: BytesOrNone, password:
 
 
 @checked
-def delete_log(bookkeeper: BookKeeper, name: LogName, password: Password) -> list[int]:
+def delete_log(bookkeeper: BookKeeper, name: LogName | LaneId, password: Password) -> list[int]:
     """Delete a log with all its ledgers. Returns the ids of the deleted ledgers.
 
     A running micro-batch fails, or its rows are deleted too. If its query continues, the next micro-batch creates another log of
@@ -154,7 +155,7 @@ def delete_log(bookkeeper: BookKeeper, name: LogName, password: Password) -> lis
     name whose log, by its id, is gone. Raises NoSuchLogError, UnauthorizedAccessError (wrong password) and MetadataStoreError.
     """
     registry = LogRegistry(bookkeeper.metadata)
-    log = registry.lane(name)
+    log, text = (name, name.name) if isinstance(name, LaneId) else (registry.lane(name), name)
     record = None if log is None else registry.find(log)
     if record is not None:
         check_password(record, password)
@@ -165,7 +166,7 @@ def delete_log(bookkeeper: BookKeeper, name: LogName, password: Password) -> lis
 
     def of_a_deleted_log(_: int, labels: Mapping[str, bytes]) -> bool:
         own, number = labels.get(LOG_LABEL, b"").partition(MARK.encode())[0], labels.get(LOG_ID_LABEL, b"")
-        if own != name.encode() or not number.isdigit():
+        if own != text.encode() or not number.isdigit():
             return False
         if number not in exists:
             exists[number] = registry.exists(int(number))
@@ -173,7 +174,7 @@ def delete_log(bookkeeper: BookKeeper, name: LogName, password: Password) -> lis
 
     # Listed after the deletion: a writer of the log may have created one until then.
     deleted = _delete(bookkeeper, password, bookkeeper.list_ledgers(), of_a_deleted_log)
-    if log is None and not deleted:
+    if not deleted and record is None and (log is None or log is name):
         registry.get(name)
     return deleted
 

@@ -225,13 +225,17 @@ class LogReader:
     def wait(self, seconds: WaitSeconds) -> bool:
         """Return True when there may be more rows than ``newest`` returned; False after ``seconds``. The bookies delay their
         response until then (long poll)."""
-        if self._open_rows is not None and not self._open_rows.closed:
-            self._open_rows.wait(seconds)
-            return self._open_rows.heard or self._open_rows.closed
-        if self._handle is not None:
-            last, self._came = self._handle.read_last_add_confirmed_and_entry(self._next_entry, timeout=seconds)
-            self._heard = last >= self._next_entry
-            return self._heard or self._handle.metadata.closed
+        try:
+            if self._open_rows is not None and not self._open_rows.closed:
+                self._open_rows.wait(seconds)
+                return self._open_rows.heard or self._open_rows.closed
+            if self._handle is not None:
+                last, self._came = self._handle.read_last_add_confirmed_and_entry(self._next_entry, timeout=seconds)
+                self._heard = last >= self._next_entry
+                return self._heard or self._handle.metadata.closed
+        except NoSuchLedgerError:
+            # It left the chain with rows that were read, or the log was deleted: the next look says which.
+            return True
         if self._record_changed is None:
             changes = threading.Event()
             self._end_watch()

@@ -66,7 +66,7 @@ from bookspark.logs.rows.splits import Piece, SizedPiece, split
 from bookspark.logs.rows.stamped_rows import headers_type
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.logs.lanes import LaneId, later
-from bookspark.protocol.logs.log_record import LogRecreatedError
+from bookspark.protocol.logs.log_record import LogRecreatedError, NoSuchLogError
 from bookspark.spark.connector.feeds import Feed, chosen_place, feed
 from bookspark.spark.connector.query_place import QueryPlace, Stranger, introduce_query
 from bookspark.spark.connector.trigger_delay import Patience, TriggerDelay
@@ -239,11 +239,11 @@ class PinnedStart:
         return {**offset, PIN: self._owner}
 
     def unpin(self, owner: int, key: str) -> None:
-        """Delete the pin of ``owner``, unless it has another one by now: after a micro-batch Spark's own checkpoint has the
-        query's place. Raises MetadataStoreError."""
+        """Delete the pin of ``owner``, or of this run, which took that over to replay the first micro-batch; not that of another
+        owner. After a micro-batch Spark's own checkpoint has the query's place. Raises MetadataStoreError."""
         store, name = client(self._zookeeper).metadata, self._name(key)
         found = store.read_record(STARTS, name)
-        if found is not None and _pin(found.value, name).owner == owner:
+        if found is not None and _pin(found.value, name).owner in (owner, self._owner):
             # At another version it has another owner.
             with suppress(MetadataVersionError):
                 store.delete_record(STARTS, name, found.version)
@@ -427,7 +427,7 @@ class EntryPartitions:
             for rows in rows_of(ledgers, log, pieces, self._of_entries, in_entries(self._added)):
                 delivered += rows.num_rows
                 yield self._with_added(rows, times, piece.lane)
-        except NoSuchLedgerError:
+        except (NoSuchLedgerError, NoSuchLogError):
             rest = piece.part(delivered, piece.rows)
             if times is not None:
                 times.take(rest.rows)
@@ -452,8 +452,12 @@ class EntryPartitions:
 
 def _which(bookkeeper: BookKeeper, log: LaneId | None, rest: Piece) -> str:
     """The rows of a deleted ledger in the log, and whether they are truncated or lost."""
-    record = None if log is None else LogRegistry(bookkeeper.metadata).find(log.lane(rest.lane))
-    gap = None if record is None else deleted_gap(record, rest)
+    if log is None:
+        return ""
+    record = LogRegistry(bookkeeper.metadata).find(log.lane(rest.lane))
+    if record is None:
+        return f" with log {log.name!r}, id {log.log}"
+    gap = deleted_gap(record, rest)
     return "" if gap is None else f": {gap}"
 
 

@@ -31,6 +31,7 @@ from bookspark.logs.chain.log_run import LogAddress
 from bookspark.logs.chain.registry import LogName
 from bookspark.logs.rows.data_ledgers import RollPolicy
 from bookspark.protocol.ledger.ledger_metadata import DigestType, LedgerType, Replication
+from bookspark.protocol.logs.commits import TXN
 from bookspark.protocol.logs.log_options import Compression, LogOptions, RowFormat
 from bookspark.spark.options.given_options import SPARK_OPTIONS, GivenOptions, cluster
 from bookspark.support.arguments import AtLeastOne, EntryId, Rule
@@ -90,6 +91,11 @@ class SinkOptions:
         bytes_max = options.judged("ledgerRollBytes", AtLeastOne)
         seconds_max = options.judged("ledgerRollSeconds", AtLeastOne)
         follows = options.text("follows") or ""
+        if follows.startswith(TXN):
+            raise ConfigurationError(
+                f"option follows is the id of a streaming query, and {follows!r} is an application of batch writes, whose "
+                "versions stay in their lane: leave the option out, and the query gets a lane of its own"
+            )
         accept_replay = options.judged("acceptReplay", EntryId)
         txn_app_id, txn_version = options.judged("txnAppId", _AppId) or "", options.judged("txnVersion", EntryId)
         if bool(txn_app_id) != (txn_version is not None):

@@ -168,19 +168,18 @@ def _commit_rows(bookkeeper: BookKeeper, lane: LaneId, password: bytes) -> Rows:
         reader = LogReader(bookkeeper, lane, password)
         for placed in reader.commits():
             yield from _ranges(name, placed, placed.before.rows, placed.commit.ranges)
+        if _opened_is_deleted(reader):
+            assert reader.opened is not None
+            # Its number of rows is unknown.
+            yield from _ranges(name, placed, reader.position.rows, (EntryRange(reader.opened, 0, -1, 0, 0),))
+            return
+        opened = reader.open_rows
+        if opened is not None and opened.look():
+            yield from _ranges(name, placed, reader.position.rows, (opened.range_of(opened.rows),))
     except NoSuchLogError:
         return
     except (NoSuchLedgerError, NoSuchEntryError) as error:
         log.warning("log %s: its commits can't be read on: %s", name, error)
-        return
-    if _opened_is_deleted(reader):
-        assert reader.opened is not None
-        # Its number of rows is unknown.
-        yield from _ranges(name, placed, reader.position.rows, (EntryRange(reader.opened, 0, -1, 0, 0),))
-        return
-    opened = reader.open_rows
-    if opened is not None and opened.look():
-        yield from _ranges(name, placed, reader.position.rows, (opened.range_of(opened.rows),))
 
 
 def _ranges(name: str, placed: PlacedCommit, position: int, ranges: Iterable[EntryRange]) -> Rows:

@@ -9,9 +9,10 @@ import subprocess
 import sys
 
 import pytest
+import typer
 
 from bookspark.local import LocalCluster
-from bookspark.logs import Committer, LogAddress, LogRegistry, LogRun, create_log
+from bookspark.logs import Committer, LogAddress, LogRegistry, LogRun, create_log, delete_log
 from bookspark.protocol.logs.commits import Commit, EntryRange
 from bookspark.protocol.logs.log_options import LogOptions
 from bookspark.store.client import BookKeeper
@@ -94,6 +95,32 @@ def test_truncation_asks_for_confirmation(on_cluster: Run, times: list[int]) -> 
     assert len(on_cluster("log", "read", "events").text.splitlines()) == 6
     assert on_cluster("log", "truncate", "events", "2", "--yes").status == 0
     assert len(on_cluster("log", "read", "events").text.splitlines()) == 4
+
+
+@pytest.mark.parametrize("command", [["truncate", "asked@1", "1"], ["delete", "asked"]])
+def test_log_created_again_during_the_question_is_not_the_one_that_was_asked_for(
+    on_cluster: Run, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    questions = list[str]()
+
+    def confirmed(question: str, **options: bool) -> bool:
+        questions.append(question)
+        with cluster.bookkeeper() as bookkeeper:
+            delete_log(bookkeeper, "asked", b"")
+            with create_log(bookkeeper, "asked").producer("a") as producer:
+                producer.append(b"new")
+                producer.append(b"new")
+        return True
+
+    monkeypatch.setattr(typer, "confirm", confirmed)
+    with cluster.bookkeeper() as bookkeeper:
+        with create_log(bookkeeper, "asked").producer("a") as producer:
+            producer.append(b"old")
+        before = LogRegistry(bookkeeper.metadata).get("asked").log_id
+    outcome = on_cluster("log", *command)
+    assert outcome.status == 2 and str(before) in outcome.err and str(before) in questions[0]
+    assert on_cluster("log", "read", "asked").text.split() == ["new", "new"]
+    assert on_cluster("log", "delete", "asked", "--yes").status == 0
 
 
 def test_list_long_shows_ledgers_and_bytes_of_each_log(

@@ -251,7 +251,8 @@ def describe(log: LaneName, zookeeper: Zookeeper = "", password: Password = "", 
 
     with client(zookeeper) as bookkeeper:
         registry = LogRegistry(bookkeeper.metadata)
-        record, lanes = registry.get(log), registry.lanes_of(log)
+        lanes = registry.lanes_of(log)
+        record = registry.get(lanes[0])
         check_password(record, password.encode())
         records = {lane: registry.get(lane) for lane in lanes}
         readers = {lane: LogReader(bookkeeper, lane, password.encode()) for lane in lanes}
@@ -426,12 +427,16 @@ def truncate(
     password: Password = "",
 ) -> None:
     """Remove the rows before ROW from a log, and ledgers that hold nothing else; ledgers of a running query after its end."""
-    from bookspark.logs import truncate_log
+    from bookspark.logs import LogRegistry, truncate_log
+    from bookspark.logs.chain.registry import only_lane
 
-    if not yes:
-        typer.confirm(f"Remove the rows before row {row} from log {log} for ever?", abort=True, err=True)
     with client(zookeeper) as bookkeeper:
-        deleted = truncate_log(bookkeeper, log, row, password.encode())
+        # The log of the question, although the name may be another's by the answer.
+        lane = only_lane(LogRegistry(bookkeeper.metadata), log, "truncated")
+        if not yes:
+            question = f"Remove the rows before row {row} from log {log} with id {lane.log} for ever?"
+            typer.confirm(question, abort=True, err=True)
+        deleted = truncate_log(bookkeeper, lane, row, password.encode())
     typer.echo(truncation_text(log, row, deleted))
 
 
@@ -474,12 +479,15 @@ def delete(
     password: Password = "",
 ) -> None:
     """Delete a log with its ledgers and rows. First stop queries that write to it: a running query recreates the log."""
-    from bookspark.logs import delete_log
+    from bookspark.logs import LogRegistry, delete_log
 
-    if not yes:
-        typer.confirm(f"Delete log {log} and all its rows for ever?", abort=True, err=True)
     with client(zookeeper) as bookkeeper:
-        deleted = delete_log(bookkeeper, log, password.encode())
+        # The log of the question, although the name may be another's by the answer. None: a deletion may have been interrupted.
+        lane = LogRegistry(bookkeeper.metadata).lane(log)
+        if not yes:
+            which = "" if lane is None else f" with id {lane.log}"
+            typer.confirm(f"Delete log {log}{which} and all its rows for ever?", abort=True, err=True)
+        deleted = delete_log(bookkeeper, lane or log, password.encode())
     typer.echo(f"log {log} is deleted; ledgers deleted: {', '.join(map(str, deleted)) or 'none'}")
 
 
