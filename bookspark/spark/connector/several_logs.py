@@ -467,7 +467,7 @@ class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAv
         """The offset behind all present rows; for a log without a place in ``start``, its beginning."""
         if not self._logs or time.monotonic() - self._looked >= _LOOK_SECONDS:
             self._look()
-        newest = self._ends(self._logs) if self._target is None else self._target
+        newest = self._ends(self._logs) if self._target is None else self._target_now(self._target)
         going = self._going_on(start)
         end = dict(start)
         for name, log in self._logs.items():
@@ -478,6 +478,12 @@ class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAv
             elif name in newest and (name not in start or log.feed.log_id > start[name]["log"]):
                 end[name] = log.feed.earliest()
         return dict(sorted(end.items()))
+
+    def _target_now(self, target: Offsets) -> Offsets:
+        """``target``, in which a log that was created again gets its own end, once."""
+        again = [name for name, log in self._logs.items() if name in target and target[name]["log"] != log.feed.log_id]
+        target.update(self._ends(again))
+        return target
 
     def _wait(self, start: Offsets, end: Offsets, seconds: float) -> Offsets:
         """Wait until there may be rows after ``end``, or for ``seconds``. Returns the offset behind all rows."""
