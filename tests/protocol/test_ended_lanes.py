@@ -152,6 +152,12 @@ def test_later_offset_drops_lanes_that_ended_between_the_two() -> None:
     assert later({"7": 4, "8": 2}, {"7": 3, "9": 1}) == {"7": 4, "8": 2, "9": 1}
 
 
+def test_places_in_different_logs_have_no_later_place() -> None:
+    """An offset with the rows of a deleted log and the id of its successor failed each restart."""
+    with pytest.raises(ValueError, match="places in different logs"):
+        later(offset_at(17, {0: 10}), offset_at(18, {0: 3}))
+
+
 def test_stale_offset_does_not_bring_back_an_ended_lane() -> None:
     """A ZooKeeper server that is behind still lists lane 4 in the index: its rows would be read again."""
     start, stale = offset_at(17, {0: 5, 1: 9}, ended=2), offset_at(17, {0: 7, 1: 9, 4: 11}, ended=1)

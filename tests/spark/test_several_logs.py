@@ -245,6 +245,65 @@ def test_deleted_log_fails_the_query_unless_data_loss_is_allowed(engine: StandIn
     assert lenient.rows()[-1] == "b 2 batch 0"
 
 
+def test_log_created_again_under_available_now_is_read_to_its_own_end(engine: StandInSpark, tmp_path: Path) -> None:
+    """Its offset had the rows of the deleted log, and failed each restart."""
+    writers = Writers(engine, tmp_path)
+    writers.write("a.x", "batch", 10)
+    writers.write("a.y", "batch", 2)
+    reading = Reading(engine, logPattern="a.*", failOnDataLoss="false")
+    start = reading.reader.initialOffset()
+    reading.reader.prepareForTriggerAvailableNow()
+    reading.offsets, reading.done, reading.sink = [json.dumps(start)], 1, {0: []}
+    writers.delete("a.x")
+    writers.write("a.x", "batch", 3)
+    new = LogRegistry(engine.bookkeeper.metadata).get("a.x").log_id
+    # The old log's beginning and end, the new log's beginning, and its end.
+    ends = []
+    while reading.trigger():
+        ends.append(json.loads(reading.offsets[-1])["a.x"])
+        # The end is taken once.
+        writers.write("a.x", "batch", 1)
+    assert ends[-2]["log"] == new and ends[-2]["position"] == 0
+    assert ends[-1]["log"] == new and 3 <= ends[-1]["position"] < len(writers.written["a.x", 2, "batch"])
+    reading.restart()
+    while reading.trigger():
+        pass
+    read = reading.by_writer()
+    assert read == {key: rows for key, rows in writers.written.items() if key[:2] != ("a.x", 1)}
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_log_deleted_while_the_limit_is_shared_out_does_not_stop_the_others(
+    engine: StandInSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    writers = Writers(engine, tmp_path)
+    for log in "abc":
+        writers.write(log, "batch", 6)
+    strict, lenient = (
+        Reading(engine, logPattern="[abc]", maxOffsetsPerTrigger="4", failOnDataLoss=fail) for fail in ("true", "false")
+    )
+    share_out, left = several_logs.shared_out, ["b"]
+
+    def delete_first(waiting: Any, most: int) -> Any:
+        for log in left:
+            writers.delete(log)
+            if again:
+                writers.write(log, "batch", 2)
+        left.clear()
+        return share_out(waiting, most)
+
+    monkeypatch.setattr(several_logs, "shared_out", delete_first)
+    assert lenient.trigger()
+    while lenient.trigger():
+        pass
+    read = lenient.by_writer()
+    kept = {key: rows for key, rows in writers.written.items() if key[:2] != ("b", 1)}
+    assert read == kept
+    left.append("c")
+    with pytest.raises(DataLossError, match=r"log 'c' with id [0-9]+ was deleted since this query read it"):
+        strict.trigger()
+
+
 def test_lagging_zookeeper_server_repeats_no_row(
     engine: StandInSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

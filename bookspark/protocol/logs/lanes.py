@@ -291,8 +291,10 @@ def later(offset: Offset, newest: Offset) -> dict[str, int]:
     """The later of two places in a log, or in ledgers, lane by lane: a row once known may be missing in the next look.
 
     Lanes that ended between the two are named in ``offset`` alone. If ``newest`` counts fewer ended lanes, it was read too early
-    to add lanes: a lane that it still names may be one of those.
+    to add lanes: a lane that it still names may be one of those. Raises ValueError for places in different logs.
     """
+    if offset.get(_LOG) != newest.get(_LOG):
+        raise ValueError(f"{offset} and {newest} are places in different logs")
     known, new = ended_before(offset), ended_before(newest)
     if new < known:
         return {key: max(rows, newest.get(key, rows)) for key, rows in offset.items()}

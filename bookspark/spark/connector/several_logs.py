@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -169,6 +169,7 @@ _PAUSE_SECONDS_MIN, _PAUSE_SECONDS_MAX = 0.01, 0.25
 
 Offsets = dict[str, Offset]
 """A place in several logs, as Spark keeps it."""
+Computed = TypeVar("Computed")
 
 
 class OfLog(InputPartition):
@@ -318,11 +319,18 @@ class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAv
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Make the query end at the present ends of the present logs."""
-        self._look()
-        self._target = self._ends()
+
+        def ends() -> Offsets:
+            self._look()
+            return self._ends(self._logs)
+
+        self._target = self._despite_deletions(ends)
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
         """The end of the next micro-batch. With no new rows, or too few, it waits as long as ``Patience`` allows."""
+        return self._despite_deletions(lambda: self._latest(start, limit))
+
+    def _latest(self, start: Offsets, limit: ReadLimit) -> Offsets:
         delay = None if self._target is not None or isinstance(limit, ReadAllAvailable) else self._delay
         end = self._behind(start)
         if self._target is None and (end == start or (delay is not None and delay.holds(self._rows(start, end)))):
@@ -335,11 +343,13 @@ class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAv
                     log.place.tell_now()
             return start
         # The place of a new log is recorded at once.
-        if delay is not None and all(name in start and start[name]["log"] == end[name]["log"] for name in end):
-            if delay.holds(self._rows(start, end)):
-                return start
+        delay = delay if all(name in start and start[name]["log"] == end[name]["log"] for name in end) else None
+        if delay is not None and delay.holds(self._rows(start, end)):
+            return start
+        limited = self._limited(start, end, limit)
+        if delay is not None:
             delay.begun()
-        return self._limited(start, end, limit)
+        return limited
 
     def reportLatestOffset(self) -> Mapping[str, object] | None:
         """For the query's progress: the logs' ends when the micro-batch was planned, and the number of rows left out."""
@@ -350,6 +360,9 @@ class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAv
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """The plan of a micro-batch, also of a replay."""
+        return self._despite_deletions(lambda: self._planned(start, end))
+
+    def _planned(self, start: Offsets, end: Offsets) -> list[OfLog]:
         if not self._logs:
             self._look()
         plan: list[OfLog] = []
@@ -358,13 +371,7 @@ class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAv
             if last is None or last["log"] != first["log"]:
                 continue
             log = self._logs[name]
-            try:
-                parts = self.of(name, log.schema).plan(log.feed.pieces(first, last), log.feed.log)
-            except BookKeeperError:
-                if not self._is_gone(name, log):
-                    raise
-                self._lost(name, first)
-                continue
+            parts = self.of(name, log.schema).plan(log.feed.pieces(first, last), log.feed.log)
             plan += [OfLog(name, log.schema, part) for part in parts if isinstance(part, Ranges)]
         for one in plan[:1]:
             strangers = [log.place.stranger for log in self._logs.values()]
@@ -400,24 +407,32 @@ class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAv
                     continue
         self._logs = dict(sorted(self._logs.items()))
 
-    def _ends(self) -> Offsets:
-        found: Offsets = {}
-        for name, log in list(self._logs.items()):
-            try:
-                found[name] = log.feed.newest()
-            except BookKeeperError:
-                if not self._is_gone(name, log):
-                    raise
-        return found
+    def _ends(self, names: Iterable[str]) -> Offsets:
+        return {name: self._logs[name].feed.newest() for name in names}
 
-    def _is_gone(self, name: str, log: _OneLog) -> bool:
-        """Whether the log was deleted. If so, forget it and look for it again."""
-        record = LogRegistry(client(self.options.zookeeper).metadata).find(name)
-        if record is not None and record.log_id == log.feed.log_id:
-            return False
-        del self._logs[name]
-        self._looked = float("-inf")
-        return True
+    def _despite_deletions(self, compute: Callable[[], Computed]) -> Computed:
+        """The result of ``compute``. An error during the deletion of a log starts it again without the log, once per log."""
+        known: set[tuple[str, int]] = set()
+        while True:
+            try:
+                return compute()
+            except BookKeeperError:
+                deleted = self._forget_deleted()
+                if deleted <= known:
+                    raise
+                known |= deleted
+
+    def _forget_deleted(self) -> set[tuple[str, int]]:
+        """Forget deleted logs, and look for their names again. Returns their names and ids. Raises MetadataStoreError."""
+        registry, deleted = LogRegistry(client(self.options.zookeeper).metadata), set()
+        for name, log in list(self._logs.items()):
+            record = registry.find(name)
+            if record is None or record.log_id != log.feed.log_id:
+                del self._logs[name]
+                deleted.add((name, log.feed.log_id))
+        if deleted:
+            self._looked = float("-inf")
+        return deleted
 
     def _going_on(self, start: Offsets) -> Offsets:
         """The places in ``start`` of logs that still exist. Raises DataLossError if a log is lost and the query is to fail, and
@@ -452,7 +467,7 @@ class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAv
         """The offset behind all present rows; for a log without a place in ``start``, its beginning."""
         if not self._logs or time.monotonic() - self._looked >= _LOOK_SECONDS:
             self._look()
-        newest = self._ends() if self._target is None else self._target
+        newest = self._ends(self._logs) if self._target is None else self._target_now(self._target)
         going = self._going_on(start)
         end = dict(start)
         for name, log in self._logs.items():
@@ -463,6 +478,12 @@ class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAv
             elif name in newest and (name not in start or log.feed.log_id > start[name]["log"]):
                 end[name] = log.feed.earliest()
         return dict(sorted(end.items()))
+
+    def _target_now(self, target: Offsets) -> Offsets:
+        """``target``, in which a log that was created again gets its own end, once."""
+        again = [name for name, log in self._logs.items() if name in target and target[name]["log"] != log.feed.log_id]
+        target.update(self._ends(again))
+        return target
 
     def _wait(self, start: Offsets, end: Offsets, seconds: float) -> Offsets:
         """Wait until there may be rows after ``end``, or for ``seconds``. Returns the offset behind all rows."""
