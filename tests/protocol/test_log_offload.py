@@ -36,6 +36,6 @@ def test_log_is_offloaded_to_a_single_table() -> None:
         done.offload_begun("/other", 20)
 
 
-def test_recreated_log_refuses_the_end_of_an_unknown_offload() -> None:
-    with pytest.raises(OffloadError, match="created again"):
+def test_log_that_was_never_offloaded_refuses_the_end_of_an_offload() -> None:
+    with pytest.raises(OffloadError, match="was never offloaded"):
         LogRecord("orders").offload_done(10, 0)

@@ -17,6 +17,7 @@ from bookspark.errors import DataLossError
 from bookspark.local import LocalCluster
 from bookspark.logs import LogRegistry, commits, open_log
 from bookspark.logs.rows.splits import Piece
+from bookspark.protocol.logs.lanes import lane_id
 from bookspark.protocol.logs.log_offload import OffloadError
 from bookspark.spark.connector.data_source import BookSparkDataSource, register
 from bookspark.spark.frames import log_frame
@@ -274,12 +275,13 @@ def test_table_of_another_log_and_a_second_table_are_refused(log: Log, cluster: 
     assert other.table == log.table
     for each in (log, other):
         each.write()
-    at_the_same_time = module._Run(log.spark, log.bookkeeper, other.name, other.table, b"")
+    registry = LogRegistry(log.bookkeeper.metadata)
+    at_the_same_time = module._Run(log.spark, log.bookkeeper, lane_id(registry.get(other.name)), other.table, b"")
     log.offload()
     for offload_it in (at_the_same_time.transaction, other.offload):
         with pytest.raises(OffloadError, match="A table has the rows of one log"):
             offload_it()
-    assert LogRegistry(log.bookkeeper.metadata).get(other.name).offload is None, "it may choose another table"
+    assert registry.get(other.name).offload is None, "it may choose another table"
     log.table = str(tmp_path / "other")
     with pytest.raises(OffloadError, match="a log has one table for all of its rows"):
         log.offload()

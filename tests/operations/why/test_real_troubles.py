@@ -260,7 +260,7 @@ def test_recovery_blocked_by_down_bookies_is_named_with_its_causes(new_chroot: C
             bookie.kill()
         with cluster.bookkeeper(recovery_timeout_seconds=2.0) as other, pytest.raises(errors.LedgerRecoveryError):
             other.open_ledger(ledger.ledger_id)
-        await_that(lambda: len(gather(bookkeeper).down()) == 2)
+        await_that(lambda: len(gather(bookkeeper).cluster.down()) == 2)
         found = troubles(bookkeeper)
         assert {"below-ack-quorum", "bookie-down", "no-auditor", "recovery-stands"} == set(found)
         told = ask(bookkeeper, f"not closed {ledger.ledger_id}")

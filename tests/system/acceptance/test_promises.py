@@ -33,6 +33,8 @@ SAID = {
     "A closed cluster stays closed": "",
     "Each row of a query is there once": "each of 3000 is there once",
     "A numbered row of a service is there once": "[b'order 1', b'order 2']",
+    "A group of readers skips no row": "[b'order 3', b'order 4']",
+    "A later log of the name stays as it is": "LogRecreatedError log 'orders' with id",
 }
 """By promise: the output of its demonstration. If empty, the demonstration is another page, which has its own test."""
 WITH_SPARK = "Each row of a query is there once"

@@ -14,10 +14,11 @@ from pyspark.sql import SparkSession
 
 from bookspark.errors import ConfigurationError
 from bookspark.local import LocalBookie, LocalCluster
-from bookspark.logs import collect_orphans
+from bookspark.logs import LogRegistry, collect_orphans
 from bookspark.operations.console.past import ledgers, logs, overview
 from bookspark.operations.console.past.deltas import Deltas
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+from bookspark.protocol.logs.log_record import LOG_ID_LABEL
 from bookspark.protocol.repair.audit_plan import absent
 from bookspark.protocol.repair.underreplication_task import Mark, Reason
 from bookspark.spark import audit, snapshots
@@ -80,7 +81,8 @@ class Story:
         assert remove_entries(bookie, self.diverging.ledger_id, 90, 99) == 1
         bookie.start()
         put_other_content(bookie, self.diverging, 90, 99, instead_of=b"entry 95")
-        labels = {"bookspark.log": b"orders", "bookspark.epoch": b"0", "bookspark.role": b"data"}
+        log_id = str(LogRegistry(self.bookkeeper.metadata).get("orders").log_id).encode()
+        labels = {"bookspark.log": b"orders", "bookspark.epoch": b"0", "bookspark.role": b"data", LOG_ID_LABEL: log_id}
         with self.bookkeeper.create_ledger(custom_metadata=labels) as self.orphan:
             pass
         self.bookkeeper.metadata.underreplication.disable()

@@ -31,6 +31,7 @@ from bookspark.local import LocalCluster
 from bookspark.logs import Committer, Log, LogAddress, LogRegistry, LogRun, Producer, create_log
 from bookspark.logs.chain.codec import encode_commit
 from bookspark.protocol.logs.commits import Commit, EntryRange
+from bookspark.protocol.logs.log_record import DATA_ROLE
 from bookspark.store.client import BookKeeper, LedgerHandle
 
 # -- Systems: a log's producer, a bare ledger, and confluent-kafka's client of a Kafka broker.
@@ -330,11 +331,13 @@ def filled(bookkeeper: BookKeeper) -> tuple[Log, int, int]:
     committer, first_ms = Committer(bookkeeper, run), 1_700_000_000_000
     committer.recover()
     time_ms = float(first_ms)
+    # It has the labels of the run's rows, and no row is read.
+    data_ledger = run.create_ledger(bookkeeper, record.options, DATA_ROLE).ledger_id
 
     def following(number: int) -> Commit:
         nonlocal time_ms
         time_ms += chance.expovariate(1 / _MS_BETWEEN)
-        rows = EntryRange(1 << 40, number, number, _ROWS_EACH, _ROWS_EACH * ROW_BYTES)
+        rows = EntryRange(data_ledger, number, number, _ROWS_EACH, _ROWS_EACH * ROW_BYTES)
         return Commit("query:bench", number, run.run, run.epoch, (rows,), int(time_ms))
 
     for first in range(0, _COMMITS, _COMMITS // 4):
