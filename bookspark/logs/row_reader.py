@@ -35,14 +35,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 import msgspec
 from msgspec import Meta
 
-from bookspark.errors import (
-    BookKeeperError,
-    ConfigurationError,
-    DataLossError,
-    LedgerClosedError,
-    NoSuchLedgerError,
-    ReadError,
-)
+from bookspark.errors import BookKeeperError, ConfigurationError, LedgerClosedError, NoSuchLedgerError, ReadError
 from bookspark.logs.chain.log_run import LogAddress
 from bookspark.logs.chain.registry import POSITIONS, LogRegistry
 from bookspark.logs.chain.stamps import Headers
@@ -602,12 +595,9 @@ class RowReader:
         lane = self._id.lane(piece.lane)
         return entry_decoder(label, lambda: self._registry.get(lane).dictionary, f"data ledger {piece.ledger_id}")
 
-    def _gone(self, piece: Piece) -> BookKeeperError:
+    def _gone(self, piece: Piece) -> ReadError:
         lane = self._id.lane(piece.lane)
-        record = self._registry.get(lane)
-        gap, offload = deleted_gap(record, piece), record.offload
-        if gap is not None and gap.kind is GapKind.TRUNCATED:
-            return DataLossError(f"log '{lane}': {gap}")
+        offload = self._registry.get(lane).offload
         where = (
             f"they were offloaded to the table {offload.table}: read them with Spark" if offload else "it was deleted"
         )

@@ -709,23 +709,3 @@ def test_task_whose_log_is_deleted_after_the_plan_leaves_its_rows_out_or_tells_w
     else:
         assert list(stream.read(part)) == []
         assert f"was deleted with log 'orders', id {log_id}" in caplog.text
-
-
-def test_rows_truncated_between_the_plan_of_a_read_and_the_read_are_data_loss(
-    log: Log, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log.commit()
-    log.bookkeeper.zookeeper = "memory"
-    reader, opened = RowReader(log.bookkeeper, LogAddress("memory", "orders"), "earliest", ""), RowReader._opened
-
-    def paused(reader: RowReader, *arguments: Any) -> Any:
-        log.committer.close()
-        log.data.close()
-        log.begin("b")
-        log.commit()
-        truncate_log(log.bookkeeper, "orders", ROWS, b"")
-        return opened(reader, *arguments)
-
-    monkeypatch.setattr(RowReader, "_opened", paused)
-    with pytest.raises(DataLossError, match="rows 0 to 9"):
-        reader.read()
