@@ -120,7 +120,7 @@ class Moving(NamedTuple):
     first: int
     """Id that the first of them had in the recovered ledger."""
     acknowledged: Watermark
-    """Of the recovered ledger: it completes their futures."""
+    """The recovered ledger's watermark, which completes their futures."""
 
 
 class ProducerLedgers:

@@ -40,7 +40,7 @@ def _switch(help_text: str) -> Any:
 
 
 def _words(group: str, help_text: str) -> dict[str, str]:
-    """What ``bookspark simulate`` says of an option."""
+    """Words of ``bookspark simulate`` about an option."""
     return {"group": group, "help": help_text}
 
 

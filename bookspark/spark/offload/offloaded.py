@@ -40,8 +40,8 @@ def rows_of(
     the task, the same at each call. ``others``: more columns, if the entries have them. Read pieces are taken from the left of
     ``pieces``.
 
-    Raises NoSuchLedgerError if the rows are neither in their ledger nor in a table, ReadError if too few bookies answer or the
-    table is unreadable.
+    Raises NoSuchLedgerError if the rows are neither in their ledger nor in a table, NoSuchLogError if the log was deleted too,
+    and ReadError if too few bookies answer or the table is unreadable.
     """
     piece = pieces.popleft()
     delivered = 0
