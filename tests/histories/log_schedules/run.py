@@ -146,7 +146,7 @@ def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
         for number in range(count):
             name, act, lasts = does[what](number)
             delay = random.randrange(400) if what not in ("queries", "services", "applications") else 0
-            turns.begin(name, partial(_later, stage, delay, act), lasts=lasts)
+            turns.begin(name, partial(stage.with_errors, act), lasts=lasts, delay=delay)  # type: ignore[arg-type]
     try:
         with (
             small(random, turns, world.truth, offloaded or beside is Kind.RETENTION),
@@ -173,12 +173,6 @@ def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
         "logs": len(stage.histories),
         "group reads": groups.reads,
     }
-
-
-def _later(stage: Stage, delay: int, act: Callable[[], object]) -> None:
-    for _ in range(delay):
-        stage.turns.step("is not there yet")
-    stage.with_errors(act)  # type: ignore[arg-type]
 
 
 def _end(stage: Stage, world: World, offloads: Any, groups: Groups) -> None:

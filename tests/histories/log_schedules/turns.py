@@ -29,24 +29,26 @@ class Actor:
 
     def __init__(self, turns: Turns, name: str, process: object, lasts: bool, does: Callable[[], object]) -> None:
         self.name, self.process, self.lasts, self._turns, self._does = name, process, lasts, turns, does
-        self.may_go_on = threading.Semaphore(0)
+        self.may_go_on = threading.Lock()
+        self.may_go_on.acquire()
         self.ended = self.crashed = False
         self.stands_until = 0
         """The step before which its process pauses."""
-        self.error: BaseException | None = None
+        self.delay = 0
+        """Turns that it lets pass before it begins."""
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def _run(self) -> None:
         self.may_go_on.acquire()
+        error: BaseException | None = None
         try:
             if not self.crashed:
                 self._does()
         except Crashed:
             pass
-        except BaseException as error:
-            self.error = error
-        self.ended = True
-        self._turns.back.release()
+        except BaseException as raised:
+            error = raised
+        self._turns.ends(self, error)
 
 
 class Turns:
@@ -54,27 +56,34 @@ class Turns:
 
     def __init__(self, random: Random, steps_max: int) -> None:
         self.random, self.steps_max = random, steps_max
-        self.back = threading.Semaphore(0)
+        self._over = threading.Event()
+        self._error: Exception | None = None
         self.steps = 0
         self.crash_chance = self.pause_chance = 0.0
         self.calm_from, self.calm = steps_max, lambda: None
         """The step from which no fault occurs, and the function called there."""
         self.told: list[str] = []
         """The steps so far, in order."""
-        self._actors: list[Actor] = []
+        self._living: list[Actor] = []
+        self._of_thread: dict[int, Actor] = {}
 
-    def begin(self, name: str, does: Callable[[], object], process: object = None, *, lasts: bool = False) -> Actor:
-        """Begin an actor. ``process``: its actors crash together; None: its own process. ``lasts``: it never crashes."""
+    def begin(
+        self, name: str, does: Callable[[], object], process: object = None, *, lasts: bool = False, delay: int = 0
+    ) -> Actor:
+        """Begin an actor. ``process``: its actors crash together; None: its own process. ``lasts``: it never crashes.
+        ``delay``: turns that it lets pass first."""
         actor = Actor(self, name, process or object(), lasts, does)
-        self._actors.append(actor)
+        actor.delay = delay
+        self._living.append(actor)
         actor.thread.start()
+        assert actor.thread.ident is not None
+        self._of_thread[actor.thread.ident] = actor
         return actor
 
     @property
     def current(self) -> Actor | None:
         """The calling actor, or None outside of actors."""
-        thread = threading.current_thread()
-        return next((actor for actor in self._actors if actor.thread is thread), None)
+        return self._of_thread.get(threading.get_ident())
 
     def step(self, what: str) -> None:
         """Called before each use of the cluster: other actors may run first. Raises Crashed."""
@@ -82,8 +91,7 @@ class Turns:
         if actor is None:
             # The schedule itself, before or after its actors.
             return
-        if not actor.crashed:
-            self.back.release()
+        if not actor.crashed and self._hand_on() is not actor:
             actor.may_go_on.acquire()
         if actor.crashed:
             raise Crashed
@@ -104,14 +112,49 @@ class Turns:
 
     def crash(self, actor: Actor) -> None:
         """End the actor's process."""
-        for other in self._actors:
+        for other in self._living:
             if other.process is actor.process:
                 other.crashed = True
         self.told.append(f"{actor.name} crashes")
 
+    def ends(self, actor: Actor, error: BaseException | None) -> None:
+        """The actor has ended, with an error or without; the next one goes on."""
+        actor.ended = True
+        self._living.remove(actor)
+        # A later thread may get its identifier.
+        del self._of_thread[threading.get_ident()]
+        if error is None:
+            self._hand_on()
+            return
+        self._error = AssertionError(f"{actor.name}: {error!r}")
+        self._error.__cause__ = error
+        self._over.set()
+
     def run(self) -> None:
         """Run until all actors have ended. Raises the first error of an actor, and HangsError."""
-        while living := [actor for actor in self._actors if not actor.ended]:
+        self._over.clear()
+        self._hand_on()
+        seen = -1
+        while not self._over.wait(_SECONDS_MAX):
+            if self.steps == seen:
+                raise HangsError(f"no step within {_SECONDS_MAX} s; the last one: {self.told[-1:]}")
+            seen = self.steps
+        if self._error is not None:
+            raise self._error
+
+    def _hand_on(self) -> Actor | None:
+        """Draw the actor of the next step. Another one than the calling actor is let go on. None: there is none."""
+        actor = self._draw() if self._living else None
+        if actor is None:
+            self._over.set()
+        elif actor is not self.current:
+            actor.may_go_on.release()
+        return actor
+
+    def _draw(self) -> Actor | None:
+        """The actor of the next step. None: there were too many."""
+        living = self._living
+        while self.steps < self.steps_max:
             actor = self.random.choice([one for one in living if one.stands_until <= self.steps] or living)
             if not actor.lasts and self.random.random() < self.crash_chance:
                 self.crash(actor)
@@ -121,14 +164,11 @@ class Turns:
             if self.steps == self.calm_from:
                 self.crash_chance = self.pause_chance = 0.0
                 self.calm()
-            if self.steps > self.steps_max:
-                raise HangsError(f"{self.steps_max} steps, and these go on: {[one.name for one in living]}")
-            actor.may_go_on.release()
-            if not self.back.acquire(timeout=_SECONDS_MAX):
-                raise HangsError(f"{actor.name} does not come back")
-            if actor.error is not None:
-                raise AssertionError(f"{actor.name}: {actor.error!r}") from actor.error
-        self._actors = []
+            if actor.crashed or not actor.delay:
+                return actor
+            actor.delay -= 1
+        self._error = HangsError(f"{self.steps_max} steps, and these go on: {[one.name for one in living]}")
+        return None
 
     def join(self, actor: Actor) -> None:
         """Wait for the end of an actor while others run."""
