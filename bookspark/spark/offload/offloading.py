@@ -33,7 +33,7 @@ from urllib.parse import urlsplit
 
 from pyspark.sql.types import StructType
 
-from bookspark.errors import BookKeeperError, NoSuchLedgerError
+from bookspark.errors import BookKeeperError, NoSuchLedgerError, ReadError
 from bookspark.logs.chain.maintenance import recover_ledgers
 from bookspark.logs.chain.reader import commits
 from bookspark.logs.chain.registry import LaneName, LogRegistry, check_password
@@ -334,9 +334,17 @@ class _Run:
         return end
 
     def _pieces(self, start: int, end: int) -> Iterator[SizedPiece]:
-        """The rows from ``start`` to before ``end``, with their places in ledgers."""
+        """All rows from ``start`` to before ``end``, with their places in ledgers. Raises ReadError if the bookies that answer
+        don't confirm them yet, as others did: a proof of fewer rows would prove nothing of the others."""
+        reached = start
         for placed in commits(self._bookkeeper, self._log, self._password, start):
             yield from positioned(placed.commit.ranges, placed.before.rows, start, end)
+            reached = max(reached, placed.after.rows)
+        if reached < end:
+            raise ReadError(
+                f"log '{self._log}' has rows up to {end - 1}, but the bookies that answer confirm rows before {reached} only: "
+                "offload again later"
+            )
 
     def _prove(self, pieces: Iterable[SizedPiece]) -> None:
         place = self._bookkeeper.zookeeper, self._log, self._password, self._table
