@@ -25,9 +25,15 @@ _PORCUPINE_SECONDS = 120.0
 
 
 def check_all(
-    bookkeeper: BookKeeper, folder: Path, log: str, producers: Sequence[str], fed: Mapping[str, int]
+    bookkeeper: BookKeeper,
+    folder: Path,
+    log: str,
+    producers: Sequence[str],
+    fed: Mapping[str, int],
+    sharers: Sequence[str] = (),
 ) -> Counter[str]:
-    """Check the log; returns counts. ``fed``: the number of rows given to each query. Raises AssertionError."""
+    """Check the log; returns counts. ``fed``: the number of rows given to each query. ``sharers``: readers of one group. Raises
+    AssertionError."""
     lanes = read_whole(bookkeeper, log)
     counts = Counter({"rows": sum(map(len, lanes.values())), "lanes": len(lanes)})
     lane_by_writer = owners(lanes)
@@ -62,6 +68,8 @@ def check_all(
             found = [row.value for row in rows]
             assert found == [f"{name} {number}".encode() for number in range(len(rows))], different(found)
     counts["rows that the tail read"] = tailed(folder, "tail", lanes)
+    if sharers:
+        counts["rows that the group read"] = shared(folder, sharers, lanes)
     values = Counter(row.value for rows in lanes.values() for row in rows)
     copied = Counter(row.value for rows in read_whole(bookkeeper, "copy").values() for row in rows)
     assert copied == values, (
@@ -177,6 +185,19 @@ def tailed(folder: Path, name: str, lanes: Lanes) -> int:
             behind[lane] = max(behind[lane], position + 1)
     assert behind == {lane: len(rows) for lane, rows in lanes.items()}, "the tail has not read all rows"
     return behind.total()
+
+
+def shared(folder: Path, sharers: Sequence[str], lanes: Lanes) -> int:
+    """Check the rows that the readers of a group got: together all, and none that is not in the log. Returns how often a row was
+    read."""
+    found = Counter[tuple[int, int]]()
+    for path in (path for name in sharers for path in lives(folder, name)):
+        for _, lane, position, value in tail_rows(path):
+            assert lanes[lane][position].value == value, f"{path.name} read {value!r} at row {position} of lane {lane}"
+            found[lane, position] += 1
+    missing = [row[:2] for rows in lanes.values() for row in rows if row[:2] not in found]
+    assert not missing, f"the group has not read {len(missing)} rows: {missing[:3]}"
+    return found.total()
 
 
 def tail_rows(path: Path) -> Iterator[tuple[int, int, int, bytes]]:

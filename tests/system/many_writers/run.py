@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -22,9 +24,22 @@ from bookspark.store.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from tests.ports import free_port
 from tests.processes import processes_about
 from tests.system.many_writers.accounts import check_all
-from tests.system.many_writers.processes import Program, Programs
+from tests.system.many_writers.processes import ROOT, Program, Programs
 
 LOG, TAIL = "many", "tail"
+SHARERS = ("share-0", "share-1")
+"""Readers of one group, which share the lanes."""
+COMMANDS = (
+    ("log", "collect", LOG),
+    ("log", "end", LOG),
+    ("log", "alter", LOG, "--retention-hours", "1000"),
+    ("log", "alter", LOG, "--retention-hours", "0"),
+    ("log", "describe", LOG),
+    ("log", "readers", LOG),
+    ("ledger", "recover"),
+)
+"""Commands of operators. Those to recover get an open ledger."""
+COMMAND_SECONDS = 300.0
 ROWS_PER_FILE = 100
 FILES_AHEAD = 4
 FINISH_SECONDS = 1500.0
@@ -42,6 +57,7 @@ class Size(NamedTuple):
     """Each kind of kill happens once in random order, then again."""
     pause_seconds: float
     """Maximum pause between two kills."""
+    sharers: tuple[str, ...] = ()
 
 
 FULL = Size(
@@ -53,13 +69,26 @@ FULL = Size(
     (
         *("producer", "producer", "take-over", "take-over", "tail", "executor"),
         *("bookie", "bookie suspended", "ZooKeeper", "driver-a", "driver-b"),
+        *("sharer", "sharer", *["operators"] * 6),
     ),
     5.0,
+    SHARERS,
 )
 SHORT = Size(
     ("numbers-0", "places-0"),
     {"driver-b": ("local[2]", "q-0", "batches", "copy")},
-    ("driver-b", "producer", "take-over", "tail", "bookie", "bookie suspended", "producer", "take-over", "ZooKeeper"),
+    (
+        "driver-b",
+        "producer",
+        "take-over",
+        "tail",
+        "bookie",
+        "bookie suspended",
+        "producer",
+        "take-over",
+        "ZooKeeper",
+        "operators",
+    ),
     1.0,
 )
 
@@ -80,6 +109,8 @@ class ManyWriters:
             "producer": lambda: self._kill(self._random.choice(size.producers)),
             "take-over": self._take_over,
             "tail": lambda: self._kill(TAIL),
+            "sharer": lambda: self._kill(self._random.choice(size.sharers)),
+            "operators": self._operate,
             "executor": self._kill_executor,
             "bookie": self._kill_bookie,
             "bookie suspended": self._suspend_bookie,
@@ -98,7 +129,7 @@ class ManyWriters:
             with self._cluster.bookkeeper() as bookkeeper:
                 create_log(bookkeeper, LOG)
             self._programs = Programs(
-                [self._program(name) for name in (*self._size.producers, TAIL, *self._size.drivers)]
+                [self._program(name) for name in (*self._size.producers, *self._readers(), *self._size.drivers)]
             )
             try:
                 self._start()
@@ -106,7 +137,11 @@ class ManyWriters:
                 self._finish()
                 self._tell("all is checked")
                 with self._cluster.bookkeeper() as bookkeeper:
-                    self.counts.update(check_all(bookkeeper, self._folder, LOG, self._size.producers, self._rows_fed()))
+                    self.counts.update(
+                        check_all(
+                            bookkeeper, self._folder, LOG, self._size.producers, self._rows_fed(), self._size.sharers
+                        )
+                    )
             finally:
                 for program in self._programs.all:
                     program.end()
@@ -127,7 +162,10 @@ class ManyWriters:
         if name in self._size.drivers:
             master, *jobs = self._size.drivers[name]
             return Program(self._folder, name, "querying", [*place, name, master], jobs)
-        return Program(self._folder, name, "tailing" if name == TAIL else "producing", [*place, name])
+        return Program(self._folder, name, "tailing" if name in self._readers() else "producing", [*place, name])
+
+    def _readers(self) -> list[str]:
+        return [TAIL, *self._size.sharers]
 
     def _named(self, name: str) -> Program:
         return next(one for one in self._programs.all if one.name == name)
@@ -169,7 +207,7 @@ class ManyWriters:
         (self._folder / "finish").touch()
 
         def has_written(program: Program) -> bool:
-            reads = program.name == TAIL or (self._folder / f"{program.name}.written").exists()
+            reads = program.name in self._readers() or (self._folder / f"{program.name}.written").exists()
             return reads or program.finished
 
         self._programs.await_all(has_written, FINISH_SECONDS, _nothing)
@@ -202,6 +240,42 @@ class ManyWriters:
     def _take_over(self) -> bool:
         """Another life begins while this one lives."""
         self._named(self._random.choice(self._size.producers)).start()
+        return True
+
+    def _operate(self) -> bool:
+        """One or two operators' commands at once; some are killed."""
+        with self._cluster.bookkeeper() as bookkeeper:
+            open_ledgers = [one for one in bookkeeper.list_ledgers() if not bookkeeper.get_ledger_metadata(one).closed]
+        begun = []
+        for number in range(self._random.randint(1, 2)):
+            command = self._random.choice(COMMANDS)
+            if command[-1] == "recover":
+                command = (*command, str(self._random.choice(open_ledgers))) if open_ledgers else COMMANDS[0]
+            printed = self._folder / f"operator-{sum(self.counts.values())}-{number}.out"
+            with printed.open("wb") as output:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "bookspark", *command],
+                    env=os.environ | {"PYTHONPATH": str(ROOT), "BOOKSPARK_ZOOKEEPER": self._cluster.zookeeper},
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                )
+            begun.append((command, process, printed))
+        for command, process, printed in begun:
+            what = " ".join(command[:2])
+            if self._random.random() < 0.3:
+                self._pass(self._random.random() * 3)
+                process.kill()
+                process.wait()
+                self.counts[f"killed: {what}"] += 1
+                continue
+            until = time.monotonic() + COMMAND_SECONDS
+            while process.poll() is None:
+                assert time.monotonic() < until, f"{command} does not end: {printed.read_text()}"
+                self._pass(0.1)
+            # The ledger may have been deleted meanwhile.
+            assert not process.returncode or what == "ledger recover", f"{command}: {printed.read_text()}"
+            self.counts[f"{what}: exit status {process.returncode}"] += 1
         return True
 
     def _kill_driver(self, name: str) -> bool:

@@ -1,5 +1,7 @@
 """A reader that tails a log to its end; its arguments are FOLDER, ZOOKEEPER, LOG, NAME and LIFE.
 
+A name that begins with ``share`` is a reader of the group ``share``, whose readers share the lanes.
+
 It continues at the saved position of its group, and saves after every few reads; so a row may come again in its next life, and
 none is skipped. Its journal has its first position and each row. Once there is a file ``FOLDER/all-is-written`` it ends at the
 end of the log. Exit status: 0 at the end, ENDED after an error of the cluster.
@@ -28,7 +30,7 @@ def main(folder: str, zookeeper: str, log: str, name: str, life: str) -> int:
     try:
         with (
             BookKeeper(zookeeper, client_name=name, **CLIENT) as bookkeeper,
-            open_log(bookkeeper, log).reader(group=name) as reader,
+            open_log(bookkeeper, log).reader(group=name.split("-")[0], share=name.startswith("share")) as reader,
         ):
             journal.write("began", json.dumps(reader.offset, separators=(",", ":")))
             while True:
