@@ -77,6 +77,7 @@ class Log:
         ack_quorum: AtLeastOne | None = None,
         digest_type: DigestType | None = None,
         compression: Compression | None = None,
+        fewer_copies: bool | None = None,
         retention_ms: BytesOrNone | None = None,
         retention_bytes: BytesOrNone | None = None,
     ) -> LogOptions:
@@ -97,6 +98,7 @@ class Log:
             ack_quorum=ack_quorum,
             digest_type=digest_type,
             compression=compression,
+            fewer_copies=fewer_copies,
             retention_ms=retention_ms,
             retention_bytes=retention_bytes,
         )

@@ -38,7 +38,7 @@ from bookspark.errors import (
     NoSuchLedgerError,
 )
 from bookspark.logs.chain.committer import Committer
-from bookspark.logs.chain.log_run import CLOSE_SECONDS_MAX, LogRun
+from bookspark.logs.chain.log_run import CLOSE_SECONDS_MAX, LARGER_SECONDS, LogRun
 from bookspark.logs.chain.registry import RECORDS, LogRegistry
 from bookspark.logs.chain.stamps import restamped, stamp_of
 from bookspark.logs.rows.encodings import stamped_label, value_encoding
@@ -59,6 +59,10 @@ log = logging.getLogger(__name__)
 
 LEDGER_BYTES_MAX, LEDGER_MS_MAX = 1 << 30, 3_600_000
 """Size and age after which the next append closes the ledger and opens another."""
+
+
+_Ahead = Future[tuple["LogRecord", "LedgerHandle"] | None]
+"""The next ledger and its record. None: bookies are missing for a larger ledger."""
 
 
 class Numbers:
@@ -159,8 +163,10 @@ class ProducerLedgers:
         """Last read record of the lane; ``_record`` is the record by which the open ledger was created."""
         self._changed, self._old_ms = False, 0
         """May the lane's record differ from ``_wanted``? And the time at which the open ledger is too old."""
-        self._ahead: Future[tuple[LogRecord, LedgerHandle]] | None = None
-        """The next ledger and its record, if its creation has begun."""
+        self._ahead: _Ahead | None = None
+        """The next ledger, if its creation has begun."""
+        self._larger_ms: float = inf
+        """Time at which a ledger over more bookies is tried, if the open one is over fewer than wanted."""
         self._unsettled: tuple[EntryRange, ...] = ()
         """Rows of the closed ledger that the newest commit opened."""
         self._taken_over = header.open_ledger is not None
@@ -190,7 +196,9 @@ class ProducerLedgers:
         if self._changed:
             self._learn_options()
             self._make_ahead()
-        made = self._ahead is not None and self._ahead.done()
+        if self.time_ms >= self._larger_ms:
+            self._try_larger()
+        made = self._ahead is not None and self._is_made(self._ahead)
         if self.is_fenced:
             return True
         if handle is None or (self.bytes_left > 0 and self.time_ms < self.due_ms and not made):
@@ -224,10 +232,12 @@ class ProducerLedgers:
         self.at = self.at._replace(handle=handle, appender=handle.sole_appender(self._on_fenced))
         self.bytes_left = LEDGER_BYTES_MAX
         self._old_ms = self.due_ms = self.time_ms + LEDGER_MS_MAX
+        small = handle.metadata.ensemble_size < record.options.ensemble_size
+        self._larger_ms = self.time_ms + 1000 * LARGER_SECONDS if small else inf
         self._move()
         # The options changed while the ledger was opened, or the commit itself changed the record; or rows that move delayed the
         # ledger with the changed options.
-        if self._changed or (self._ahead is not None and self._ahead.done()):
+        if self._changed or (self._ahead is not None and self._is_made(self._ahead)):
             self.due_ms = 0
         else:
             self._make_ahead()
@@ -288,36 +298,59 @@ class ProducerLedgers:
             decided(LogRecord.check_writer, record, self._run.run, self._run.epoch)
             self._wanted = record
         # A guaranteed ledger may have to stay open for a while: the next ledger is due until it is opened.
-        if self._ahead is not None and self._ahead.done():
+        if self._ahead is not None and self._is_made(self._ahead):
             self.due_ms = 0
 
-    def _make(self, record: LogRecord) -> LedgerHandle:
-        """Create a ledger for rows with the options of ``record``."""
+    @staticmethod
+    def _is_made(ahead: _Ahead) -> bool:
+        """Is there a next ledger, or a reason against it?"""
+        return ahead.done() and (ahead.exception() is not None or ahead.result() is not None)
+
+    def _make(self, record: LogRecord, larger_than: LedgerHandle | None = None) -> LedgerHandle | None:
+        """Create a ledger for rows with the options of ``record``. None: there are too few bookies for one ``larger_than``
+        that."""
         # A row is acknowledged without a commit behind it, so it is synced like a commit.
         options = replace(record.options, ledger_type=LedgerType.PD_JOURNAL)
         label = stamped_label(value_encoding(record))
+        if larger_than is not None:
+            return self._run.larger_ledger(self._bookkeeper, options, larger_than, DATA_ROLE, label)
         return self._run.create_ledger(self._bookkeeper, options, DATA_ROLE, label)
 
     def _make_ahead(self) -> None:
         """Begin to create the next ledger if its options differ from those of the open ledger, and no creation is under way."""
+        if self._ahead is not None and self._ahead.done() and not self._is_made(self._ahead):
+            self._ahead = None
         record = self._wanted
         if self.at.handle is None or self._ahead is not None or record.options == self._record.options:
             return
-        made = Future[tuple["LogRecord", "LedgerHandle"]]()
+        self._begin_ahead(record, None)
+
+    def _try_larger(self) -> None:
+        """Begin to create a ledger over as many bookies as wanted. If there are too few, the open ledger stays."""
+        self._larger_ms = self.time_ms + 1000 * LARGER_SECONDS
+        self._make_ahead()
+        if self.at.handle is not None and self._ahead is None:
+            self._begin_ahead(self._wanted, self.at.handle)
+
+    def _begin_ahead(self, record: LogRecord, larger_than: LedgerHandle | None) -> None:
+        ahead: _Ahead = Future()
 
         def make() -> None:
             try:
-                handle = self._make(record)
+                handle = self._make(record, larger_than)
+                if handle is None:
+                    ahead.set_result(None)
+                    return
                 # The next append opens the ledger. Set again at the end: a read of the record in between resets it.
                 self.due_ms = 0
-                made.set_result((record, handle))
+                ahead.set_result((record, handle))
             except BaseException as error:
                 self.due_ms = 0
-                made.set_exception(error)
+                ahead.set_exception(error)
             self.due_ms = 0
 
         thread = threading.Thread(target=make, name=f"bookspark-next-ledger-{self._run.lane}", daemon=True)
-        self._ahead = made
+        self._ahead = ahead
         thread.start()
 
     def _next(self, seconds: float) -> tuple[LogRecord, LedgerHandle]:
@@ -329,14 +362,16 @@ class ProducerLedgers:
             # The rows that move are encoded already. The changed options come with the ledger after this one.
             options = replace(record.options, compression=self._record.options.compression)
             record = replace(record, options=options, dictionary=self._record.dictionary)
-        return record, self._make(record) if handle is None else handle
+        handle = self._make(record) if handle is None else handle
+        assert handle is not None
+        return record, handle
 
     def _made_ahead(self, seconds: float) -> tuple[LogRecord, LedgerHandle | None]:
         """The record and the ledger created ahead; the ledger is None if there is none."""
         made, self._ahead = self._ahead, None
         if made is not None:
             try:
-                return made.result(seconds)
+                return made.result(seconds) or (self._wanted, None)
             except Exception as error:
                 log.info("log %s: the next ledger is made anew: %s", self._run.lane, error)
                 made.add_done_callback(self._discarded)
@@ -349,9 +384,9 @@ class ProducerLedgers:
             wait((made,), seconds)
             made.add_done_callback(self._discarded)
 
-    def _discarded(self, made: Future[tuple[LogRecord, LedgerHandle]]) -> None:
-        if made.exception() is None:
-            _, handle = made.result()
+    def _discarded(self, made: _Ahead) -> None:
+        if made.exception() is None and (found := made.result()) is not None:
+            _, handle = found
             # After a failure the ledger is an orphan.
             with suppress(BookKeeperError):
                 handle.close(wait=False, timeout=CLOSE_SECONDS_MAX)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from bookspark.errors import EntriesNotCopiedError, LedgerRecoveryError, NotEnoughBookiesError
+from bookspark.protocol.ledger.accepted_loss import AcceptedLoss, Loss, LossKind
 from bookspark.protocol.ledger.actions import (
     AddAnswered,
     BookiesChosen,
@@ -25,7 +26,7 @@ from bookspark.protocol.ledger.actions import (
     SendReadLac,
     WriteMetadata,
 )
-from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerState
+from bookspark.protocol.ledger.ledger_metadata import WRITE_QUORUM_LABEL, Fragment, LedgerState
 from bookspark.protocol.ledger.responses import Unknown, UnknownReason
 from bookspark.protocol.repair.ledger_replication import (
     LedgerReplication,
@@ -96,6 +97,54 @@ def test_copies_are_made_before_the_metadata_names_them():
     assert copied(machine, [second], 6, 9) == [] and copied(machine, [first], 0, 5) == [ReadMetadata()]
     assert machine.step(MetadataRead(CLOSED, 8)) == [WriteMetadata(REPAIRED, 8)]
     assert machine.step(MetadataWritten(9)) == [Finish(REPAIRED)]
+
+
+def few_copies(**changes):
+    """A ledger of two copies that should have three."""
+    wanted = {WRITE_QUORUM_LABEL: b"3"}
+    return replace(
+        CLOSED,
+        ensemble_size=2,
+        write_quorum=2,
+        fragments=(Fragment(0, ("b1", "b2")), Fragment(5, ("b1", "b3"))),
+        custom_metadata=wanted,
+        **changes,
+    )
+
+
+def test_ledger_with_few_copies_gets_another_in_each_fragment_by_one_write():
+    few = few_copies()
+    machine, (choose,) = replication(few, lost=())
+    assert choose.ensemble[:2] == ("b1", "b2") and choose.replaced == choose.ensemble[2:]
+    (choose,) = copied(machine, machine.step(BookiesChosen(("b3",))), 0, 4, "b3")
+    assert choose.ensemble[:2] == ("b1", "b3") and choose.replaced == choose.ensemble[2:]
+    assert copied(machine, machine.step(BookiesChosen(("b2",))), 5, 9, "b2") == [ReadMetadata()]
+    whole = replace(
+        few,
+        ensemble_size=3,
+        write_quorum=3,
+        fragments=(Fragment(0, ("b1", "b2", "b3")), Fragment(5, ("b1", "b3", "b2"))),
+    )
+    assert machine.step(MetadataRead(few, 8)) == [WriteMetadata(whole, 8)]
+    assert machine.step(MetadataWritten(9)) == [Finish(whole)]
+
+
+def test_ledger_with_few_copies_says_so_while_no_bookie_is_there_for_another():
+    machine, _ = replication(few_copies(), lost=())
+    ((failed),) = machine.step(NoBookies(NotEnoughBookiesError("none")))
+    assert "has 2 of 3 copies, and no other bookie can take one" in str(failed.error)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"state": LedgerState.OPEN, "last_entry_id": -1, "length": 0},
+        {"accepted_loss": AcceptedLoss("operator", 0, (), (Loss(LossKind.ENTRIES, 0, 0, ("b1",)),))},
+    ],
+)
+def test_ledger_that_is_open_or_has_an_accepted_loss_gets_no_other_copy(changes):
+    _, actions = replication(few_copies(**changes), lost=())
+    assert [type(one) for one in actions] == [Finish]
 
 
 def test_two_lost_bookies_of_a_fragment_are_replaced_together():

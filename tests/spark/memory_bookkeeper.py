@@ -113,6 +113,7 @@ class MemoryLedger:
         self._closed = False
         self._acknowledged = Watermark()
         self._appender: MemoryAppender | None = None
+        self.metadata = bookkeeper.get_ledger_metadata(ledger_id)
 
     @property
     def last_add_confirmed(self) -> int:

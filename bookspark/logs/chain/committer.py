@@ -48,7 +48,7 @@ from bookspark.logs.chain.commit_ledgers import (
     open_commit_ledger,
     read_header,
 )
-from bookspark.logs.chain.log_run import CLOSE_SECONDS_MAX, LogRun
+from bookspark.logs.chain.log_run import CLOSE_SECONDS_MAX, LARGER_SECONDS, LogRun
 from bookspark.logs.chain.maintenance import collect_recent_orphans, recover_ledgers
 from bookspark.logs.chain.registry import LogRegistry
 from bookspark.logs.chain.retention import truncate_expired_of_lane
@@ -171,7 +171,7 @@ class Committer:
         self._batch_write = ""
         """The committed batch write, which no header lists."""
         self._tended = False
-        self._retention_due = 0.0
+        self._retention_due = self._looked_at = 0.0
         self._rolled = False
         """Has the chain grown since the last check of its length?"""
 
@@ -223,11 +223,13 @@ class Committer:
                     self._roll(commit)
                 elif commit.query == self._batch_write or is_there(self._header):
                     return False
-                elif self._ledger.last_add_confirmed >= COMMITS_PER_LEDGER_MAX:
+                elif (
+                    larger := self._larger(self._ledger)
+                ) is not None or self._ledger.last_add_confirmed >= COMMITS_PER_LEDGER_MAX:
                     full, self._ledger = self._ledger, None
                     full.close(timeout=CLOSE_SECONDS_MAX)
                     self._options = self._registry.get(self.run.lane).options
-                    self._roll(commit)
+                    self._roll(commit, larger)
                 else:
                     self._ledger.append(encode_commit(self._header.placed(commit)))
             except LogChangedError as error:
@@ -369,10 +371,20 @@ class Committer:
         self._header = header.entering(self.run.epoch)
         return header
 
-    def _roll(self, commit: Commit) -> None:
-        """Create a commit ledger with a header that sums up all earlier commits, and ``commit``; then append it to the chain."""
+    def _larger(self, ledger: LedgerHandle) -> LedgerHandle | None:
+        """The next commit ledger, if bookies are back that the open one had to do without."""
+        now = time.monotonic()
+        if now - self._looked_at < LARGER_SECONDS:
+            return None
+        self._looked_at = now
+        return self.run.larger_ledger(self._bookkeeper, self._options, ledger, COMMIT_ROLE)
+
+    def _roll(self, commit: Commit, ledger: LedgerHandle | None = None) -> None:
+        """Create a commit ledger, or take ``ledger``, with a header that sums up all earlier commits, and ``commit``; then append
+        it to the chain."""
         run = self.run
-        ledger = run.create_ledger(self._bookkeeper, self._options, COMMIT_ROLE)
+        if ledger is None:
+            ledger = run.create_ledger(self._bookkeeper, self._options, COMMIT_ROLE)
         if self._tells_soon:
             ledger.tell_last_add_confirmed_soon()
         self._header = self._header.entering(run.epoch)
@@ -395,6 +407,7 @@ class Committer:
                 self._bookkeeper.delete_ledger(ledger.ledger_id)
             raise
         self._chain, self._ledger, self._rolled = record.commit_ledgers, ledger, True
+        self._looked_at = time.monotonic()
 
     def _publish(self) -> None:
         assert self._ledger is not None

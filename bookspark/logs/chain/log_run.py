@@ -3,23 +3,26 @@
 Law: both values compare by content and can be pickled for Spark's tasks. Their ``repr`` never shows the password. The ledgers of
 a run have the log's options, and these labels in their custom metadata, for readers, audits and the collection of orphans:
 
-======================  =====================================================================================
-``bookspark.log``       the name of the log or lane (``orders@3``)
-``bookspark.log_id``    the log's id, in decimal
-``bookspark.epoch``     the epoch in which the ledger was created, in decimal
-``bookspark.role``      ``commit`` or ``data``
-``bookspark.run``       the id of the run that created it
-``bookspark.encoding``  the encoding of payloads (``rows.encodings``); absent for plain values
-======================  =====================================================================================
+==========================  =======================================================================================
+``bookspark.log``           the name of the log or lane (``orders@3``)
+``bookspark.log_id``        the log's id, in decimal
+``bookspark.epoch``         the epoch in which the ledger was created, in decimal
+``bookspark.role``          ``commit`` or ``data``
+``bookspark.run``           the id of the run that created it
+``bookspark.encoding``      the encoding of payloads (``rows.encodings``); absent for plain values
+``bookspark.write_quorum``  the log's write quorum, if the ledger was made over fewer bookies than that
+==========================  =======================================================================================
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from bookspark.errors import BookKeeperError
-from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata, LedgerType
+from bookspark.errors import BookKeeperError, NotEnoughBookiesError
+from bookspark.protocol.ledger.ledger_metadata import WRITE_QUORUM_LABEL, LedgerMetadata, LedgerType
 from bookspark.protocol.logs.lanes import LaneId, lane_id, lane_of
 from bookspark.protocol.logs.log_options import LogOptions
 from bookspark.protocol.logs.log_record import (
@@ -37,6 +40,9 @@ if TYPE_CHECKING:
     from bookspark.store.client import BookKeeper, LedgerHandle
 
 
+log = logging.getLogger(__name__)
+
+
 def lane_of_ledger(metadata: LedgerMetadata) -> LaneId:
     """The lane for which a ledger was made. Raises BookKeeperError if it is no ledger of a log."""
     labels = metadata.custom_metadata
@@ -46,6 +52,8 @@ def lane_of_ledger(metadata: LedgerMetadata) -> LaneId:
     return LaneId(int(number), lane, name)
 
 
+LARGER_SECONDS = 2.0
+"""A writer of a ledger over fewer bookies looks this often whether there are enough for one of the wanted size."""
 CLOSE_SECONDS_MAX = 30.0
 """Time limit of closing a ledger before it is left for recovery; a guaranteed ledger would retry for ever."""
 
@@ -96,22 +104,67 @@ class LogRun:
             EPOCH_LABEL: str(self.epoch).encode(),
         }
 
-    def create_ledger(self, bookkeeper: BookKeeper, options: LogOptions, role: str, encoding: str = "") -> LedgerHandle:
+    def create_ledger(
+        self,
+        bookkeeper: BookKeeper,
+        options: LogOptions,
+        role: str,
+        encoding: str = "",
+        sizes: Iterable[tuple[int, int]] | None = None,
+    ) -> LedgerHandle:
         """Create a labelled ledger with the log's ``options``.
 
         ``role``: COMMIT_ROLE or DATA_ROLE; a commit ledger always acknowledges after the sync (PD_JOURNAL). ``encoding``: of a
-        data ledger's payloads. Raises NotEnoughBookiesError and MetadataStoreError.
+        data ledger's payloads. ``sizes``: the ensemble sizes and write quorums to try in turn; None: ``LogOptions.sizes``, so
+        over fewer bookies if there are no more. Raises NotEnoughBookiesError and MetadataStoreError.
         """
         labels = {**self.labels, ROLE_LABEL: role.encode(), RUN_LABEL: self.run.encode()}
         if encoding:
             labels[ENCODING_LABEL] = encoding.encode()
-        return bookkeeper.create_ledger(
-            ensemble_size=options.ensemble_size,
-            write_quorum=options.write_quorum,
-            ack_quorum=options.ack_quorum,
-            digest_type=options.digest_type,
-            password=self.password,
-            custom_metadata=labels,
-            ledger_type=LedgerType.PD_JOURNAL if role == COMMIT_ROLE else options.ledger_type,
-            replication=options.replication,
-        )
+        first: NotEnoughBookiesError | None = None
+        for ensemble_size, write_quorum in sizes or options.sizes():
+            few = write_quorum < options.write_quorum
+            wanted = {WRITE_QUORUM_LABEL: str(options.write_quorum).encode()} if few else {}
+            try:
+                ledger = bookkeeper.create_ledger(
+                    ensemble_size=ensemble_size,
+                    write_quorum=write_quorum,
+                    ack_quorum=options.ack_quorum,
+                    digest_type=options.digest_type,
+                    password=self.password,
+                    custom_metadata=labels | wanted,
+                    ledger_type=LedgerType.PD_JOURNAL if role == COMMIT_ROLE else options.ledger_type,
+                    replication=options.replication,
+                )
+            except NotEnoughBookiesError as error:
+                first = first or error
+                continue
+            if first is not None:
+                log.warning(
+                    "log %s: ledger %d has %d bookies, and %d copies of each entry: %s",
+                    self.lane,
+                    ledger.ledger_id,
+                    ensemble_size,
+                    write_quorum,
+                    first,
+                )
+            return ledger
+        assert first is not None
+        raise first
+
+    def larger_ledger(
+        self, bookkeeper: BookKeeper, options: LogOptions, ledger: LedgerHandle, role: str, encoding: str = ""
+    ) -> LedgerHandle | None:
+        """A ledger of the wanted size, to go on in instead of ``ledger``, an open one over fewer bookies. None if ``ledger`` has
+        that size, or if there are still too few bookies. Raises MetadataStoreError. Callers ask every LARGER_SECONDS."""
+        if ledger.metadata.ensemble_size >= options.ensemble_size:
+            return None
+        writable = sum(not one.read_only for one in bookkeeper.metadata.bookies().values())
+        if writable < options.ensemble_size:
+            return None
+        try:
+            return self.create_ledger(
+                bookkeeper, options, role, encoding, [(options.ensemble_size, options.write_quorum)]
+            )
+        except NotEnoughBookiesError:
+            return None

@@ -307,6 +307,7 @@ class LogRegistry:
         ack_quorum: AtLeastOne | None = None,
         digest_type: DigestType | None = None,
         compression: Compression | None = None,
+        fewer_copies: bool | None = None,
         retention_ms: BytesOrNone | None = None,
         retention_bytes: BytesOrNone | None = None,
     ) -> LogOptions:
@@ -327,6 +328,7 @@ class LogRegistry:
             "ack_quorum": ack_quorum,
             "digest_type": digest_type,
             "compression": compression,
+            "fewer_copies": fewer_copies,
         }
         changes = {option: value for option, value in given.items() if value is not None}
         record = self.update(log, lambda record: decided(LogRecord.altered, record, **changes))

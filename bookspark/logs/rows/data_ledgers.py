@@ -6,8 +6,9 @@ ledger, and no commit ever names the first copies. In a VD_JOURNAL ledger, ackno
 ledger once before it ends. If the sync fails, the task fails, and Spark runs it again.
 
 Each Python worker keeps one ledger open for each log and epoch, across tasks and micro-batches (Spark reuses its workers), until
-the ledger is large or old. The sink closes idle ledgers (``spark.idle_closing``). A killed worker leaves its ledger open:
-committed ranges are readable, and a later writer of the log recovers the ledger. Source: docs/decisions/logs.md.
+the ledger is large or old, or was made over fewer bookies than there are now. The sink closes idle ledgers
+(``spark.idle_closing``). A killed worker leaves its ledger open: committed ranges are readable, and a later writer of the log
+recovers the ledger. Source: docs/decisions/logs.md.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from bookspark.errors import AddTimeoutError, BookKeeperError, LedgerClosedError, LedgerFencedError
-from bookspark.logs.chain.log_run import CLOSE_SECONDS_MAX, LogRun
+from bookspark.logs.chain.log_run import CLOSE_SECONDS_MAX, LARGER_SECONDS, LogRun
 from bookspark.logs.rows.encodings import Payloads
 from bookspark.protocol.ledger.ledger_metadata import LedgerType
 from bookspark.protocol.logs.commits import EntryRange, merged
@@ -56,21 +57,33 @@ class DataLedger:
         self.run, self.encoding, self.options = run, encoding, options
         self._bookkeeper, self._policy = bookkeeper, policy
         self._ledger: LedgerHandle | None = None
-        self._opened_at = 0.0
+        self._larger: LedgerHandle | None = None
+        """The next ledger, if bookies are back that the open one had to do without."""
+        self._opened_at = self._looked_at = 0.0
 
     @property
     def due(self) -> bool:
-        """Has the ledger reached a limit of the policy?"""
+        """Has the ledger reached a limit of the policy, or is there a larger one?"""
+        now = time.monotonic()
         return self._ledger is not None and (
             self._ledger.length >= self._policy.bytes_max
-            or time.monotonic() - self._opened_at >= self._policy.seconds_max
+            or now - self._opened_at >= self._policy.seconds_max
+            or self._has_larger(self._ledger, now)
         )
+
+    def _has_larger(self, ledger: LedgerHandle, now: float) -> bool:
+        if self._larger is None and now - self._looked_at >= LARGER_SECONDS:
+            self._looked_at = now
+            self._larger = self.run.larger_ledger(self._bookkeeper, self.options, ledger, DATA_ROLE, self.encoding)
+        return self._larger is not None
 
     def handle(self) -> LedgerHandle:
         """The ledger to append to; created if needed."""
         if self._ledger is None:
-            self._ledger = self.run.create_ledger(self._bookkeeper, self.options, DATA_ROLE, self.encoding)
-            self._opened_at = time.monotonic()
+            self._ledger, self._larger = self._larger, None
+            if self._ledger is None:
+                self._ledger = self.run.create_ledger(self._bookkeeper, self.options, DATA_ROLE, self.encoding)
+            self._opened_at = self._looked_at = time.monotonic()
         return self._ledger
 
     @property

@@ -170,6 +170,7 @@ def _facts(seen: LogSeen) -> list[tuple[str, str]]:
         ("row format", text(options.row_format.value)),
         ("compression", text(options.compression.value)),
         ("copies", f"{options.write_quorum} on {options.ensemble_size} bookies, {options.ack_quorum} acknowledge"),
+        ("fewer copies while bookies are missing", "yes" if options.fewer_copies else "no"),
         ("ledger type", text(options.ledger_type.value)),
         ("truncated before row", f"{record.first_position:,} of lane 0" if record.first_position else "nothing"),
         ("offloaded to", "nothing" if offload is None else f"{text(offload.table)}, {offload.position:,} rows"),

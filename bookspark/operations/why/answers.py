@@ -38,7 +38,7 @@ def why_under_replicated(facts: Facts, metadata: LedgerMetadata) -> Answer:
         for bookie in metadata.bookies()
         if not observed.counts(bookie, ledger_id)
     }
-    if task is None and not missing:
+    if task is None and not missing and not metadata.lacks_copies:
         text = f"{subject} lacks no copy that anybody knows of"
         return Answer(
             "", subject, text, ("its bookies are up, and no task names it",), "", "bookspark autorecovery trigger"
@@ -51,11 +51,13 @@ def why_under_replicated(facts: Facts, metadata: LedgerMetadata) -> Answer:
         causes += [
             f"{bookie} is marked: {reason.value}" for bookie, reason in task.bookies.items() if bookie not in missing
         ]
+    few = f"has {metadata.write_quorum} of {metadata.copies_wanted} copies"
+    on = sorted(missing) or (list(task.bookies) if task else [])
     more, mend, command = _repair(facts, metadata, task)
     return Answer(
         "under-replicated",
         subject,
-        f"{subject} lacks copies on {', '.join(sorted(missing)) or ', '.join(task.bookies if task else ())}",
+        f"{subject} lacks copies on {', '.join(on)}" if on else f"{subject} {few}",
         (*causes, *more),
         mend,
         command,
@@ -87,7 +89,8 @@ def _repair(facts: Facts, metadata: LedgerMetadata, task: TaskStatus | None) -> 
         causes.append(f"the last of {counted(task.attempts, 'attempt')} failed: {task.error}")
         causes += [f"no bookie gives {missed}" for missed in task.missed if missed.lost]
     free = set(facts.writable()) - set(metadata.last_fragment.ensemble)
-    if any(reason.value == "lost" for reason in task.bookies.values()) and not free:
+    needs_other = metadata.lacks_copies or any(reason.value == "lost" for reason in task.bookies.values())
+    if needs_other and not free:
         causes.append("no other bookie can take the copies: all that take new entries are in its ensemble already")
         return causes, "start one more bookie, or bring the lost one back", START
     if task.error:

@@ -24,6 +24,10 @@ from bookspark.protocol.ledger.accepted_loss import AcceptedLoss
 NO_ENTRY = -1
 """The id before the first entry: an empty ledger's last entry, or a LAC (last add confirmed) that confirms nothing."""
 
+WRITE_QUORUM_LABEL = "bookspark.write_quorum"
+"""Custom metadata of a ledger that was made with fewer copies, because fewer bookies were there: the wanted write quorum, in
+decimal. Autorecovery gives the closed ledger the other copies."""
+
 LEDGER_ID_MAX = 9_999_999_999
 """The highest ledger id: the layout of ZooKeeper's paths has ten digits."""
 BOOKKEEPERS_LEDGER_ID_MAX = (1 << 31) - 2
@@ -125,13 +129,39 @@ class LedgerMetadata:
     def closed(self) -> bool:
         return self.state is LedgerState.CLOSED
 
+    @property
+    def copies_wanted(self) -> int:
+        """Copies of each entry that the ledger should have once it is closed: more than its write quorum if it was made while
+        fewer bookies were there (``WRITE_QUORUM_LABEL``)."""
+        wanted = self.custom_metadata.get(WRITE_QUORUM_LABEL, b"")
+        return max(self.write_quorum, int(wanted)) if wanted.isdigit() and len(wanted) < 3 else self.write_quorum
+
+    @property
+    def lacks_copies(self) -> bool:
+        """Is this a closed ledger that should get another copy? Not one with an accepted loss: its record says which copies are
+        lost, and entries that nobody has can't be copied."""
+        striped = self.ensemble_size > self.write_quorum
+        return self.closed and not striped and self.accepted_loss is None and self.copies_wanted > self.write_quorum
+
     def is_same_ledger(self, other: LedgerMetadata) -> bool:
-        """Can ``other`` be a version of the same ledger's record? Choices made at creation never change."""
+        """Can ``other`` be a version of the same ledger's record? Choices made at creation never change, but for the copies of a
+        closed ledger that was made with fewer than wanted."""
         return (
             self.ledger_id == other.ledger_id
-            and (self.ensemble_size, self.write_quorum, self.ack_quorum)
-            == (other.ensemble_size, other.write_quorum, other.ack_quorum)
+            and self.ack_quorum == other.ack_quorum
             and (self.ledger_type, self.replication) == (other.ledger_type, other.replication)
+            and (
+                (self.ensemble_size, self.write_quorum) == (other.ensemble_size, other.write_quorum)
+                or self._grew(other)
+            )
+        )
+
+    def _grew(self, other: LedgerMetadata) -> bool:
+        small, large = sorted((self, other), key=lambda one: one.write_quorum)
+        return (
+            large.closed
+            and large.ensemble_size - large.write_quorum == small.ensemble_size - small.write_quorum == 0
+            and large.write_quorum <= small.copies_wanted
         )
 
     @property
@@ -173,6 +203,13 @@ class LedgerMetadata:
         assert not self.closed and first_entry_id >= self.last_fragment.first_entry_id
         kept = tuple(f for f in self.fragments if f.first_entry_id < first_entry_id)
         return replace(self, fragments=(*kept, Fragment(first_entry_id, ensemble)))
+
+    def with_another_copy(self, bookie: str) -> LedgerMetadata:
+        """A closed ledger with a copy more: ``bookie`` is in each ensemble."""
+        assert self.lacks_copies
+        fragments = tuple(Fragment(f.first_entry_id, (*f.ensemble, bookie)) for f in self.fragments)
+        copies = self.write_quorum + 1
+        return replace(self, fragments=fragments, ensemble_size=copies, write_quorum=copies)
 
     def re_replicated(self, first_entry_id: int, swap: Mapping[str, str]) -> LedgerMetadata:
         """The fragment at ``first_entry_id``, with some bookies replaced by others that now hold its entries."""

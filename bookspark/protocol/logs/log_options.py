@@ -5,6 +5,7 @@ Source: docs/decisions/logs.md.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -42,6 +43,9 @@ class LogOptions:
     compression: Compression = Compression.NONE
     columns: str = ""
     """The schema of the rows, as Spark's JSON, if the row format is ARROW."""
+    fewer_copies: bool = True
+    """While fewer bookies than ``write_quorum`` can be written, are ledgers made over those that there are, at least
+    ``ack_quorum``? Autorecovery adds the other copies later."""
 
     def __post_init__(self) -> None:
         check_choices(self.ensemble_size, self.write_quorum, self.ack_quorum, self.ledger_type, self.replication)
@@ -51,6 +55,22 @@ class LogOptions:
                 "and gain nothing from it: use 'zstd'"
             )
 
+    def sizes(self) -> Iterator[tuple[int, int]]:
+        """Ensemble size and write quorum of the next ledger, the wanted ones first, then those for fewer bookies.
 
-ALTERABLE = ("ensemble_size", "write_quorum", "ack_quorum", "digest_type", "compression")
+        Without striping: then an entry that an ack quorum has is on all bookies but those that failed, whichever they are. A log
+        whose acknowledgements need the write quorum makes no ledger of fewer copies.
+        """
+        yield self.ensemble_size, self.write_quorum
+        if self.fewer_copies and self.replication is Replication.BEST_EFFORT:
+            for copies in range(min(self.write_quorum, self.ensemble_size - 1), self.ack_quorum - 1, -1):
+                yield copies, copies
+
+    @property
+    def bookies_min(self) -> int:
+        """Fewest writable bookies with which a ledger can be made."""
+        return min(ensemble_size for ensemble_size, _ in self.sizes())
+
+
+ALTERABLE = ("ensemble_size", "write_quorum", "ack_quorum", "digest_type", "compression", "fewer_copies")
 """Options that affect future ledgers only."""

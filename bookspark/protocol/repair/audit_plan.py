@@ -97,6 +97,17 @@ def mark_of_lost(metadata: LedgerMetadata, lost: Collection[str]) -> Mark | None
     return Mark(metadata.ledger_id, dict.fromkeys(gone, Reason.LOST), f"{', '.join(gone)} lost")
 
 
+def mark_of_few_copies(metadata: LedgerMetadata) -> Mark | None:
+    """None if the ledger has all wanted copies, or is not closed yet."""
+    if not metadata.lacks_copies:
+        return None
+    return Mark(
+        metadata.ledger_id,
+        {},
+        f"it has {metadata.write_quorum} of {metadata.copies_wanted} copies: it was made while fewer bookies were there",
+    )
+
+
 def absent(metadata: LedgerMetadata, bookie: str, held: Ranges) -> list[tuple[int, int]]:
     """Missing entries of ``bookie``, as ascending ranges. ``held``: its own list, in any order."""
     return [(copy.first, copy.last) for copy in lacks(metadata, bookie, merged(held))]

@@ -5,7 +5,8 @@ relies on the belief. A copy is synced before the record names it, by compare-an
 still gets entries is left to its writer for a grace time, and then to ledger recovery. A fragment without a free bookie does not
 stop the repair of the others. Neither does an unreadable or refused entry: the record names the copies around it, and for it the
 lost bookie as before, in a fragment of its own. So the next attempt has only these entries to do. The repair fails with all
-reasons once nothing else is left to do. ::
+reasons once nothing else is left to do. A closed ledger that was made with fewer copies than wanted gets the others, one by one:
+for each a copy of all entries, fragment by fragment as if a bookie of each ensemble were lost, and one compare-and-set. ::
 
     NEW ──record──► (look) ──a fragment to repair──► CHOOSING ──► COPYING ──► REREADING ──► NAMING ──► (look)
                       │ ▲                                                        ▲ lost ──────┘
@@ -48,6 +49,7 @@ from bookspark.protocol.ledger.transitions import LATE, IllegalEventError, cell_
 from bookspark.protocol.reading.recovery import LedgerRecovery, replaces
 from bookspark.protocol.repair.entry_copying import ALONE, EntryCopying, NotCopied, Room, not_copied_error
 from bookspark.protocol.repair.replication_plan import (
+    NOBODY,
     Copy,
     Piece,
     Repair,
@@ -154,6 +156,8 @@ class LedgerReplication:
         self._without: list[Piece] = []
         """Parts of the present fragment that the chosen bookies did not get."""
         self._chosen: dict[str, str] = {}
+        self._wider: LedgerMetadata | None = None
+        """The record with a copy more, as far as bookies are chosen for it and have the entries."""
         self._recovery: LedgerRecovery | None = None
         self._has_recovered = False
         """Bookies may still answer requests of the ledger recovery."""
@@ -212,7 +216,7 @@ class LedgerReplication:
             raise IllegalEventError(self.phase, event, "it was not asked for")
 
     def _look(self, metadata: LedgerMetadata) -> list[ReplicationAction]:
-        self._metadata, self._target = metadata, None
+        self._metadata, self._target, self._wider = metadata, None, None
         self._repair = next((r for r in repairs(metadata, self._replaced) if r.first not in self._given_up), None)
         if self._repair is not None:
             return self._choose(self._repair)
@@ -221,8 +225,19 @@ class LedgerReplication:
             return [WaitForWriter(self._grace_seconds)]
         if self._given_up:
             return self._fail(self._why_not_all())
+        if metadata.lacks_copies:
+            return self._widen(metadata.with_another_copy(NOBODY))
         self.phase = ReplicationPhase.DONE
         return [Finish(metadata)]
+
+    def _widen(self, wider: LedgerMetadata) -> list[ReplicationAction]:
+        """Choose a bookie for the next fragment of ``wider`` without one; name all of them at the end."""
+        self._wider, self._without = wider, []
+        repair = next(repairs(wider, (NOBODY,)), None)
+        if repair is not None:
+            return self._choose(repair)
+        self.phase = ReplicationPhase.REREADING
+        return [ReadMetadata()]
 
     def _choose(self, repair: Repair) -> list[ReplicationAction]:
         self.phase = ReplicationPhase.CHOOSING
@@ -232,6 +247,8 @@ class LedgerReplication:
     def _choose_fewer(self, error: BookKeeperError) -> list[ReplicationAction]:
         """Replace fewer lost bookies: one more copy is better than none."""
         assert self._repair is not None
+        if self._wider is not None:
+            return self._fail(self._no_wider("no other bookie can take one"))
         lost = self._repair.lost[:-1]
         return self._choose(self._repair._replace(lost=lost)) if lost else self._give_up(error)
 
@@ -280,13 +297,15 @@ class LedgerReplication:
             raise IllegalEventError(self.phase, event, f"{len(replaced)} bookies outside the ensemble were asked for")
         self.phase = ReplicationPhase.COPYING
         self._chosen = dict(zip(replaced, bookies, strict=True))
-        plan = copies(self._metadata, self._repair, self._chosen)
+        plan = copies(self._wider or self._metadata, self._repair, self._chosen)
         self._copying = EntryCopying(
             self._metadata, plan, self._run_entries_max, self._lost, self._room, self._batch_ends
         )
         return self._copied(self._copying.start())
 
     def _copied(self, actions: list[Action]) -> list[ReplicationAction]:
+        if self._wider is not None and len(actions) == 1 and isinstance(actions[0], Finish | Fail):
+            return self._copied_more(self._wider, actions[0])
         match actions:
             case [Finish()]:
                 self._without = []
@@ -308,6 +327,20 @@ class LedgerReplication:
         self._copying = None
         return [ReadMetadata()]
 
+    def _copied_more(self, wider: LedgerMetadata, outcome: Finish | Fail) -> list[ReplicationAction]:
+        assert self._repair is not None
+        self._copying = None
+        if isinstance(outcome, Fail):
+            return self._fail(outcome.error)
+        record = repaired(wider, self._repair, self._chosen)
+        assert record is not None
+        return self._widen(record)
+
+    def _no_wider(self, why: str) -> BookKeeperError:
+        assert self._metadata is not None
+        has = f"{self._metadata.write_quorum} of {self._metadata.copies_wanted} copies"
+        return LedgerRecoveryError(f"{self._what()} has {has}, and {why}; it is tried again")
+
     def _splits_max(self) -> int:
         """Ranges of the present fragment that may get fragments of their own."""
         assert self._metadata is not None
@@ -315,7 +348,10 @@ class LedgerReplication:
 
     def _name(self, now: MetadataRead) -> list[ReplicationAction]:
         assert self._repair is not None
-        self._target = repaired(now.metadata, self._repair, self._chosen, self._without)
+        if self._wider is not None:
+            self._target = self._wider if now.metadata == self._metadata else None
+        else:
+            self._target = repaired(now.metadata, self._repair, self._chosen, self._without)
         if self._target is None:
             return self._look(now.metadata)
         self.phase = ReplicationPhase.NAMING

@@ -28,6 +28,10 @@ Ranges = Iterable[tuple[int, int]]
 """Inclusive ranges of entry ids, ascending, that don't overlap."""
 
 
+NOBODY = "(a bookie to be chosen)"
+"""The place of a copy that a ledger never had, as if a bookie of this name were lost."""
+
+
 class Repair(NamedTuple):
     """A fragment, closed to more entries, with ``lost`` bookies. A ledger closed empty has no entries, but its record has to name
     present bookies all the same."""

@@ -438,8 +438,8 @@ def prepare(options: SinkOptions, schema: StructType) -> LogRecord:
     if key in _counted:
         return record
     bookies = {b.bookie_id for b in bookkeeper.metadata.bookies().values() if not b.read_only}
-    # A log with ledgers can go on with an ack quorum of bookies. A new log needs a whole ensemble for its first ledger.
-    needed = record.options.ack_quorum if record.commit_ledgers else record.options.ensemble_size
+    # An open ledger can go on with an ack quorum of bookies.
+    needed = record.options.ack_quorum if record.commit_ledgers else record.options.bookies_min
     if len(bookies) < needed:
         raise NotEnoughBookiesError(
             f"log {log.name!r} needs {needed} writable bookies, and {len(bookies)} are registered at {log.zookeeper}"

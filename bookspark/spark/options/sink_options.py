@@ -7,7 +7,9 @@ Sink
     ``log`` (required): name of the log. A write creates a missing log with these options, which no later write changes
     (``bookspark log alter`` changes some): ``ensembleSize``, ``writeQuorum``, ``ackQuorum`` (3, 3, 2); ``digestType`` (CRC32C);
     ``ledgerType`` (PD_JOURNAL; with VD_JOURNAL each task syncs once, before it ends); ``replication`` (best_effort);
-    ``rowFormat`` (``value``, or ``arrow`` for all columns); ``compression`` (``none``, ``zstd``, ``zstd_dictionary``).
+    ``rowFormat`` (``value``, or ``arrow`` for all columns); ``compression`` (``none``, ``zstd``, ``zstd_dictionary``);
+    ``fewerCopies`` (true: while fewer bookies than the write quorum can be written, ledgers are made over those that there are,
+    at least the ack quorum, and get their other copies later).
     ``ledgerRollBytes`` (1 GiB), ``ledgerRollSeconds`` (3600): size and age at which a data ledger is closed. ``statistics``:
     columns of an Arrow log with minimum, maximum and number of nulls in each commit, by which reads with ``where`` skip rows
     (``a,b``, or ``none``; default: the first 16 suitable columns).
@@ -86,6 +88,7 @@ class SinkOptions:
             "replication": options.judged("replication", Replication),
             "row_format": options.judged("rowFormat", RowFormat),
             "compression": options.judged("compression", Compression),
+            "fewer_copies": options.judged("fewerCopies", bool),
         }
         chosen = {name: value for name, value in chosen.items() if value is not None}
         bytes_max = options.judged("ledgerRollBytes", AtLeastOne)

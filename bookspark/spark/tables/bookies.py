@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from bookspark.errors import UnreadableRecordError
@@ -80,9 +81,11 @@ def _rows(bookkeeper: BookKeeper, argument: None, password: bytes) -> Rows:
     unreadable: dict[int, str] = {}
     for task in store.tasks(ledger_ids, unreadable):
         waits_until = time(task.not_before_ms) if task.not_before_ms else None
-        for bookie_id, reason in sorted(task.bookies.items()):
+        found = [(bookie_id, reason.value) for bookie_id, reason in sorted(task.bookies.items())]
+        reasons: Sequence[tuple[str | None, str]] = found or [(None, "few copies")]
+        for bookie_id, reason in reasons:
             yield (
-                task.ledger_id, bookie_id, reason.value, task.detail, time(task.marked_at_ms), task.marks,
+                task.ledger_id, bookie_id, reason, task.detail, time(task.marked_at_ms), task.marks,
                 task.attempts, task.error or None, waits_until, holders.get(task.ledger_id),
             )  # fmt: skip
     for ledger_id, why in unreadable.items():
@@ -94,11 +97,11 @@ UNDERREPLICATION = SystemTable(
     "One row per ledger for autorecovery to repair and bookie that is the reason.",
     (
         ("ledger_id", LONG, "The ledger"),
-        ("bookie_id", TEXT, "The bookie"),
+        ("bookie_id", TEXT, "The bookie; null if the ledger was made with fewer copies than wanted"),
         (
             "reason",
             TEXT,
-            "lost: replace the bookie; lacks: copy to it what it lacks; misplaced: move its copies",
+            "lost: replace the bookie; lacks: copy to it what it lacks; misplaced: move its copies; few copies: add one",
         ),
         ("detail", TEXT, "Explanation"),
         ("marked_at", TIME, "Time of the first report"),

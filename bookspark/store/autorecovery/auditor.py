@@ -21,6 +21,7 @@ from bookspark.protocol.repair.audit_plan import (
     LostBookies,
     absent,
     confirmed,
+    mark_of_few_copies,
     mark_of_lacking,
     mark_of_lost,
     mark_of_misplaced,
@@ -84,6 +85,7 @@ class ExactCheck:
             for ledger_id, ranges in self._lacking(bookie, by_bookie[bookie])
         ]
         marks = [mark for metadata in ledgers if (mark := decided(mark_of_lost, metadata, gone)) is not None]
+        marks += [mark for metadata in ledgers if (mark := decided(mark_of_few_copies, metadata)) is not None]
         marks += [mark_of_misplaced(*found) for found in self._bookkeeper.misplaced(ledgers)]
         if suspicions:
             self._pause(confirm_seconds)
@@ -139,7 +141,7 @@ def _by_bookie(ledgers: Sequence[LedgerMetadata]) -> dict[str, list[LedgerMetada
     return found
 
 
-# -- Ledgers that are not closed, for metrics: their number, and recoveries that don't end.
+# -- Ledgers that are not closed: their number and recoveries that don't end, for metrics; and those closed with few copies.
 
 
 _READ_MAX = 1000
@@ -154,10 +156,11 @@ class OpenLedgers:
     """Counts of ledgers that are not closed, as far as this auditor has looked. A single thread looks; any thread may read the
     figures.
 
-    Law: it decides and marks nothing. A look reads at most ``_READ_MAX`` records of new ledgers, and as many of ledgers not
-    closed, in turns; then it rests 50 times its duration. So an auditor of a million ledgers knows them all after some hours,
-    and costs no more than an auditor of a thousand. A recovery stands if two looks at least ``_STANDS_SECONDS`` apart saw it.
-    Ledgers made later under ids chosen by users are counted by the next auditor only.
+    Law: a ledger seen closed with fewer copies than wanted (``LedgerMetadata.lacks_copies``) is marked. A look reads at most
+    ``_READ_MAX`` records of new ledgers, and as many of ledgers not closed, in turns; then it rests 50 times its duration. So an
+    auditor of a million ledgers knows them all after some hours, and costs no more than an auditor of a thousand. A recovery
+    stands if two looks at least ``_STANDS_SECONDS`` apart saw it. Ledgers made later under ids chosen by users are counted by the
+    next auditor only.
 
     A pausing writer looks like a dead one, so these are not counted: ``bookspark why not closed LEDGER`` examines one ledger.
     """
@@ -189,7 +192,11 @@ class OpenLedgers:
         self._given = given, newest
         first = list(islice(self._unseen, _READ_MAX))
         some = [*first, *islice(self._again, _READ_MAX)]
-        states = {one.ledger_id: one.state for one, _ in self._store.read_ledgers(sorted(set(some)), {})}
+        records = [one.value for one in self._store.read_ledgers(sorted(set(some)), {})]
+        self._store.underreplication.mark(
+            mark for one in records if (mark := decided(mark_of_few_copies, one)) is not None
+        )
+        states = {one.ledger_id: one.state for one in records}
         for _ in first:
             self._unseen.popleft()
         for ledger_id in some:

@@ -170,7 +170,8 @@ def bytes_to_copy(metadata: LedgerMetadata, task: Task) -> int:
         return 0
     replaced = {*task.of(Reason.LOST), *task.of(Reason.MISPLACED)}
     ids = sum(len(repair.lost) * (repair.last - repair.first + 1) for repair in repairs(metadata, replaced))
-    return round(ids * metadata.write_quorum / metadata.ensemble_size * metadata.length / entries)
+    more = metadata.length * (metadata.copies_wanted - metadata.write_quorum) if metadata.lacks_copies else 0
+    return more + round(ids * metadata.write_quorum / metadata.ensemble_size * metadata.length / entries)
 
 
 def _seconds_to(at_ms: int) -> float:

@@ -207,7 +207,7 @@ class Client:
         store.create_ledger(metadata)
         self.world.ledgers[metadata.ledger_id] = Ledger()
         self.world.turns.told.append(f"    it is ledger {metadata.ledger_id}: {metadata.custom_metadata}")
-        return Writer(self, metadata.ledger_id)
+        return Writer(self, metadata)
 
     def open_ledger(self, ledger_id: int, password: bytes = b"") -> Reader:
         """Fence and recover."""

@@ -59,9 +59,9 @@ class Acknowledged(Watermark):
 class Writer:
     """The handle of a ledger's writer, also its sole appender."""
 
-    def __init__(self, client: Client, ledger_id: int) -> None:
-        self._client, self.ledger_id = client, ledger_id
-        self._ledger = client.world.ledgers[ledger_id]
+    def __init__(self, client: Client, metadata: LedgerMetadata) -> None:
+        self._client, self.ledger_id, self.metadata = client, metadata.ledger_id, metadata
+        self._ledger = client.world.ledgers[self.ledger_id]
         self._closed = False
         self._sent: list[bytes] = []
         self._on_fenced: OnFenced | None = None

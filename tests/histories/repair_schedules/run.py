@@ -26,7 +26,7 @@ from bookspark.protocol.ledger.actions import (
     SendReadLac,
     WriteMetadata,
 )
-from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata
+from bookspark.protocol.ledger.ledger_metadata import WRITE_QUORUM_LABEL, Fragment, LedgerMetadata
 from bookspark.protocol.repair.bookie_healing import ClearLimbo, HeldListed, LedgerHealing, LimboIsCleared, ListHeld
 from bookspark.protocol.repair.entry_copying import EntryCopying
 from bookspark.protocol.repair.ledger_replication import LedgerReplication, WaitForWriter, WriterWaitedFor
@@ -46,6 +46,8 @@ _SPLITS_MAX = 60
 class Kind(Enum):
     REPLACE = "replace"
     """Lost and misplaced bookies are replaced."""
+    WIDEN = "widen"
+    """A closed ledger gets the copies that it was made without."""
     FILL = "fill"
     """A bookie gets its missing entries of a ledger that is not in limbo."""
     HEAL = "heal"
@@ -65,12 +67,16 @@ def run(seed: int, kind: Kind) -> int:
         audit(random, record)
         return ended(record)
     lac = ended(record) - 1 + (0 if record.closed else random.randrange(4))
-    if kind is Kind.HEAL and not record.closed:
+    if kind in (Kind.HEAL, Kind.WIDEN) and not record.closed:
         record = record.close_at(lac, lac + 1)
+    if kind is Kind.WIDEN:
+        record = _with_few_copies(random, record)
     bookies = draw_bookies(random, record, lac + 1)
     driving = Driving(random, record, bookies, lac)
     if kind is Kind.REPLACE:
         _Replacing(random, record, bookies, driving).run()
+    elif kind is Kind.WIDEN:
+        _Widening(random, record, bookies, driving).run()
     else:
         _fill(random, record, bookies, driving, heals=kind is Kind.HEAL)
     return lac + 1
@@ -141,6 +147,115 @@ def _check_all_was_tried(
             bookies[name].gives(entry_id) for name in others
         )
         holds(not could, "an entry was not copied that a bookie gives and its target takes")
+
+
+def _with_few_copies(random: Random, record: LedgerMetadata) -> LedgerMetadata:
+    """The ledger without striping, with a label that wants more copies."""
+    copies = random.randint(max(1, record.ack_quorum), record.write_quorum)
+    fragments = tuple(replace(one, ensemble=one.ensemble[:copies]) for one in record.fragments)
+    wanted = str(copies + random.choice((1, 1, 1, 2))).encode()
+    return replace(
+        record,
+        ensemble_size=copies,
+        write_quorum=copies,
+        fragments=fragments,
+        accepted_loss=None,
+        custom_metadata={WRITE_QUORUM_LABEL: wanted},
+    )
+
+
+class _Widening:
+    """More copies for a ledger, while other clients change its record or do the same.
+
+    Law: the record names a bookie more only if that bookie has all entries of the fragment, and changes nothing else."""
+
+    def __init__(self, random: Random, record: LedgerMetadata, bookies: dict[str, Bookie], driving: Driving) -> None:
+        self._random, self._record, self._bookies, self._driving = random, record, bookies, driving
+        self._version, self._alone = 3, True
+        self._tried: dict[int, set[str]] = {}
+        self._trouble = random.choice((0.0, 0.0, 0.02, 0.3))
+        self._spares = random.choice((0, 1, 2, 5))
+
+    def run(self) -> None:
+        machine = LedgerReplication((), _GRACE_SECONDS, _RUN_ENTRIES_MAX)
+        actions = machine.step(MetadataRead(self._record, self._version))
+        end = self._driving.run(machine.step, actions, self._other)
+        match end:
+            case Finish():
+                holds(self._record.write_quorum == self._record.copies_wanted, "a ledger is left with few copies")
+            case Fail() if self._alone and self._driving.undisturbed:
+                possible = all(
+                    any(self._bookies[name].gives(i) for name in self._record.write_set_of(i))
+                    and all(self._bookies[name].takes(i) for name in tried)
+                    for i, tried in self._tried.items()
+                )
+                holds(not possible, "a ledger did not get a copy that it could have")
+
+    def _other(self, action: Any) -> Any:
+        random = self._random
+        match action:
+            case ChooseBookies(ensemble, (nobody,)):
+                return self._choose(ensemble, nobody)
+            case ReadMetadata():
+                return STORE_LOST if random.random() < self._trouble else MetadataRead(self._record, self._version)
+            case WriteMetadata(metadata, version):
+                if random.random() < self._trouble:
+                    return STORE_LOST
+                if random.random() < self._trouble or version != self._version:
+                    self._others_change()
+                    return MetadataConflict()
+                self._check(metadata)
+                self._record, self._version = metadata, version + 1
+                self._tried.clear()
+                return MetadataWritten(self._version)
+        raise AssertionError(action)
+
+    def _choose(self, ensemble: tuple[str, ...], nobody: str) -> Any:
+        holds(nobody not in self._bookies, "a bookie is to be replaced")
+        free = [name for name in self._bookies if name not in ensemble][: self._spares]
+        if not free or self._random.random() < self._trouble:
+            self._alone = False
+            return NoBookies(NotEnoughBookiesError("too few"))
+        target = self._random.choice(free)
+        self._driving.begin_copying()
+        ids = {i for i in range(ended(self._record)) if {*ensemble} - {nobody} == {*self._record.write_set_of(i)}}
+        self._driving.wanted = {target: ids}
+        for i in ids:
+            self._tried.setdefault(i, set()).add(target)
+        return BookiesChosen((target,))
+
+    def _check(self, after: LedgerMetadata) -> None:
+        before, copies = self._record, self._record.write_quorum + 1
+        same = replace(
+            after,
+            fragments=before.fragments,
+            ensemble_size=before.ensemble_size,
+            write_quorum=before.write_quorum,
+        )
+        holds(same == before and after.ensemble_size == after.write_quorum == copies, "more than a copy was added")
+        holds(before.is_same_ledger(after) and after.is_same_ledger(before), "a ledger with more copies is another one")
+        for old, new in zip(before.fragments, after.fragments, strict=True):
+            holds(new == replace(old, ensemble=new.ensemble) and new.ensemble[:-1] == old.ensemble, "other copies move")
+        for i in range(ended(after)):
+            (target,) = {*after.write_set_of(i)} - {*before.write_set_of(i)}
+            holds(i in self._bookies[target].held, "a copy is named that is not there")
+
+    def _others_change(self) -> None:
+        """Another repair replaces a bookie, or makes the ledger as wide."""
+        self._alone = False
+        self._version += 1
+        record, random = self._record, self._random
+        free = [name for name in self._bookies if name not in record.bookies()]
+        if not free or random.random() < 0.3:
+            return
+        target = random.choice(free)
+        self._bookies[target].held.update(range(ended(record)))
+        if record.lacks_copies and random.random() < 0.5:
+            self._record = record.with_another_copy(target)
+        else:
+            fragment = random.choice(record.fragments)
+            gone = random.choice(fragment.ensemble)
+            self._record = record.re_replicated(fragment.first_entry_id, {gone: target})
 
 
 class _Replacing:

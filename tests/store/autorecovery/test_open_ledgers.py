@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from bookspark.errors import MetadataStoreError
-from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from bookspark.protocol.ledger.ledger_metadata import WRITE_QUORUM_LABEL, Fragment, LedgerMetadata, LedgerState
 from bookspark.store.autorecovery import auditor
 from bookspark.store.autorecovery.auditor import OpenLedgers
 from bookspark.store.metadata.memory.memory_store import MemoryStore
@@ -31,8 +31,12 @@ class Stage:
         self.store.read_ledgers = noted
         self.view = OpenLedgers(self.store, lambda: self.now)
 
-    def make(self, state=OPEN):
-        made = LedgerMetadata(self.store.new_ledger_id(), 3, 3, 2, (Fragment(0, ("a", "b", "c")),))
+    def make(self, state=OPEN, copies=3):
+        wanted = {WRITE_QUORUM_LABEL: b"3"}
+        ensemble = ("a", "b", "c")[:copies]
+        made = LedgerMetadata(
+            self.store.new_ledger_id(), copies, copies, 2, (Fragment(0, ensemble),), custom_metadata=wanted
+        )
         self.store.create_ledger(made)
         self.turn(made.ledger_id, state)
         return made.ledger_id
@@ -135,3 +139,15 @@ def test_only_the_newest_of_very_many_skipped_ids_are_read(monkeypatch):
     stage.make(OPEN)
     stage.look()
     assert stage.look() == (1, 0) and sum(stage.read) <= 60
+
+
+def test_ledger_with_few_copies_is_marked_once_it_is_closed():
+    stage = Stage()
+    few, whole = stage.make(OPEN, copies=2), stage.make(OPEN)
+    stage.look()
+    assert stage.store.underreplication.list_tasks() == []
+    stage.turn(few, CLOSED)
+    stage.turn(whole, CLOSED)
+    stage.look()
+    assert stage.store.underreplication.list_tasks() == [few]
+    assert stage.store.underreplication.task(few).detail.startswith("it has 2 of 3 copies")

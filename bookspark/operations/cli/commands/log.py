@@ -128,6 +128,8 @@ def chosen_time_ms(option: str, text: str) -> int | None:
 
 
 Idle = Annotated[float, typer.Option(min=0, help="For a log: age of a lane's newest row and claim. For a lane: any.")]
+_FEWER = "While bookies are missing, make ledgers with fewer copies."
+Fewer = Annotated[bool, typer.Option(help=_FEWER)]
 Hours = Annotated[float | None, typer.Option(min=0, max=1e6, help="Remove older rows, some later. 0: no limit.")]
 Bytes = Annotated[
     int | None,
@@ -155,6 +157,7 @@ def create(
         Compression,
         typer.Option(case_sensitive=False, help="Compression of payloads. zstd_dictionary is for small values."),
     ] = Compression.NONE,
+    fewer_copies: Fewer = True,
     retention_hours: Hours = None,
     retention_bytes: Bytes = None,
     password: Password = "",
@@ -166,7 +169,7 @@ def create(
     """
     from bookspark.logs import LogRegistry
 
-    options = LogOptions(**vars(shape), compression=compression)
+    options = LogOptions(**vars(shape), compression=compression, fewer_copies=fewer_copies)
     with client(zookeeper) as bookkeeper:
         registry = LogRegistry(bookkeeper.metadata)
         made = lane_id(registry.create(log, options, password.encode()))
@@ -182,6 +185,7 @@ def alter(
     ack_quorum: Annotated[int | None, typer.Option(min=1, help="Copies that acknowledge an entry.")] = None,
     digest_type: Annotated[DigestType | None, typer.Option(case_sensitive=False)] = None,
     compression: Annotated[Compression | None, typer.Option(case_sensitive=False)] = None,
+    fewer_copies: Annotated[bool | None, typer.Option(help=_FEWER)] = None,
     retention_hours: Hours = None,
     retention_bytes: Bytes = None,
     password: Password = "",
@@ -204,6 +208,7 @@ def alter(
             ack_quorum=ack_quorum,
             digest_type=digest_type,
             compression=compression,
+            fewer_copies=fewer_copies,
             retention_ms=_milliseconds(retention_hours),
             retention_bytes=retention_bytes,
         )
@@ -277,6 +282,7 @@ def describe(log: LaneName, zookeeper: Zookeeper = "", password: Password = "", 
         "replication": record.options.replication.value,
         "row_format": record.options.row_format.value,
         "compression": record.options.compression.value,
+        "fewer_copies": record.options.fewer_copies,
         **retention,
         "commits": sum(end.batches for end in ends.values()),
         "last_commit": iso_time(max(placed.commit.time_ms for placed in found)) if found else None,
