@@ -33,7 +33,7 @@ from bookspark.protocol.logs.log_record import EPOCH_LABEL, LOG_LABEL, LogRecord
 from bookspark.protocol.logs.retention import Retention
 from bookspark.spark.connector.sink import LogWriter, RangesWritten
 from bookspark.store.metadata.documents.sharing import Sharing
-from tests.histories.log_schedules import readers
+from tests.histories.log_schedules import queries, readers
 from tests.histories.log_schedules.actors import ADDRESS, Stage
 from tests.histories.log_schedules.cluster import Client
 from tests.histories.log_schedules.handles import Reader
@@ -337,6 +337,10 @@ PLANTED_ANEW = {
         planted(LogRegistry, "_new_id", of_a_deleted_log_too(LogRegistry._new_id)),
     ),
     "a log is looked up again by its name": (155, looked_up_again),
+    "a run that wrote to a deleted log is not compared with the next": (
+        12_000_580,
+        planted(queries._Run, "_key", "the log of the name"),
+    ),
 }
 """The same for a log that is deleted and recreated."""
 

@@ -10,6 +10,7 @@ from random import Random
 import pytest
 
 from bookspark.errors import BookKeeperError
+from bookspark.logs import LogRegistry
 from tests.spark.checkpoint_matrix import Query, numbers, written
 from tests.spark.stand_in_spark import StandInSpark
 from tests.stories import seeds
@@ -110,6 +111,27 @@ def test_copy_that_saw_an_empty_batch_does_not_repeat_the_other_copys_rows(
         assert engine.rows("orders") == before
     query.add(["newer"])
     assert step(engine, query) is None and engine.rows("orders") == [*before, "newer"], "the other one goes on"
+
+
+def test_copy_that_wrote_to_a_deleted_log_is_compared_with_the_log_made_anew(
+    engine: StandInSpark, tmp_path: Path
+) -> None:
+    """It was not, because its run had committed a batch to a log of this name; bookies did not confirm the other copy's commit
+    yet when its tasks looked."""
+    query, copy = copies(engine, tmp_path)
+    for row in ("x", "y"):
+        query.add([row])
+        assert step(engine, query) is None
+    engine.delete("orders")
+    query.add(["z"])
+    assert step(engine, copy, 1) is None and step(engine, copy) is None
+    assert engine.rows("orders") == ["x", "y", "z"]
+    newest = LogRegistry(engine.bookkeeper.metadata).get("orders").commit_ledgers[-1].ledger_id
+    engine.bookkeeper.untold.add(newest)
+    failure = step(engine, query)
+    engine.bookkeeper.untold.clear()
+    assert failure is not None and "the log has a batch 8 of it with 2 rows" in failure and re.search(REFUSED, failure)
+    assert engine.rows("orders") == ["x", "y", "z"]
 
 
 def test_accept_replay_lets_a_copys_next_batch_be_written_as_new(engine: StandInSpark, tmp_path: Path) -> None:

@@ -586,9 +586,9 @@ def _with_rows(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.Recor
     return None if first is None else chain([first], there)
 
 
-_checked_runs: set[tuple[int, str, str, str]] = set()
-"""(pid, zookeeper, log, run) of runs that had a new batch: all later batches of the run are new too."""
-_committed_runs: set[tuple[int, str, str, str]] = set()
+_checked_runs: set[tuple[int, str, int, str]] = set()
+"""(pid, zookeeper, log's id, run) of runs that had a new batch: all later batches of the run are new too."""
+_committed_runs: set[tuple[int, str, int, str]] = set()
 """The same for runs that have committed a batch: while such a run owns the log, no other process commits batches of its query
 there."""
 
@@ -697,7 +697,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
         if not written or any(message.only_compared for message in told):
             self._compare(self._batch(first, fingerprint), first.run, rows)
             return
-        key = os.getpid(), log.zookeeper, log.name, first.run
+        key = os.getpid(), log.zookeeper, self._log.log, first.run
         is_first = key not in _committed_runs
         if is_first:
             check_sources(first.checkpoint, first.batch, log.name)
@@ -714,7 +714,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
         """Check a batch that wrote no rows: it is in the log, or it is empty. An empty batch must not take the number of
         another."""
         log = self.options.log
-        key = os.getpid(), log.zookeeper, log.name, run
+        key = os.getpid(), log.zookeeper, self._log.log, run
         if not rows and key in _checked_runs:
             return
         query = StreamingQuery(batch.query, self.options.follows, batch.checkpoint)

@@ -207,7 +207,12 @@ class _Run:
         self._log: LaneId
         """The log of the micro-batch's plan."""
         self._knows_files, self._reads_plans = self._random.random() < 0.5, self._random.random() < 0.6
-        self._has_checked = self._has_committed = False
+        self._checked, self._committed = set[int](), set[int]()
+        """Ids of the logs in which the run has had a new batch, and of those to which it has committed one."""
+
+    @property
+    def _key(self) -> int:
+        return self._log.log
 
     def go(self) -> None:
         query, checkpoint = self._query, self._checkpoint
@@ -262,8 +267,9 @@ class _Run:
             self._query.run_beside()
             stage.turns.stand_still(1.0, (10, 30, 60, 100, 200))
         committer = self._committers.setdefault(owner, Committer(client, owner))
-        committer.commit(commit, self._judged(number, told, is_first=not self._has_committed))
-        self._has_checked = self._has_committed = True
+        committer.commit(commit, self._judged(number, told, is_first=self._key not in self._committed))
+        self._checked.add(self._key)
+        self._committed.add(self._key)
         stage.history(owner.lane.log).acknowledged.update(values)
         if self._random.random() < 0.5:
             stage.turns.begin(f"{self._run} tends", partial(self._tended, committer), self._process)
@@ -302,7 +308,7 @@ class _Run:
 
     def _compare(self, number: int, told: Fingerprint, values: list[str]) -> None:
         """Mirrors ``LogStreamWriter._compare``."""
-        if not values and self._has_checked:
+        if not values and self._key in self._checked:
             return
         client = self._client
         lane = known_lane(client, self._log, b"", self._query.spark_query)
@@ -313,7 +319,7 @@ class _Run:
         elif values:
             raise BookKeeperError("the batch was in the log, and is not any more")
         else:
-            self._has_checked = True
+            self._checked.add(self._key)
 
     def _judged(self, number: int, told: Fingerprint | None, is_first: bool) -> Batch:
         def before(last: int) -> Fingerprint:
