@@ -198,7 +198,8 @@ def why_not_freed(facts: Facts, name: str, disk: DiskFacts) -> Answer:
     ]
     if disk.elsewhere_ledgers:
         causes.append(
-            f"{size_text(disk.elsewhere_bytes)} are of {counted(disk.elsewhere_ledgers, 'ledger')} that other bookies hold now"
+            f"{size_text(disk.elsewhere_bytes)} are of {counted(disk.elsewhere_ledgers, 'ledger')} that name other bookies now: "
+            "they go once a ledger is closed, no repair of it is due, and each bookie that it names says that it has its copies"
         )
     if disk.deleted_ledgers:
         causes.append(
@@ -218,7 +219,8 @@ def why_not_freed(facts: Facts, name: str, disk: DiskFacts) -> Answer:
         freed = size_text(max(0, collection.bytes_freed))
         causes.append(f"its last collection forgot {counted(collection.ledgers, 'ledger')} and freed {freed}")
     waste = disk.deleted_bytes + disk.elsewhere_bytes + rest
-    if not waste or (not disk.deleted_ledgers and waste < log_bytes // 2 and not (collection and collection.problem)):
+    ledgers = disk.deleted_ledgers + disk.elsewhere_ledgers
+    if not waste or (not ledgers and waste < log_bytes // 2 and not (collection and collection.problem)):
         text = f"the disks of {name} hold what its ledgers need: {size_text(disk.live_bytes)} of {size_text(log_bytes)}"
         return Answer("", name, text, tuple(causes), "delete ledgers or truncate logs to get room", "")
     return Answer(
