@@ -12,7 +12,7 @@ from math import inf
 
 from bookspark.errors import ConfigurationError
 from bookspark.logs.readers.lag import ReaderLag
-from bookspark.operations.why.bookie_troubles import START, bookie_down, by_order, full_disk, ordered, why_not
+from bookspark.operations.why.bookie_troubles import START, bookie_down, by_order, full_disk, is_up, ordered, why_not
 from bookspark.operations.why.facts import Answer, DiskFacts, Facts, LedgerFacts, LogFacts, Ranges, Severity
 from bookspark.operations.why.words import NAMED, counted, duration, named
 from bookspark.protocol.changes.safety import is_in_the_way, left_over
@@ -75,9 +75,10 @@ def _repair(facts: Facts, metadata: LedgerMetadata, task: TaskStatus | None) -> 
     if task is None:
         away = [f"{one} counts as lost in {duration(left)}" for one, left in (found.away or {}).items()]
         told = [one for one in away if one.split()[0] in metadata.bookies()]
+        down = [one for one in metadata.bookies() if not is_up(facts, one)]
         return (
             [*told, "it is not marked for repair yet"],
-            "bring the bookie back, or wait",
+            f"bring {', '.join(down)} back, or wait" if down else "wait: its bookies are up",
             "bookspark autorecovery status",
         )
     causes = [task.detail] if task.detail else []
@@ -91,7 +92,7 @@ def _repair(facts: Facts, metadata: LedgerMetadata, task: TaskStatus | None) -> 
         causes.append("no other bookie can take the copies: all that take new entries are in its ensemble already")
         return causes, "start one more bookie, or bring the lost one back", START
     if task.error:
-        return causes, "bring back the bookies that it names", "bookspark autorecovery list"
+        return causes, "mend what it names", "bookspark autorecovery list"
     when = f"in {duration(task.next_attempt_seconds)}" if task.next_attempt_seconds else "as soon as a worker is free"
     return [*causes, f"it is repaired {when}"], "wait", "bookspark autorecovery status"
 
@@ -120,13 +121,16 @@ def why_not_closed(facts: Facts, ledger: LedgerFacts) -> Answer:
         n for n, one in enumerate(ensemble) if one in ledger.held and facts.observed.counts(one, metadata.ledger_id)
     }
     if not covered(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum, answering):
-        causes += [f"{one} {why_not(facts, one)}" for n, one in enumerate(ensemble) if n not in answering]
+        silent = [one for n, one in enumerate(ensemble) if n not in answering]
+        causes += [f"{one} {why_not(facts, one)}" for one in silent]
+        away = [one for one in silent if not is_up(facts, one)]
+        back = f"bring {', '.join(away)} back" if away else f"wait until {', '.join(silent)} can tell: they are up"
         return Answer(
             "recovery-blocked",
             subject,
             f"{subject} can't be recovered now: too few of its bookies can tell where it ends",
             tuple(causes),
-            "bring these bookies back, then recover it; if they are gone for good, see `bookspark ledger recover --help`",
+            f"{back}, then recover it; if they are gone for good, see `bookspark ledger recover --help`",
             f"bookspark ledger recover {metadata.ledger_id}",
             Severity.DANGER,
         )
