@@ -273,7 +273,9 @@ def _autorecovery(facts: Facts) -> Iterator[Answer]:
 def _tasks(facts: Facts) -> Iterator[Answer]:
     found = facts.autorecovery
     lost = [one for one in facts.tasks if any(missed.lost for missed in one.missed)]
-    failed = [one for one in facts.tasks if one.error and one not in lost]
+    # What waits for bookies that are down is told with these.
+    waits = [one for one in facts.tasks if one not in lost and not any(is_up(facts, name) for name in one.bookies)]
+    failed = [one for one in facts.tasks if one.error and one not in lost and one not in waits]
     for one in lost[:NAMED]:
         told = [str(missed) for missed in one.missed if missed.lost]
         yield Answer(
@@ -294,12 +296,13 @@ def _tasks(facts: Facts) -> Iterator[Answer]:
             "mend what the last problem names",
             f"bookspark why under-replicated {failed[0].ledger_id}",
         )
-    left = len(facts.tasks) - len(lost) - len(failed)
+    others = [one for one in facts.tasks if one not in lost and one not in failed and one not in waits]
+    left = len(others)
     if left and found is not None:
         time = "an unknown time" if found.seconds_left is None else duration(found.seconds_left)
         yield Answer(
             "under-replicated",
-            named("ledger", (one.ledger_id for one in facts.tasks if one not in lost and one not in failed)),
+            named("ledger", (one.ledger_id for one in others)),
             f"{counted(left, 'ledger')} lack copies; {found.being_repaired:,} are being repaired",
             (f"{size_text(found.bytes_left)} are left to copy, in about {time}",),
             "wait; if nothing moves, look at the troubles of autorecovery",

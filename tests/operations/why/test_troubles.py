@@ -231,6 +231,12 @@ def test_lost_entries_with_all_bookies_up_name_no_bookie_to_bring_back() -> None
     assert one.mend == "bring a back: they may have them"
 
 
+def test_tasks_that_wait_for_bookies_that_are_down_are_told_with_these() -> None:
+    waits = task(bookies={"a": Reason.LACKS}, error="a lacks entries of ledger 7 and is not registered", attempts=1)
+    assert kinds(facts({"a": DOWN}, tasks=(waits,), autorecovery=autorecovery())) == ["bookie-down"]
+    assert kinds(facts(tasks=(waits,), autorecovery=autorecovery())) == ["repair-fails"]
+
+
 def test_bookies_that_heal_take_new_entries() -> None:
     """All three healed and took every add, and no bookie took new entries, it said."""
     found = facts({name: {"settled": False, "unsettled_why": "heals itself"} for name in "abc"})
