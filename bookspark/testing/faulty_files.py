@@ -5,8 +5,8 @@ Law: an operation without a matching rule passes unchanged. A rule is data, one 
     <operation> <path pattern> <which> <fault>          sync */logs/*.arrows 1.. io-error
 
     operation     write read read_cached drop_cached sync preallocate truncate size · open create exists list make_directory
-                  rename unlink sync_directory free_bytes total_bytes · * for any of them (``create`` is an ``open`` that makes
-                  the file)
+                  rename unlink sync_directory free_bytes total_bytes inodes · * for any of them (``create`` is an ``open``
+                  that makes the file)
     path pattern  a pattern of ``fnmatch`` for the whole path (for a rename: the source); in quotes if it has spaces
     which         which of the matching operations, counted from 1: ``3``, ``3..5`` or ``3..``
     fault         io-error     the operation fails with EIO
@@ -187,6 +187,10 @@ class FaultyFileSystem:
         self.strike("total_bytes", path)
         return self._inner.total_bytes(path)
 
+    def inodes(self, path: str) -> tuple[int, int]:
+        self.strike("inodes", path)
+        return self._inner.inodes(path)
+
     # -- rules
 
     def strike(self, kind: str, path: str) -> Rule | None:
@@ -296,7 +300,7 @@ def _flipped(content: Buffer, position: int, place: str) -> bytes:
 _FILE_OPERATIONS = ("write", "read", "read_cached", "drop_cached", "sync", "preallocate", "truncate", "size")
 _NAME_OPERATIONS = (
     "open", "create", "exists", "list", "make_directory", "rename", "unlink", "sync_directory", "free_bytes",
-    "total_bytes",
+    "total_bytes", "inodes",
 )  # fmt: skip
 _OPERATIONS = (*_FILE_OPERATIONS, *_NAME_OPERATIONS)
 _WITH_ARGUMENT = frozenset({"short", "flip", "slow", "misdirected", "write-back"})

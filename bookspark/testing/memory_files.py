@@ -294,6 +294,8 @@ class MemoryFileSystem:
 
     def __init__(self, *directories: str, capacity_bytes: int = _UNBOUNDED, sector_bytes: int = SECTOR_BYTES) -> None:
         """``capacity_bytes`` may be changed at any time. A write beyond it fails with ENOSPC."""
+        self.capacity_inodes = 0
+        """Files and directories at most, 0: no limit. May be changed at any time; another file fails with ENOSPC."""
         self.capacity_bytes = capacity_bytes
         self.sector_bytes = sector_bytes
         self._root = Directory()
@@ -364,6 +366,8 @@ class MemoryFileSystem:
             if node is None:
                 if not create:
                     raise _error(errno.ENOENT, path)
+                if self.capacity_inodes and len(self._nodes()) >= self.capacity_inodes:
+                    raise _error(errno.ENOSPC, path)
                 node = Node()
                 directory.change(None, name, node)
             if isinstance(node, Directory):
@@ -425,6 +429,11 @@ class MemoryFileSystem:
 
     def total_bytes(self, path: str) -> int:
         return self.capacity_bytes
+
+    def inodes(self, path: str) -> tuple[int, int]:
+        with self._lock:
+            limit = self.capacity_inodes
+            return (max(0, limit - len(self._nodes())), limit) if limit else (0, 0)
 
     # -- inside
 

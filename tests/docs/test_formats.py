@@ -28,6 +28,7 @@ from bookspark.store.bookie.disk import (
     unclean_marker,
 )
 from bookspark.store.bookie.disk.entry_log import LOG_SUFFIX, LOGS, NOTE_SUFFIX, SCHEMA
+from bookspark.store.bookie.disk.file_system import SPARE_FILES
 from bookspark.store.bookie.disk.index import ChangingRows, location
 from bookspark.store.bookie.holdings import scrubbing
 from bookspark.store.metadata.autorecovery.auditors import AuditorState, CheckReport
@@ -97,8 +98,9 @@ def test_files_of_a_directory_match_the_table():
         unclean_marker.NAME,
         scrubbing.NAME,
         "checkpoint.<number>",
+        "spare.<number>",
     }
-    small = directories.NOT_DATA - {"lost+found", "COOKIE.tmp"}
+    small = directories.NOT_DATA - {"lost+found", "COOKIE.tmp", *SPARE_FILES}
     assert names == logs | others | small
 
 

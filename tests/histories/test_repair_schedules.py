@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -66,16 +65,8 @@ def told_to_nobody(original: Callable[..., Any]) -> Callable[..., Any]:
     return lambda ledger_id, found: original(ledger_id, [one._replace(targets=()) for one in found])
 
 
-def into_whatever_record(original: Callable[..., Any]) -> Callable[..., Any]:
-    """The record with a copy more is written over any later one."""
-    return lambda machine, now: original(machine, replace(now, metadata=machine._metadata))
-
-
 PLANTED = {
     "not all is copied for a copy more": (Kind.WIDEN, ledger_replication, "copies", names_without_copying),
-    "a ledger gets a copy more in a record that was changed": (
-        Kind.WIDEN, ledger_replication.LedgerReplication, "_name", into_whatever_record
-    ),
     "a ledger stays with few copies": (Kind.WIDEN, LedgerMetadata, "lacks_copies", lambda _: False),
     "not all is copied that is named": (Kind.REPLACE, ledger_replication, "copies", names_without_copying),
     "copies are not named where some failed": (Kind.REPLACE, ledger_replication, "few", lambda _: lambda found, most: []),

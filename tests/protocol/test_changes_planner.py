@@ -257,6 +257,27 @@ def test_levelling_moves_copies_from_fullest_to_emptiest_bookies_until_even() ->
     assert levelling(seen, "ab", 99) == levelling(seen, "a", 99) == []
 
 
+def test_balance_takes_from_full_read_only_bookies_too() -> None:
+    """With three full bookies and three empty ones there was nothing to be done: only writable bookies gave copies."""
+    pieces = [Placed(ledger, 0, ABC, 3, 2, False, 10) for ledger in range(8)]
+    full = {name: ObservedBookie(name, read_only=True) for name in "abc"}
+    seen = Observed({**full, **{name: ObservedBookie(name) for name in "def"}}, Fragments(pieces))
+    while steps := decide(Wanted(balance=True), Progress({}, frozenset(), frozenset()), seen).steps:
+        for step in steps:
+            assert isinstance(step, Move) and step.target in "def"
+            [one] = seen.fragments.of_ledger(step.ledger_id)
+            ensemble = tuple(step.target if name == step.source else name for name in one.ensemble)
+            seen.fragments.put(step.ledger_id, [one._replace(ensemble=ensemble)])
+    assert set(seen.fragments.bytes_of.values()) == {40}
+
+
+def test_read_only_bookie_below_the_average_gives_nothing_and_gets_nothing() -> None:
+    pieces = [Placed(ledger, 0, ("b", "c"), 2, 2, False, 10) for ledger in range(8)]
+    seen = observed([*pieces, Placed(9, 0, ("a",), 1, 1, False, 10)])
+    assert {move.target for move in levelling(seen, "bcd", 99, "a")} == {"d"}
+    assert not any(move.source == "a" for move in levelling(seen, "bcd", 99, "a"))
+
+
 @pytest.mark.parametrize("left_alone", [OPEN._replace(byte_count=10), CLOSED._replace(byte_count=0)])
 def test_levelling_moves_no_open_or_empty_fragment(left_alone: Placed) -> None:
     assert levelling(observed([left_alone]), "abcd", 99) == []

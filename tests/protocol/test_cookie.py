@@ -31,9 +31,19 @@ def test_boot_with_equal_copies_stamps_nothing() -> None:
 
 
 def test_bookie_boots_after_a_crash_at_any_stamp_of_its_first_boot() -> None:
-    assert check(MINE, None, None) == Stamps(MINE, (TWO,), metadata=True)
-    assert check(MINE, MINE, None) == Stamps(MINE, (), metadata=True)
-    assert check(MINE, MINE, MINE) == Stamps(MINE)
+    again = replace(MINE, nonce=FRESH.nonce)
+    for one, two in ((MINE, None), (None, MINE), (MINE, MINE), (again, MINE)):
+        assert check(one, two, None) == Stamps(again, (ONE, TWO), metadata=True)
+    assert check(again, again, again) == Stamps(again)
+
+
+def test_twin_of_a_bookie_whose_first_boot_was_interrupted_stays_down() -> None:
+    """One of its disks was moved to a host with equal paths before the bookie was known to the metadata store."""
+    done = check(MINE, None, None).cookie
+    twin = check(None, MINE, None, fresh=replace(FRESH, nonce="nonce-10")).cookie
+    for two in (MINE, twin):
+        with pytest.raises(InvalidCookieError, match="differ"):
+            check(twin, two, done)
 
 
 @pytest.mark.parametrize(

@@ -204,8 +204,8 @@ def replication_in(phase):
         return machine
     stepped(machine, next_read(machine))
     stepped(machine, next_ack(machine))
-    if phase is ReplicationPhase.NAMING:
-        machine.step(MetadataRead(CLOSED, 4))
+    if phase is ReplicationPhase.REREADING:
+        machine.step(MetadataConflict())
     return stepped(machine, DeadlinePassed()) if phase is ReplicationPhase.DONE else machine
 
 
@@ -328,7 +328,7 @@ class TestUnrequestedAnswers:
     def test_answers_to_a_recovery_that_never_ran_are_illegal(self, phase):
         """The ledger was closed when the replication began, so no recovery answer can be late."""
         machine = stepped(LedgerReplication({"b3"}, 30.0), MetadataRead(CLOSED, 3))
-        for event in (BookiesChosen(("b4",)), next_read, next_ack, MetadataRead(CLOSED, 3)):
+        for event in (BookiesChosen(("b4",)), next_read, next_ack, MetadataConflict()):
             if machine.phase.name == phase:
                 break
             machine.step(event(machine) if callable(event) else event)

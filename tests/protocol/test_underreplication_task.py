@@ -31,7 +31,7 @@ def test_repeated_mark_does_not_make_the_task_due():
 def test_mark_with_news_makes_the_task_due_and_keeps_its_bookies(bookies):
     after = FAILED.marked(Mark(7, bookies, "more"))
     assert (after.marks, after.not_before_ms, after.missed, after.detail) == (2, 0, (), "more")
-    assert after.bookies == {"b1": Reason.LOST} | bookies
+    assert after.bookies == bookies | {"b1": Reason.LOST}
     assert after.attempts == 1 and after.error == "no bookie"
 
 
@@ -73,3 +73,15 @@ def test_entries_are_lost_only_if_all_bookies_were_reached_and_none_has_them(fou
     assert missed[:4] == (3, 4, lost, unreached)
     assert missed.answers.keys() == found.answers.keys()
     assert all(words and bookie not in words for bookie, words in missed.answers.items())
+
+
+def test_lost_bookie_stays_lost_when_it_is_marked_as_lacking_too():
+    """The writer of an open ledger closes it after the auditor took the bookie for lost: others have to take its entries over."""
+    lost = new_task(Mark(7, {"b1": Reason.LOST}), 1000)
+    assert lost.marked(Mark(7, {"b1": Reason.LACKS, "b2": Reason.LACKS})).bookies == {
+        "b1": Reason.LOST,
+        "b2": Reason.LACKS,
+    }
+    assert new_task(Mark(7, {"b1": Reason.LACKS}), 1000).marked(Mark(7, {"b1": Reason.LOST})).bookies == {
+        "b1": Reason.LOST
+    }

@@ -12,7 +12,7 @@ from math import inf
 
 from bookspark.errors import ConfigurationError
 from bookspark.logs.readers.lag import ReaderLag
-from bookspark.operations.why.bookie_troubles import START, bookie_down, by_order, full_disk, ordered, why_not
+from bookspark.operations.why.bookie_troubles import START, bookie_down, by_order, full_disk, is_up, ordered, why_not
 from bookspark.operations.why.facts import Answer, DiskFacts, Facts, LedgerFacts, LogFacts, Ranges, Severity
 from bookspark.operations.why.words import NAMED, counted, duration, named
 from bookspark.protocol.changes.safety import is_in_the_way, left_over
@@ -77,9 +77,10 @@ def _repair(facts: Facts, metadata: LedgerMetadata, task: TaskStatus | None) -> 
     if task is None:
         away = [f"{one} counts as lost in {duration(left)}" for one, left in (found.away or {}).items()]
         told = [one for one in away if one.split()[0] in metadata.bookies()]
+        down = [one for one in metadata.bookies() if not is_up(facts, one)]
         return (
             [*told, "it is not marked for repair yet"],
-            "bring the bookie back, or wait",
+            f"bring {', '.join(down)} back, or wait" if down else "wait: its bookies are up",
             "bookspark autorecovery status",
         )
     causes = [task.detail] if task.detail else []
@@ -94,7 +95,7 @@ def _repair(facts: Facts, metadata: LedgerMetadata, task: TaskStatus | None) -> 
         causes.append("no other bookie can take the copies: all that take new entries are in its ensemble already")
         return causes, "start one more bookie, or bring the lost one back", START
     if task.error:
-        return causes, "bring back the bookies that it names", "bookspark autorecovery list"
+        return causes, "mend what it names", "bookspark autorecovery list"
     when = f"in {duration(task.next_attempt_seconds)}" if task.next_attempt_seconds else "as soon as a worker is free"
     return [*causes, f"it is repaired {when}"], "wait", "bookspark autorecovery status"
 
@@ -123,13 +124,16 @@ def why_not_closed(facts: Facts, ledger: LedgerFacts) -> Answer:
         n for n, one in enumerate(ensemble) if one in ledger.held and facts.observed.counts(one, metadata.ledger_id)
     }
     if not covered(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum, answering):
-        causes += [f"{one} {why_not(facts, one)}" for n, one in enumerate(ensemble) if n not in answering]
+        silent = [one for n, one in enumerate(ensemble) if n not in answering]
+        causes += [f"{one} {why_not(facts, one)}" for one in silent]
+        away = [one for one in silent if not is_up(facts, one)]
+        back = f"bring {', '.join(away)} back" if away else f"wait until {', '.join(silent)} can tell: they are up"
         return Answer(
             "recovery-blocked",
             subject,
             f"{subject} can't be recovered now: too few of its bookies can tell where it ends",
             tuple(causes),
-            "bring these bookies back, then recover it; if they are gone for good, see `bookspark ledger recover --help`",
+            f"{back}, then recover it; if they are gone for good, see `bookspark ledger recover --help`",
             f"bookspark ledger recover {metadata.ledger_id}",
             Severity.DANGER,
         )
@@ -201,7 +205,8 @@ def why_not_freed(facts: Facts, name: str, disk: DiskFacts) -> Answer:
     ]
     if disk.elsewhere_ledgers:
         causes.append(
-            f"{size_text(disk.elsewhere_bytes)} are of {counted(disk.elsewhere_ledgers, 'ledger')} that other bookies hold now"
+            f"{size_text(disk.elsewhere_bytes)} are of {counted(disk.elsewhere_ledgers, 'ledger')} that name other bookies now: "
+            "they go once a ledger is closed, no repair of it is due, and each bookie that it names says that it has its copies"
         )
     if disk.deleted_ledgers:
         causes.append(
@@ -221,7 +226,8 @@ def why_not_freed(facts: Facts, name: str, disk: DiskFacts) -> Answer:
         freed = size_text(max(0, collection.bytes_freed))
         causes.append(f"its last collection forgot {counted(collection.ledgers, 'ledger')} and freed {freed}")
     waste = disk.deleted_bytes + disk.elsewhere_bytes + rest
-    if not waste or (not disk.deleted_ledgers and waste < log_bytes // 2 and not (collection and collection.problem)):
+    ledgers = disk.deleted_ledgers + disk.elsewhere_ledgers
+    if not waste or (not ledgers and waste < log_bytes // 2 and not (collection and collection.problem)):
         text = f"the disks of {name} hold what its ledgers need: {size_text(disk.live_bytes)} of {size_text(log_bytes)}"
         return Answer("", name, text, tuple(causes), "delete ledgers or truncate logs to get room", "")
     return Answer(

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import errno
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from bookspark.operations.why.facts import Answer, Facts, Severity
-from bookspark.operations.why.words import duration, named
+from bookspark.operations.why.words import counted, duration, named
 from bookspark.store.wire.messages import BookieStatus
 from bookspark.support.plain_text import size_text
 
@@ -40,7 +41,7 @@ def of_bookie(facts: Facts, name: str, status: BookieStatus) -> Iterator[Answer]
             yield _slow_disk(name, path, seconds, status)
     if ordered(status):
         yield by_order(facts, name)
-    yield from _healing(name, status)
+    yield from _healing(facts, name, status)
     if status.lacking_ledgers and not status.failed_directories:
         yield Answer(
             "rot",
@@ -140,7 +141,7 @@ def by_order(facts: Facts, name: str) -> Answer:
     )
 
 
-def _healing(name: str, status: BookieStatus) -> Iterator[Answer]:
+def _healing(facts: Facts, name: str, status: BookieStatus) -> Iterator[Answer]:
     if status.lossy_boot == status.healed_boot:
         return
     healing = status.healing
@@ -169,7 +170,7 @@ def _healing(name: str, status: BookieStatus) -> Iterator[Answer]:
         name,
         f"bookie {name} can't bring back all that a boot lost" if stuck else f"bookie {name} heals itself",
         tuple(causes),
-        "bring back the bookies that are down: they may have what is missing" if stuck else "wait; it needs no help",
+        may_have_them(facts) if stuck else "wait; it needs no help",
         f"bookspark bookie status {name}",
         Severity.TROUBLE if stuck else Severity.UNDER_WAY,
     )
@@ -184,6 +185,22 @@ def why_not(facts: Facts, bookie_id: str) -> str:
         home = facts.cluster.home(bookie_id)
         return "is down" + (f"; it served last on host {home.host}" if home is not None else "")
     return bookie.unsettled_why or "lacks entries"
+
+
+def is_up(facts: Facts, name: str) -> bool:
+    """Is the bookie registered, and its process not known to be gone?"""
+    bookie = facts.observed.bookies.get(name)
+    return bookie is not None and bookie.registered and not ended(facts, name)
+
+
+def may_have_them(facts: Facts) -> str:
+    """The remedy for entries that no answering bookie gives."""
+    away = [name for name in sorted(facts.observed.bookies) if not is_up(facts, name)]
+    if away:
+        return f"bring {', '.join(away)} back: they may have them"
+    if facts.cluster.problems:
+        return f"let {', '.join(sorted(facts.cluster.problems))} answer again: they may have them"
+    return "all bookies are up and answer: restore a bookie that was removed, or its disk, if it may have them"
 
 
 def ended(facts: Facts, name: str) -> bool:
@@ -205,7 +222,7 @@ def bookie_down(facts: Facts, name: str) -> Answer:
     return Answer(
         "bookie-down",
         name,
-        f"bookie {name} is down",
+        f"{consequence(facts, [name])}bookie {name} is down",
         (
             cause,
             *(["a change of the cluster took it down"] if taken else []),
@@ -216,6 +233,22 @@ def bookie_down(facts: Facts, name: str) -> Answer:
         "bookspark cluster status" if taken else f"bookspark bookie run{directories}" if directories else START,
         Severity.UNDER_WAY if taken else Severity.TROUBLE,
     )
+
+
+def consequence(facts: Facts, names: Iterable[str]) -> str:
+    """What is not possible, or lacks a copy, while these bookies are down, as the beginning of a sentence; "": nothing."""
+    told = []
+    fragments = facts.observed.fragments
+    sizes = Counter[int]()
+    for shape, ledgers in fragments.by_shape().items():
+        sizes[len(shape.ensemble)] += len(ledgers)
+    if sizes and len(facts.writable()) < (wanted := sizes.most_common(1)[0][0]):
+        told.append(f"no new ledger over {wanted} bookies can be made")
+    if lacking := {one.ledger_id for name in names for one in fragments.of(name)}:
+        told.append(
+            f"{counted(len(lacking), 'ledger')} {'has' if len(lacking) == 1 else 'have'} fewer copies than wanted"
+        )
+    return f"{', and '.join(told)}: " if told else ""
 
 
 def count_down(facts: Facts, names: Iterable[str]) -> Iterator[str]:

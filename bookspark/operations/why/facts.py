@@ -51,8 +51,11 @@ class Facts:
     """ZooKeeper's failure during the look. If not "", all other facts are unknown or incomplete."""
 
     def writable(self) -> list[str]:
-        """Bookies that take new entries and copies."""
-        return sorted(name for name, one in self.observed.bookies.items() if one.writable)
+        """Bookies that take new entries and copies. One that heals or lacks copies takes them too; a silent one does not."""
+        silent = self.cluster.problems
+        return sorted(
+            n for n, one in self.observed.bookies.items() if one.registered and not one.read_only and n not in silent
+        )
 
 
 @dataclass(frozen=True)

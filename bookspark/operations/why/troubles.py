@@ -9,9 +9,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
-from bookspark.operations.why.bookie_troubles import START, bookie_down, count_down, ended, of_bookie, why_not
+from bookspark.operations.why.bookie_troubles import (
+    START,
+    bookie_down,
+    consequence,
+    count_down,
+    ended,
+    is_up,
+    may_have_them,
+    of_bookie,
+    why_not,
+)
 from bookspark.operations.why.facts import SLOW_ZOOKEEPER_SECONDS, Answer, Facts, Health, Severity
 from bookspark.operations.why.words import NAMED, counted, duration, named
 from bookspark.protocol.changes.safety import left_over
@@ -118,10 +128,19 @@ def _copies(facts: Facts) -> Iterator[Answer]:
                 named("ledger", ledgers),
                 f"{counted(len(ledgers), 'ledger')} {'has' if len(ledgers) == 1 else 'have'} {what}",
                 tuple(why),
-                "bring these bookies back, and stop no other one",
+                f"{_bring_back(facts, missing)}, and stop no other one",
                 f"bookspark why under-replicated {min(ledgers)}",
                 Severity.DANGER,
             )
+
+
+def _bring_back(facts: Facts, missing: Collection[str]) -> str:
+    """The remedy for copies that don't count on these bookies."""
+    if down := sorted(name for name in missing if not is_up(facts, name)):
+        return f"bring {', '.join(down[:NAMED])} back"
+    if facts.autorecovery is not None and (facts.autorecovery.auditor is None or not facts.autorecovery.enabled):
+        return "let autorecovery run, which makes the copies again: all of these bookies are up"
+    return "wait for the copies: all of these bookies are up, and get them again"
 
 
 def _gone(facts: Facts) -> list[str]:
@@ -140,7 +159,7 @@ def _down(facts: Facts) -> Iterator[Answer]:
         yield Answer(
             "host-lost",
             f"host {host}",
-            f"all {len(names)} bookies of host {host} are down",
+            f"{consequence(facts, names)}all {len(names)} bookies of host {host} are down",
             (f"these are {', '.join(names)}", *count_down(facts, names)),
             f"bring the host back and start the job of the bookies again: spark-submit … $({START})",
             START,
@@ -213,7 +232,7 @@ def _nobody_writable(facts: Facts) -> Iterator[Answer]:
         yield Answer(
             "nothing-writable",
             facts.zookeeper,
-            "no bookie takes new entries",
+            "no new ledger can be made, and none written to: no bookie takes new entries",
             tuple(
                 f"{name} {'is read-only' if one.counts else why_not(facts, name)}"
                 for name, one in sorted(facts.observed.bookies.items())[:NAMED]
@@ -254,7 +273,9 @@ def _autorecovery(facts: Facts) -> Iterator[Answer]:
 def _tasks(facts: Facts) -> Iterator[Answer]:
     found = facts.autorecovery
     lost = [one for one in facts.tasks if any(missed.lost for missed in one.missed)]
-    failed = [one for one in facts.tasks if one.error and one not in lost]
+    # What waits for bookies that are down is told with these.
+    waits = [one for one in facts.tasks if one not in lost and not any(is_up(facts, name) for name in one.bookies)]
+    failed = [one for one in facts.tasks if one.error and one not in lost and one not in waits]
     for one in lost[:NAMED]:
         told = [str(missed) for missed in one.missed if missed.lost]
         yield Answer(
@@ -262,7 +283,7 @@ def _tasks(facts: Facts) -> Iterator[Answer]:
             f"ledger {one.ledger_id}",
             f"no bookie gives some entries of ledger {one.ledger_id}",
             (*told[:NAMED], one.error),
-            "bring back the bookies that are down: they may have them",
+            may_have_them(facts),
             f"bookspark why under-replicated {one.ledger_id}",
             Severity.DANGER,
         )
@@ -275,12 +296,13 @@ def _tasks(facts: Facts) -> Iterator[Answer]:
             "mend what the last problem names",
             f"bookspark why under-replicated {failed[0].ledger_id}",
         )
-    left = len(facts.tasks) - len(lost) - len(failed)
+    others = [one for one in facts.tasks if one not in lost and one not in failed and one not in waits]
+    left = len(others)
     if left and found is not None:
         time = "an unknown time" if found.seconds_left is None else duration(found.seconds_left)
         yield Answer(
             "under-replicated",
-            named("ledger", (one.ledger_id for one in facts.tasks if one not in lost and one not in failed)),
+            named("ledger", (one.ledger_id for one in others)),
             f"{counted(left, 'ledger')} lack copies; {found.being_repaired:,} are being repaired",
             (f"{size_text(found.bytes_left)} are left to copy, in about {time}",),
             "wait; if nothing moves, look at the troubles of autorecovery",

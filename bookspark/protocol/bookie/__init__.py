@@ -10,6 +10,7 @@
 ``read_only_switch``    the operator's switch to read-only
 ``lost_records``        ledger ids that the metadata gave out and has forgotten
 ``garbage_collection``  deleted ledgers, which may be thrown away
+``unnamed_copies``      copies that the metadata does not name, which may be thrown away
 ``lease``               the holder of a bookie's process, and the end of a process without one
 ======================  ========================================================================================================
 

@@ -5,9 +5,10 @@ copies must be there and equal, or the bookie stays down. The address is *not* p
 comes back elsewhere is the same bookie (docs/decisions/bookies-outlive-tasks.md).
 
 Each directory is stamped, then the metadata store, and only then is data written. So stamped directories without data, of a
-bookie unknown to the metadata store, are an unfinished first boot, which goes on. If the metadata store knows the cookie, a
-directory without it was lost or emptied. A boot without its content needs a permission (an option, or ``bookspark cookie fix``),
-is lossy, and stamps that directory last, after phase one (``bookie_boot``).
+bookie unknown to the metadata store, are an unfinished first boot. The next boot ends it with a nonce of its own in each
+directory: if a disk of it was moved, both hosts may go on, and the first one to reach the metadata store is the bookie. If the
+metadata store knows the cookie, a directory without it was lost or emptied. A boot without its content needs a permission (an
+option, or ``bookspark cookie fix``), is lossy, and stamps that directory last, after phase one (``bookie_boot``).
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from bookspark.errors import InvalidCookieError
 
 @dataclass(frozen=True, slots=True)
 class Cookie:
-    """``directories``: absolute paths in configured order; ``instance_id``: the cluster's; ``nonce``: this bookie's."""
+    """``directories``: absolute paths in configured order; ``instance_id``: the cluster's; ``nonce``: of the boot that was this
+    bookie's first to end."""
 
     bookie_id: str
     directories: tuple[str, ...]
@@ -78,6 +80,9 @@ def check_cookies(
     missing = tuple(directory for directory, cookie in copies.in_directories.items() if cookie is None)
     if not found:
         return _without_cookie(copies, fresh, zookeeper, permitted)
+    if not copies.with_data and all(copies.in_metadata[cookie.bookie_id] is None for cookie in found.values()):
+        # An unfinished first boot: its stamps may be of several attempts.
+        found = {directory: replace(cookie, nonce=fresh.nonce) for directory, cookie in found.items()}
     first, cookie = _agreed(found, configured, permitted)
     if permitted.named not in ("", cookie.bookie_id):
         raise InvalidCookieError(
@@ -109,7 +114,7 @@ def check_cookies(
                 "or the bookie decommissioned: then a new one may have its directories, once they are empty; if it is to serve "
                 f"again: {_command('create', zookeeper, configured)}"
             )
-        return Stamps(wanted, missing, metadata=True)
+        return Stamps(wanted, tuple(copies.in_directories), metadata=True)
     growing = replace(recorded, directories=configured) == wanted and _may_add(recorded, configured, copies, permitted)
     if recorded not in (cookie, wanted) and not growing:
         raise InvalidCookieError(

@@ -18,6 +18,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from bookspark.protocol.changes.observed import Observed, ObservedBookie, Placed
 from bookspark.protocol.changes.safety import is_in_the_way, left_over
@@ -90,14 +91,20 @@ def evacuation(
     return moves, stuck
 
 
-def levelling(observed: Observed, candidates: Collection[str], count_max: int) -> list[Move]:
-    """At most ``count_max`` moves from the fullest of ``candidates`` to the emptiest, until all are about even."""
-    loads = {bookie: observed.fragments.bytes_of.get(bookie, 0) for bookie in candidates}
-    if len(loads) < 2:
+def levelling(observed: Observed, takers: Collection[str], count_max: int, givers: Collection[str] = ()) -> list[Move]:
+    """At most ``count_max`` moves from the fullest to the emptiest of ``takers``, until all are about even. ``givers``: bookies,
+    for example full ones, that take nothing; those above the others' average give too."""
+    loads = {bookie: observed.fragments.bytes_of.get(bookie, 0) for bookie in takers}
+    if not loads:
         return []
+    giving = {bookie: observed.fragments.bytes_of.get(bookie, 0) for bookie in givers if bookie not in loads}
+    for bookie, load in sorted(giving.items(), key=itemgetter(1), reverse=True):
+        if load * len(loads) <= sum(loads.values()):
+            break
+        loads[bookie] = load
     mean = sum(loads.values()) / len(loads)
     low, high = mean * (1 - EVEN_PART), mean * (1 + EVEN_PART)
-    empty = [(load, bookie) for bookie, load in loads.items()]
+    empty = [(loads[bookie], bookie) for bookie in takers]
     full = [(-load, bookie) for bookie, load in loads.items()]
     heapq.heapify(empty)
     heapq.heapify(full)
@@ -203,7 +210,7 @@ class _Deciding:
         if not self.refusals:
             self._begin_others(len(begun))
         if not (self.steps or self.waits or self.refusals) and self.wanted.balance:
-            self.steps += levelling(self.observed, self._takers(), self.moves_max)
+            self.steps += levelling(self.observed, self._takers(), self.moves_max, self._givers())
         return Decision(tuple(self.steps), tuple(self.waits), tuple(self.refusals))
 
     # -- impossible changes
@@ -439,6 +446,14 @@ class _Deciding:
             (self.waits if possible else self.refusals).append(text)
             return False
         return True
+
+    def _givers(self) -> list[str]:
+        """Read-only bookies that stay: full ones get room by giving copies away."""
+        return [
+            name
+            for name, one in sorted(self.observed.bookies.items())
+            if one.counts and one.read_only and name not in self.wanted.leaving
+        ]
 
     def _takers(self) -> list[str]:
         """Bookies that take copies and new entries, and stay."""

@@ -66,3 +66,9 @@ def first_within(ranges: EntryRanges, first: int, last: int) -> int | None:
     if at == len(ranges) or ranges[at][0] > last:
         return None
     return max(first, ranges[at][0])
+
+
+def covers(ranges: EntryRanges, first: int, last: int) -> bool:
+    """Are all of ``first..last`` in ``ranges``?"""
+    at = bisect_left(ranges, first, key=itemgetter(1))
+    return at < len(ranges) and ranges[at][0] <= first and last <= ranges[at][1]

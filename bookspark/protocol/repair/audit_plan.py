@@ -12,11 +12,11 @@ the first and the last entry of each fragment.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from itertools import islice
 
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
-from bookspark.protocol.repair.replication_plan import Ranges, lacks, repairs, waits_for_close
+from bookspark.protocol.repair.replication_plan import Ranges, assigned, lacks, missing, repairs, waits_for_close
 from bookspark.protocol.repair.underreplication_task import Mark, Reason
 
 # -- Lost bookies: an auditor's conclusion from registrations that come and go.
@@ -128,6 +128,17 @@ def mark_of_lacking(ledger_id: int, bookie: str, ranges: list[tuple[int, int]]) 
     told = ", ".join(f"{low}" if low == high else f"{low}..{high}" for low, high in islice(ranges, _RANGES_TOLD))
     more = f" and {len(ranges) - _RANGES_TOLD} more ranges" if len(ranges) > _RANGES_TOLD else ""
     return Mark(ledger_id, {bookie: Reason.LACKS}, f"{bookie} lacks {told}{more}")
+
+
+def marks_at_close(closed: LedgerMetadata, failed: Mapping[str, Ranges]) -> list[Mark]:
+    """Marks by who closed the ledger, for the entries that it could not add: ``failed``, by bookie. Only what the closed record
+    assigns to the bookie counts. A mark too many costs the repair a look."""
+    marks = []
+    for bookie, ranges in failed.items():
+        mine = list(assigned(closed, bookie))
+        if lacking := list(missing(mine, missing(mine, ranges))):
+            marks.append(mark_of_lacking(closed.ledger_id, bookie, lacking))
+    return marks
 
 
 def mark_of_misplaced(ledger_id: int, bookies: Collection[str]) -> Mark:

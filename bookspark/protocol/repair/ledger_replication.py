@@ -1,15 +1,18 @@
 """Autorecovery of one ledger: its lost bookies are replaced, fragment by fragment, by others that hold the copies.
 
 Law: ``replication_plan`` makes the decisions; here is their order. A bookie believed to be lost may well be alive, and nothing
-relies on the belief. A copy is synced before the record names it, by compare-and-set on the present record. A last fragment that
-still gets entries is left to its writer for a grace time, and then to ledger recovery. A fragment without a free bookie does not
-stop the repair of the others. Neither does an unreadable or refused entry: the record names the copies around it, and for it the
-lost bookie as before, in a fragment of its own. So the next attempt has only these entries to do. The repair fails with all
-reasons once nothing else is left to do. A closed ledger that was made with fewer copies than wanted gets the others, one by one:
-for each a copy of all entries, fragment by fragment as if a bookie of each ensemble were lost, and one compare-and-set. ::
+relies on the belief. A copy is synced before the record names it, by compare-and-set on the record read before the copying. (A
+bookie collects unnamed copies of closed ledgers, and writes the record, unchanged, before: ``protocol.bookie.unnamed_copies``. So
+a closed ledger whose record has another version now is copied anew.) A last fragment that still gets entries is left to its
+writer for a grace time, and then to ledger recovery. A fragment without a free bookie does not stop the repair of the others.
+Neither does an unreadable or refused entry: the record names the copies around it, and for it the lost bookie as before, in a
+fragment of its own. So the next attempt has only these entries to do. The repair fails with all reasons once nothing else is left
+to do. A closed ledger that was made with fewer copies than wanted gets the others, one by one: for each a copy of all entries,
+fragment by fragment as if a bookie of each ensemble were lost, and one compare-and-set. ::
 
-    NEW ──record──► (look) ──a fragment to repair──► CHOOSING ──► COPYING ──► REREADING ──► NAMING ──► (look)
-                      │ ▲                                                        ▲ lost ──────┘
+    NEW ──record──► (look) ──a fragment to repair──► CHOOSING ──► COPYING ──► NAMING ──► (look)
+                      │ ▲ ▲                                            still open ▲ │ lost
+                      │ │ └──────────────── closed ────────────────────── REREADING ◄┘
                       │ └──── closed ──── RECOVERING ◄── the same ──┐
                       ├── open, a bookie lost ──► WAITING ──► LOOKING AGAIN ── changed ──► (look)
                       └── nothing to repair ──► DONE
@@ -93,7 +96,7 @@ class ReplicationPhase(Enum):
     CHOOSING = auto()
     COPYING = auto()
     REREADING = auto()
-    """The record is being read, to name the copies in its present version."""
+    """The record was changed during the copying, and is being read again."""
     NAMING = auto()
     DONE = auto()
 
@@ -146,6 +149,7 @@ class LedgerReplication:
         self._batch_ends = batch_ends
         self._metadata: LedgerMetadata | None = None
         """The record at the last look."""
+        self._version = 0
         self._target: LedgerMetadata | None = None
         """The record being written."""
         self._repair: Repair | None = None
@@ -155,6 +159,7 @@ class LedgerReplication:
         """By the tried fragment's first entry id at that time."""
         self._without: list[Piece] = []
         """Parts of the present fragment that the chosen bookies did not get."""
+        self._why_without: EntriesNotCopiedError | None = None
         self._chosen: dict[str, str] = {}
         self._wider: LedgerMetadata | None = None
         """The record with a copy more, as far as bookies are chosen for it and have the entries."""
@@ -184,11 +189,13 @@ class LedgerReplication:
             case _, MetadataFailed():
                 return self._fail(event.error)
             case ReplicationPhase.NEW, MetadataRead():
-                return self._look(event.metadata)
+                return self._look(event.metadata, event.version)
             case ReplicationPhase.LOOKING_AGAIN, MetadataRead():
                 return self._waited(event)
             case ReplicationPhase.REREADING, MetadataRead():
-                return self._name(event)
+                # The target may have collected its copies since the ledger was closed.
+                go_on = self._look if event.metadata.closed else self._name
+                return go_on(event.metadata, event.version)
             case _, WriterWaitedFor():
                 self.phase = ReplicationPhase.LOOKING_AGAIN
                 self._waited_seconds = event.waited_seconds
@@ -204,8 +211,7 @@ class LedgerReplication:
                 self.phase = ReplicationPhase.REREADING
                 return [ReadMetadata()]
             case _, MetadataWritten():
-                assert self._target is not None
-                return self._look(self._target)
+                return self._named(event.version)
         raise AssertionError("the table has a cell for an event that nobody handles")
 
     def _is_of_copying(self, event: LacAnswered | ReadAnswered | AddAnswered) -> bool:
@@ -215,8 +221,8 @@ class LedgerReplication:
         if not self._has_recovered and self.phase is not ReplicationPhase.DONE:
             raise IllegalEventError(self.phase, event, "it was not asked for")
 
-    def _look(self, metadata: LedgerMetadata) -> list[ReplicationAction]:
-        self._metadata, self._target, self._wider = metadata, None, None
+    def _look(self, metadata: LedgerMetadata, version: int) -> list[ReplicationAction]:
+        self._metadata, self._version, self._target, self._wider = metadata, version, None, None
         self._repair = next((r for r in repairs(metadata, self._replaced) if r.first not in self._given_up), None)
         if self._repair is not None:
             return self._choose(self._repair)
@@ -232,12 +238,12 @@ class LedgerReplication:
 
     def _widen(self, wider: LedgerMetadata) -> list[ReplicationAction]:
         """Choose a bookie for the next fragment of ``wider`` without one; name all of them at the end."""
-        self._wider, self._without = wider, []
+        self._wider, self._without, self._why_without = wider, [], None
         repair = next(repairs(wider, (NOBODY,)), None)
         if repair is not None:
             return self._choose(repair)
-        self.phase = ReplicationPhase.REREADING
-        return [ReadMetadata()]
+        self._target, self.phase = wider, ReplicationPhase.NAMING
+        return [WriteMetadata(wider, self._version)]
 
     def _choose(self, repair: Repair) -> list[ReplicationAction]:
         self.phase = ReplicationPhase.CHOOSING
@@ -255,7 +261,9 @@ class LedgerReplication:
     def _give_up(self, error: BookKeeperError) -> list[ReplicationAction]:
         assert self._metadata is not None and self._repair is not None
         self._given_up[self._repair.first] = error
-        return self._look(self._metadata)
+        if isinstance(error, EntriesNotCopiedError):
+            self._not_copied[self._repair.first] = list(error.entries)
+        return self._look(self._metadata, self._version)
 
     def _why_not_all(self) -> BookKeeperError:
         entries = [one for found in self._not_copied.values() for one in found]
@@ -272,7 +280,7 @@ class LedgerReplication:
         assert self._metadata is not None
         noticed, grace = self._metadata, self._grace_seconds
         if not may_fence(noticed, now.metadata, self._lost, self._waited_seconds, grace):
-            return self._look(now.metadata)
+            return self._look(now.metadata, now.version)
         self.phase = ReplicationPhase.RECOVERING
         self._has_recovered = True
         self._recovery = LedgerRecovery(self._run_entries_max, replaces_bookies=True)
@@ -282,9 +290,9 @@ class LedgerReplication:
         assert self._recovery is not None
         actions = self._recovery.step(event)
         match actions:
-            case [Finish(LedgerMetadata() as closed)]:
+            case [Finish(LedgerMetadata() as closed, version)]:
                 self._recovery = None
-                return self._look(closed)
+                return self._look(closed, version)
             case [Fail(error)]:
                 self._recovery = None
                 return self._fail(error)
@@ -308,24 +316,18 @@ class LedgerReplication:
             return self._copied_more(self._wider, actions[0])
         match actions:
             case [Finish()]:
-                self._without = []
+                self._without, self._why_without = [], None
             case [Fail(EntriesNotCopiedError() as error)]:
-                assert self._repair is not None
-                self._not_copied[self._repair.first] = list(error.entries)
                 missed = pieces(Copy(one.first, one.last, target) for one in error.entries for target in one.targets)
-                self._without = few(missed, self._splits_max())
-                if self._without == [Piece(self._repair.first, self._repair.last, tuple(self._chosen.values()))]:
-                    self._copying = None
-                    return self._give_up(error)
-                self._given_up |= dict.fromkeys((piece.first for piece in self._without), error)
+                self._without, self._why_without = few(missed, self._splits_max()), error
             case [Fail(error)]:
                 self._copying = None
                 return self._give_up(error)
             case _:
                 return list(actions)
-        self.phase = ReplicationPhase.REREADING
         self._copying = None
-        return [ReadMetadata()]
+        assert self._metadata is not None
+        return self._name(self._metadata, self._version)
 
     def _copied_more(self, wider: LedgerMetadata, outcome: Finish | Fail) -> list[ReplicationAction]:
         assert self._repair is not None
@@ -346,16 +348,24 @@ class LedgerReplication:
         assert self._metadata is not None
         return max(1, (_FRAGMENTS_MAX - len(self._metadata.fragments)) // 2)
 
-    def _name(self, now: MetadataRead) -> list[ReplicationAction]:
+    def _name(self, now: LedgerMetadata, version: int) -> list[ReplicationAction]:
         assert self._repair is not None
-        if self._wider is not None:
-            self._target = self._wider if now.metadata == self._metadata else None
-        else:
-            self._target = repaired(now.metadata, self._repair, self._chosen, self._without)
+        self._target = repaired(now, self._repair, self._chosen, self._without)
         if self._target is None:
-            return self._look(now.metadata)
+            return self._look(now, version)
+        if self._target == now:
+            assert self._why_without is not None, "every copy was made, and the record names none of them"
+            self._metadata, self._version = now, version
+            return self._give_up(self._why_without)
         self.phase = ReplicationPhase.NAMING
-        return [WriteMetadata(self._target, now.version)]
+        return [WriteMetadata(self._target, version)]
+
+    def _named(self, version: int) -> list[ReplicationAction]:
+        assert self._target is not None and self._repair is not None
+        if self._why_without is not None:
+            self._not_copied[self._repair.first] = list(self._why_without.entries)
+            self._given_up |= dict.fromkeys((piece.first for piece in self._without), self._why_without)
+        return self._look(self._target, version)
 
     def _fail(self, error: BookKeeperError) -> list[ReplicationAction]:
         self.phase = ReplicationPhase.DONE

@@ -162,15 +162,18 @@ def repaired(
     fragment = Fragment(repair.first, repair.ensemble)
     if fragment not in now.fragments or (not now.closed and fragment == now.last_fragment):
         return None
-    inner = [
-        first for piece in without for first in (piece.first, piece.last + 1) if repair.first < first <= repair.last
-    ]
-    split = tuple(Fragment(first, repair.ensemble) for first in dict.fromkeys((repair.first, *inner)))
-    at = now.fragments.index(fragment)
-    record = replace(now, fragments=(*now.fragments[:at], *split, *now.fragments[at + 1 :]))
     missed = {piece.first: piece.targets for piece in without}
-    for first in (each.first_entry_id for each in split):
+    starts = [first for piece in without for first in (piece.first, piece.last + 1)]
+    swaps: list[tuple[int, dict[str, str]]] = []
+    for first in dict.fromkeys((repair.first, *(at for at in starts if repair.first < at <= repair.last))):
         copied = {bookie: target for bookie, target in chosen.items() if target not in missed.get(first, ())}
+        if not swaps or swaps[-1][1] != copied:
+            # Neighbours with the same bookies stay one fragment.
+            swaps.append((first, copied))
+    at = now.fragments.index(fragment)
+    split = tuple(Fragment(first, repair.ensemble) for first, _ in swaps)
+    record = replace(now, fragments=(*now.fragments[:at], *split, *now.fragments[at + 1 :]))
+    for first, copied in swaps:
         record = record.re_replicated(first, copied)
     return record
 

@@ -89,9 +89,13 @@ class Task:
         if mark.ledger_id != self.ledger_id:
             raise ValueError(f"a mark of ledger {mark.ledger_id} is no mark of ledger {self.ledger_id}")
         news = any(self.bookies.get(bookie) is not reason for bookie, reason in mark.bookies.items())
+        # Back again, a lost bookie is asked for its lacking entries anyway.
+        lost = {
+            b: Reason.LOST for b, reason in mark.bookies.items() if reason is Reason.LACKS and b in self.of(Reason.LOST)
+        }
         return replace(
             self,
-            bookies={**self.bookies, **mark.bookies},
+            bookies={**self.bookies, **mark.bookies, **lost},
             detail=mark.detail[:_TEXT_MAX] or self.detail,
             marks=self.marks + 1,
             not_before_ms=0 if news else self.not_before_ms,

@@ -60,6 +60,7 @@ from bookspark.servers.daemon.identity import Identity
 from bookspark.servers.daemon.lease_server import SERVING, LeaseServer
 from bookspark.store.autorecovery.fetching import Fetching
 from bookspark.store.autorecovery.healing import Healing
+from bookspark.store.autorecovery.other_copies import OtherCopies
 from bookspark.store.autorecovery.own_bookie import OwnBookie
 from bookspark.store.bookie.bookie_config import BookieConfig, advertised_address, is_loopback, is_name
 from bookspark.store.bookie.commit.commit_thread import Post
@@ -544,6 +545,7 @@ def _boot_and_serve(
     registrar.register()
     stack.callback(registrar.unregister)
     server.fetch = _fetch(config, store, storage, requests.post, stack)
+    server.ask_others = OtherCopies(lambda: BookKeeper(config.zookeeper, **_as_client(config)))
     if config.heal_lossy_boots and storage.lossy_boots.healed_boot < storage.lossy_boots.mark.boot:
         server.healing_status = _heal(config, OwnBookie(cookie.bookie_id, storage, requests.post), stack)
     if figures is not None:

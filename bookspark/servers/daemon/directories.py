@@ -31,13 +31,15 @@ from bookspark.store.bookie.disk.checkpoint import NAME as CHECKPOINT
 from bookspark.store.bookie.disk.control_log import NAME as CONTROL_LOG
 from bookspark.store.bookie.disk.control_log import NOTE_NAME as CONTROL_NOTE
 from bookspark.store.bookie.disk.entry_log import LOGS
-from bookspark.store.bookie.disk.file_system import TEMPORARY_SUFFIX
+from bookspark.store.bookie.disk.file_system import SPARE_FILES, TEMPORARY_SUFFIX, with_spare_files
 from bookspark.store.metadata.records.codec import decode_cookie, encode_cookie
 from bookspark.support.private_files import make_private_directory, open_private
 
 LOCK, COOKIE, LEASE_SOCKET, OPTIONS, LOG = "LOCK", "COOKIE", "lease.sock", "bookie.json", "bookie.log"
 PREVIOUS_LOG = LOG + ".1"
-NOT_DATA = frozenset({LOCK, COOKIE, COOKIE + ".tmp", LEASE_SOCKET, OPTIONS, LOG, PREVIOUS_LOG, "lost+found"})
+NOT_DATA = frozenset(
+    {LOCK, COOKIE, COOKIE + ".tmp", LEASE_SOCKET, OPTIONS, LOG, PREVIOUS_LOG, "lost+found", *SPARE_FILES}
+)
 """Files of a directory without data."""
 _BEGUN = frozenset({CONTROL_LOG, CONTROL_NOTE, CHECKPOINT})
 """Files of a boot before it stamps the cookie."""
@@ -155,7 +157,7 @@ def write_cookie(directory: str, cookie: Cookie) -> None:
     """Write the cookie into the directory, durably. Raises DirectoryUnusableError."""
     path = os.path.join(directory, COOKIE)
     try:
-        with open_private(path + ".tmp") as file:
+        with with_spare_files((directory,), lambda: open_private(path + ".tmp")) as file:
             file.write(encode_cookie(cookie))
             file.flush()
             os.fsync(file.fileno())

@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -39,6 +40,7 @@ from bookspark.servers.daemon.lease_client import LeaseConnection, LeaseLostErro
 from bookspark.servers.daemon.lease_server import Status
 from bookspark.servers.daemon.processes import Process, signal_process, wait_for_end
 from bookspark.store.bookie.bookie_config import BookieConfig
+from bookspark.store.bookie.disk.file_system import with_spare_files
 from bookspark.support.private_files import open_private
 
 DAEMON = "bookspark.servers.daemon"
@@ -241,7 +243,7 @@ def _settle_home(config: BookieConfig) -> tuple[Path, BinaryIO]:
                 file.write(msgspec.json.format(msgspec.json.encode(config)))
             if output.exists():
                 output.replace(Path(directory, PREVIOUS_LOG))
-            return options, open_private(output)
+            return options, with_spare_files((directory,), partial(open_private, output))
         except OSError as error:
             problems.append(not_writable(directory, error))
         except DirectoryUnusableError as error:

@@ -34,6 +34,7 @@ import msgspec
 from bookspark.errors import BookieError
 from bookspark.protocol.bookie.lease import Claim, Drop, End, Event, Grant, Lease, Refuse, Stop, Tick
 from bookspark.servers.daemon.directories import LEASE_SOCKET
+from bookspark.store.bookie.disk.file_system import with_spare_files
 from bookspark.store.decisions.seam import made
 from bookspark.store.metadata.records.documents import learn
 
@@ -139,7 +140,8 @@ class LeaseServer:
             # A killed process left the socket: this process holds the lock.
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(LEASE_SOCKET, dir_fd=descriptor)
-            listener.bind(f"/proc/self/fd/{descriptor}/{LEASE_SOCKET}")
+            address = f"/proc/self/fd/{descriptor}/{LEASE_SOCKET}"
+            with_spare_files((directory,), lambda: listener.bind(address))
             listener.listen(CONNECTIONS_MAX)
         except OSError:
             listener.close()

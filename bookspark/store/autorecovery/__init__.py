@@ -6,6 +6,7 @@
 ``healing``                a bookie restores the losses of its lossy boot
 ``own_bookie``             the healing thread's access to its bookie
 ``fetching``               a bookie copies entries from others at a repair's request
+``other_copies``           a bookie asks others what they hold before it collects an unnamed copy
 ``copying``                the driver that copies entries, its bandwidth and its progress
 ``decommission``           takes a bookie out of the cluster for good
 ``stopping``               whether bookies can be stopped now

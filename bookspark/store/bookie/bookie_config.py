@@ -69,7 +69,8 @@ class BookieConfig(Config, frozen=True, kw_only=True):
     major_compaction_threshold: Part = 0.8
     """A major compaction rewrites logs with a smaller live part than this (0 to 1)."""
     major_compaction_interval_seconds: IntervalSeconds = 86400.0
-    """Seconds between two major compactions. A full directory starts another."""
+    """Seconds between two major compactions. A full directory starts another. The collection before one also removes copies that
+    the metadata does not name."""
     compaction_rate_bytes_per_second: BytesOrNone = 64 << 20
     """Bytes a second that rewriting reads and writes together. 0: no limit; none either while rewriting is behind, and for a
     nearly full directory (``serving.maintenance``)."""

@@ -141,6 +141,8 @@ class CollectionStatus(msgspec.Struct):
     seconds: float
     problem: str = ""
     """Why it was not finished, or the ledgers that it could not judge; "": neither."""
+    copies: int = 0
+    """Ledgers of which copies were forgotten that the metadata did not name."""
 
 
 class BookieStatus(msgspec.Struct):

@@ -95,7 +95,8 @@ def _fill(random: Random, record: LedgerMetadata, bookies: dict[str, Bookie], dr
         left = wanted - bookie.held
         holds({i for i, _ in told} >= left, "an entry is neither copied nor told")
         if driving.undisturbed:
-            _check_all_was_tried(record, bookies, {(i, me): {me} for i in left})
+            each = {(i, me): {me} for i in left}
+            _check_all_was_tried(record, bookies, each, each)
 
     def other(action: Any) -> Any:
         match action:
@@ -138,11 +139,18 @@ def _batch_ends(random: Random, record: LedgerMetadata) -> list[int]:
 
 
 def _check_all_was_tried(
-    record: LedgerMetadata, bookies: dict[str, Bookie], left: dict[tuple[int, str], set[str]]
+    record: LedgerMetadata,
+    bookies: dict[str, Bookie],
+    left: dict[tuple[int, str], set[str]],
+    tried: dict[tuple[int, str], set[str]],
 ) -> None:
-    """Check that nothing ``left`` (an entry, a bookie without it, and its targets) could have been copied."""
+    """Check that nothing ``left`` (an entry, a bookie without it, and its targets) could have been copied. A copy that the repair
+    itself made of an entry is a source for the next repair only."""
+    made: dict[int, set[str]] = {}
+    for (entry_id, _), targets in tried.items():
+        made.setdefault(entry_id, set()).update(targets)
     for (entry_id, without), targets in left.items():
-        others = set(record.write_set_of(entry_id)) - {*targets, without}
+        others = set(record.write_set_of(entry_id)) - {*targets, *made.get(entry_id, ()), without}
         could = all(bookies[name].takes(entry_id) for name in targets) and any(
             bookies[name].gives(entry_id) for name in others
         )
@@ -311,7 +319,7 @@ class _Replacing:
         if len(left) <= _SPLITS_MAX:
             told = {i for one in end.error.entries for i in range(one.first, one.last + 1)}
             holds({i for i, _ in left} <= told, "an entry is neither copied nor told")
-            _check_all_was_tried(record, self._bookies, {one: self._tried.get(one, set()) for one in left})
+            _check_all_was_tried(record, self._bookies, {one: self._tried.get(one, set()) for one in left}, self._tried)
 
     def _is_recovery(self, action: Any) -> bool:
         """Whether ledger recovery begins, which has its own schedules."""
@@ -335,6 +343,8 @@ class _Replacing:
             case WriteMetadata(metadata, version):
                 if random.random() < self._trouble:
                     return STORE_LOST
+                if random.random() < self._trouble:
+                    self._unnamed_are_collected()
                 if random.random() < self._trouble or version != self._version:
                     self._others_change()
                     return MetadataConflict()
@@ -385,6 +395,15 @@ class _Replacing:
         ids = range(fragment.first_entry_id, last + 1)
         self._bookies[target].held.update(i for i in ids if gone in record.write_set_of(i))
         self._record = record.re_replicated(fragment.first_entry_id, {gone: target})
+
+    def _unnamed_are_collected(self) -> None:
+        """A bookie writes the record of a closed ledger, unchanged, and collects its copies that the record does not name."""
+        if self._record.closed:
+            self._alone = False
+            self._version += 1
+            name = self._random.choice(sorted(self._bookies))
+            bookie = self._bookies[name]
+            bookie.held -= {i for i in bookie.held if name not in self._record.write_set_of(i)}
 
     def _writer_goes_on(self) -> None:
         """The writer may replace any bookie meanwhile, or close the ledger."""

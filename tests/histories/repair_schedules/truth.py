@@ -63,6 +63,12 @@ def check_named(
     holds(ended(before) == ended(after), "a repair moved the end of what gets no more entries")
     starts = [fragment.first_entry_id for fragment in after.fragments]
     holds(starts == sorted(set(starts)), "fragments are out of order")
+    holds(after != before, "a record is written that is there already")
+    known = {fragment.first_entry_id for fragment in before.fragments}
+    split = all(
+        one.ensemble != two.ensemble for one, two in pairwise(after.fragments) if two.first_entry_id not in known
+    )
+    holds(split, "a fragment is split for nothing")
     holds(not after.closed or starts[-1] <= max(0, after.last_entry_id), "a fragment begins behind the end")
     holds(before.closed or before.last_fragment == after.last_fragment, "a repair changed the writer's fragment")
     was, now = set(accepted_losses(before)), set(accepted_losses(after))

@@ -199,6 +199,50 @@ def test_down_bookie_is_named_with_host_directories_and_time_until_lost() -> Non
     assert one.command == "bookspark bookie run --directory /d/1 --directory /d/2"
 
 
+def test_consequence_comes_first() -> None:
+    found = facts({"a": DOWN}, (fragment("a", "b", "c"), fragment("b", "c", ledger_id=8)))
+    (one,) = health_of(found).troubles
+    assert one.verdict.startswith(
+        "no new ledger over 3 bookies can be made, and 1 ledger has fewer copies than wanted: "
+    )
+    assert one.verdict.endswith("bookie a is down")
+    (one, *_) = health_of(facts({name: {"read_only": True} for name in "abc"})).troubles
+    assert one.verdict == "no new ledger can be made, and none written to: no bookie takes new entries"
+
+
+def test_bookies_that_are_up_are_not_to_be_brought_back() -> None:
+    """Two bookies heal, and the remedy was to bring them back."""
+    heals = {"settled": False, "unsettled_why": "heals itself"}
+    for bookies, mend in (
+        ({"a": heals, "b": heals}, "wait for the copies: all of these bookies are up"),
+        ({"a": heals, "b": DOWN}, "bring b back"),
+    ):
+        one = next(
+            one for one in health_of(facts(bookies, (fragment("a", "b", "c"),))).troubles if "copies" in one.verdict
+        )
+        assert one.kind == "below-ack-quorum" and one.mend.startswith(mend)
+
+
+def test_lost_entries_with_all_bookies_up_name_no_bookie_to_bring_back() -> None:
+    missed = task(missed=(MISSED,), error="no bookie gives them")
+    (one,) = health_of(facts(tasks=(missed,))).troubles
+    assert one.kind == "entries-lost" and one.mend.startswith("all bookies are up and answer")
+    one = next(each for each in health_of(facts({"a": DOWN}, tasks=(missed,))).troubles if each.kind == "entries-lost")
+    assert one.mend == "bring a back: they may have them"
+
+
+def test_tasks_that_wait_for_bookies_that_are_down_are_told_with_these() -> None:
+    waits = task(bookies={"a": Reason.LACKS}, error="a lacks entries of ledger 7 and is not registered", attempts=1)
+    assert kinds(facts({"a": DOWN}, tasks=(waits,), autorecovery=autorecovery())) == ["bookie-down"]
+    assert kinds(facts(tasks=(waits,), autorecovery=autorecovery())) == ["repair-fails"]
+
+
+def test_bookies_that_heal_take_new_entries() -> None:
+    """All three healed and took every add, and no bookie took new entries, it said."""
+    found = facts({name: {"settled": False, "unsettled_why": "heals itself"} for name in "abc"})
+    assert "nothing-writable" not in kinds(found) and "3 take new entries" in health_of(found).sentence
+
+
 def test_health_is_printed_as_lines_and_as_json() -> None:
     health = health_of(facts({"a": DOWN}, autorecovery=autorecovery(enabled=False)))
     lines = list(health_lines(health))

@@ -106,7 +106,7 @@ class SteadyLoad:
     def run(self, seconds: int) -> None:
         """Simulate this many seconds."""
         storage = self._run.storage
-        maintenance = Maintenance(self._config, storage, "bookie-1", self._metadata, self, self._loop.time)
+        maintenance = Maintenance(self._config, storage, "bookie-1", self._metadata, self, clock=self._loop.time)
         collect, reclaim = storage.garbage_collection.collect, storage.reclaiming.reclaim
 
         def timed_collect(*arguments: Any) -> Any:

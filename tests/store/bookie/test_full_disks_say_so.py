@@ -142,3 +142,70 @@ def test_requested_collection_starts_at_once_and_reports_the_freed_bytes(tmp_pat
         assert switched.header.status == Status.OK and client.status().read_only
         assert client.status().read_only_by_change and client.status().change_order == 7
         client.close()
+
+
+# -- no free inode
+
+
+def without_inodes(*ledger_ids):
+    """A bookie on a disk with free bytes and no free inode, with sealed logs."""
+    files = MemoryFileSystem("/disk", capacity_bytes=1 << 30)
+    files.capacity_inodes = 1000
+    storage = Pumped(config("/disk"), files)
+    for ledger_id in ledger_ids:
+        storage.add(ledger_id, 0, 9)
+        storage.seal()
+    while True:
+        try:
+            files.open(f"/disk/other-{files.inodes('/disk')[0]}", create=True).close()
+        except OSError:
+            return files, storage
+
+
+def test_disk_without_a_free_inode_is_reported_as_such():
+    """ "No space left on device" with gigabytes free: the remedy was to free space."""
+    _, storage = without_inodes(5)
+    assert storage.add(6, 0) is Status.READ_ONLY
+    (why,) = reasons(storage)
+    assert "no free inode left" in why and "df -i" in why and "free some space" not in why
+    storage.storage.close()
+
+
+def test_directory_turns_full_before_its_last_inode_and_writable_with_new_ones():
+    files, storage = without_inodes(5)
+    measured = storage.storage.disks.measure()
+    for directory, used in measured:
+        storage.steps(storage.storage.disks.look(directory, used))
+    (why,) = reasons(storage)
+    assert "100.0 % of its inodes is used" in why and "df -i" in why
+    files.capacity_inodes *= 3
+    for directory, used in storage.storage.disks.measure():
+        storage.steps(storage.storage.disks.look(directory, used))
+    assert reasons(storage) == [] and storage.add(6, 0) is Status.OK
+    storage.storage.close()
+
+
+def test_collection_gives_inodes_back_on_a_disk_without_a_free_one():
+    """The checkpoint before the removal of a log needs two files."""
+    files, storage = without_inodes(5, 6, 7)
+    store = MemoryStore()
+    store.note_given_id(7)
+    store.create_ledger(ledger(6))
+    assert storage.collect(store) == 2
+    assert storage.reclaim(entry_logs=False) > 0
+    assert storage.ids(6) == list(range(10)) and files.inodes("/disk")[0] > 0
+    storage.storage.close()
+    again = Pumped(config("/disk"), files)
+    assert again.ids(6) == list(range(10)) and again.ids(5) == []
+    again.storage.close()
+
+
+def test_bookie_starts_and_serves_reads_without_a_free_inode():
+    files, storage = without_inodes(5)
+    storage.storage.close()
+    files.capacity_inodes = 0
+    after = files.crashed(nothing_kept)
+    after.capacity_inodes = 1
+    again = Pumped(config("/disk"), after)
+    assert again.ids(5) == list(range(10)) and again.add(6, 0) is Status.READ_ONLY
+    again.storage.close()

@@ -93,6 +93,20 @@ def test_limbo_and_mark_survive_later_boots_until_their_own_repair(tmp_path):
     assert Pumped(config(tmp_path)).read(5, 0, 0)[1] == NO_SUCH_ENTRY
 
 
+def test_directory_added_during_the_healing_leaves_it_where_it_was(tmp_path):
+    """The new directory knows of no lossy boot, which counted as another history: the healing began anew."""
+    pumped = after_lossy_boot(tmp_path / "one", 7, 8)
+    assert pumped.run(pumped.storage.lossy_boots.clear_limbo, 7, 1) is Status.OK
+    pumped.storage.close()
+    for _ in range(2):
+        grown = Pumped(config(tmp_path / "one", tmp_path / "two"))
+        boots = grown.storage.lossy_boots
+        assert (boots.mark, boots.healed_boot) == (LossyBootNoted(1, 20), 0)
+        assert boots.limbo(0, 9) == [(8, 1)]
+        assert grown.read(7, 0, 0) == ([], NO_SUCH_ENTRY) and grown.read(8, 0, 0) == ([], IN_LIMBO)
+        grown.storage.close()
+
+
 def test_a_rewritten_control_log_keeps_the_mark(tmp_path):
     storage = after_lossy_boot(tmp_path / "a", 5)
     storage.storage.close()
@@ -101,7 +115,7 @@ def test_a_rewritten_control_log_keeps_the_mark(tmp_path):
     again.storage.close()
     shutil.rmtree(tmp_path / "a")
     other = Pumped(config(tmp_path / "b"))
-    assert other.storage.lossy_boots.mark == LossyBootNoted(2, 20), "above all that a directory may have counted to"
+    assert other.storage.lossy_boots.mark == LossyBootNoted(1, 20)
     assert other.read(5, 0, 0)[1] == IN_LIMBO
 
 

@@ -376,3 +376,50 @@ def test_add_answer_of_an_earlier_stay_does_not_advance_the_lac(bench):
     answer(b1, first, last_add_synced=1)  # its entries up to 1 in the earlier stay: only entry 0
     bench.ask("b1")
     assert (driver.cursors.last_add_acknowledged, driver.cursors.last_add_confirmed) == (0, -1)
+
+
+# -- copies that the writer could not make
+
+
+def lacking(bench):
+    task = bench.store.underreplication.task(1)
+    return {} if task is None else {bookie: reason.value for bookie, reason in task.bookies.items()}
+
+
+def closed(bench, driver, *payloads):
+    bench.append(driver, *payloads)
+    assert driver.acknowledged.wait(lambda: not driver.outgoing and not driver.cursors.pending, SECONDS)
+    driver.closing = True
+    bench.io.submit(driver.pump)
+    assert driver.ended.wait(SECONDS) and driver.writer.state is State.CLOSED
+
+
+def test_close_marks_the_entries_that_a_bookie_did_not_get(bench):
+    """The cluster was well and had nothing to do, and each entry had two of three copies, until the next exact check."""
+    for bookie_id in BOOKIES[1:]:
+        bench.bookie(bookie_id)
+    bench.open()
+    driver = bench.driver()
+    bench.append(driver, b"0")
+    await_that(lambda: bench.in_loop(lambda: bool(driver._lacking)))
+    closed(bench, driver, b"1", b"2")
+    assert lacking(bench) == {"b1": "lacks"}
+    assert "lacks 0" in bench.store.underreplication.task(1).detail
+
+
+def test_close_marks_nothing_if_all_bookies_have_all(bench):
+    for bookie_id in BOOKIES:
+        bench.bookie(bookie_id)
+    bench.open()
+    closed(bench, bench.driver((3, 3, 3)), b"0", b"1")
+    assert lacking(bench) == {}
+
+
+def test_adds_that_fail_after_the_close_are_marked_too(bench):
+    late, *_ = [bench.bookie(bookie_id) for bookie_id in BOOKIES]
+    del late.statuses[Kind.ADD]
+    bench.open()
+    closed(bench, bench.driver(), b"0", b"1")
+    assert lacking(bench) == {}
+    late.end()
+    await_that(lambda: lacking(bench) == {"b1": "lacks"})

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from bookspark import errors
 from bookspark.local import LocalCluster
-from tests.awaiting import await_that
+from tests.awaiting import SECONDS_MAX, await_that
 
 
 def log_bytes(bookie) -> int:
@@ -85,3 +87,31 @@ def test_killed_bookie_leaves_no_rewriting_process(small):
         lambda: not Path(f"/proc/{children[0]}").exists() or "Z" in Path(f"/proc/{children[0]}/stat").read_text()
     )
     bookie.start()
+
+
+def test_moved_copies_leave_full_bookies_which_then_take_entries_again(new_chroot):
+    """Three full bookies and three empty ones: there was nothing to be done, and moved copies stayed on the donors for ever."""
+    room = {"entry_log_bytes_max": 256 << 10, "directory_bytes_max": 4 << 20, "disk_check_interval_seconds": 0.1}
+    with LocalCluster(bookies=3, zookeeper=new_chroot(), **room) as cluster:
+        bookkeeper = cluster.bookkeeper(answer_timeout_seconds=60.0)
+        store, written = bookkeeper.metadata, {}
+        with contextlib.suppress(errors.BookKeeperError):
+            while True:
+                ledger = bookkeeper.create_ledger(3, 3, 2)
+                payload = os.urandom(400_000)
+                ledger.append(payload)
+                ledger.close()
+                written[ledger.ledger_id] = payload
+        full = [one.bookie_id for one in cluster.bookies]
+        await_that(lambda: all(store.bookies()[name].read_only for name in full))
+        for _ in full:
+            cluster.add_bookie()
+        applied = ["cluster", "apply", "--balance", "--yes", "--zookeeper", cluster.zookeeper]
+        subprocess.run([sys.executable, "-m", "bookspark", *applied], check=True, timeout=SECONDS_MAX)
+        for name in full:
+            bookkeeper.collect_now(name)
+        await_that(lambda: not any(one.read_only for one in store.bookies().values()))
+        assert all(log_bytes(one) < 3 << 20 for one in cluster.bookies)
+        for ledger_id, payload in written.items():
+            with bookkeeper.open_ledger(ledger_id) as reader:
+                assert [entry.payload for entry in reader.read()] == [payload]

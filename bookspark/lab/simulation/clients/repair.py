@@ -83,7 +83,8 @@ class ReplicatorClient(Client):
         self.lost = ""
         """The bookie that it takes for lost."""
         self.record: LedgerMetadata | None = None
-        """The last read record."""
+        """The last read or written record."""
+        self.writing: LedgerMetadata | None = None
         self.naming: tuple[tuple[int, str], ...] = ()
         """The copies named by the record under way."""
         self.copied: tuple[tuple[int, str], ...] = ()
@@ -113,12 +114,13 @@ class ReplicatorClient(Client):
                 self.record = event.metadata
             case MetadataWritten():
                 self.copied = tuple(sorted({*self.copied, *self.naming}))
-                self.naming = ()
+                self.naming, self.record = (), self.writing
             case MetadataConflict():
                 self.naming = ()
         step = super().step(event, options)
         if isinstance(self.store, WriteMetadata) and self.record is not None:
-            self.naming = tuple(sorted(_copies(self.record, self.store.metadata)))
+            self.writing = self.store.metadata
+            self.naming = tuple(sorted(_copies(self.record, self.writing)))
         return step
 
     def _told(self, action: Any) -> None:
@@ -127,7 +129,7 @@ class ReplicatorClient(Client):
 
     def _end(self, action: Finish | Fail) -> None:
         super()._end(action)
-        self.waits, self.record, self.naming = False, None, ()
+        self.waits, self.record, self.writing, self.naming = False, None, None, ()
         if isinstance(action, Finish) and action.metadata is not None and self.lost in action.metadata.bookies():
             self.still_named = self.lost
 

@@ -318,7 +318,8 @@ def _ranges(healing: HealingStatus) -> str:
 
 def collected(found: CollectionStatus) -> str:
     """A collection's result as text."""
-    text = f"{found.ledgers:,} deleted ledgers, {size_text(max(0, found.bytes_freed))} freed in {found.seconds:,.1f} s"
+    copies = f", copies of {found.copies:,} ledgers that name others" if found.copies else ""
+    text = f"{found.ledgers:,} deleted ledgers{copies}, {size_text(max(0, found.bytes_freed))} freed in {found.seconds:,.1f} s"
     return f"{text}; it did not finish: {found.problem}" if found.problem else text
 
 

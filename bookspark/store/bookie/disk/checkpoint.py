@@ -37,6 +37,7 @@ from bookspark.store.bookie.disk.file_system import (
     NO_DESCRIPTOR,
     File,
     FileSystem,
+    create_anyway,
     needing_space,
     read_all,
     replace_file,
@@ -399,7 +400,7 @@ def _write_part(file_system: FileSystem, path: str, blocks: Iterable[Block]) -> 
     if file_system.exists(path):
         file_system.unlink(path)
     with needing_space():
-        file = file_system.open(path, create=True)
+        file = create_anyway(file_system, path)
         try:
             end, checksum = write_all(file, [_PART_MAGIC], 0), crc32c(_PART_MAGIC)
             for block in blocks:

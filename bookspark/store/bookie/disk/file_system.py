@@ -12,6 +12,7 @@ import ctypes
 import errno
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Protocol, TypeVar
 
@@ -86,6 +87,10 @@ class FileSystem(Protocol):
 
     def total_bytes(self, path: str) -> int:
         """Used bytes and free bytes for this user together, on the disk of ``path``."""
+
+    def inodes(self, path: str) -> tuple[int, int]:
+        """Free inodes for this user, and these and the used ones together, on the disk of ``path``; (0, 0) without a limit. A
+        disk without a free inode takes no new file."""
 
 
 class NoSpaceError(OSError):
@@ -177,7 +182,7 @@ def replace_file(file_system: FileSystem, path: str, content: Sequence[Buffer]) 
     try:
         # This covers the sync too: nothing rests on the new file yet, so a lack of room does no harm.
         with needing_space():
-            file = file_system.open(temporary, create=True)
+            file = create_anyway(file_system, temporary)
             try:
                 write_all(file, content, 0)
                 file.sync()
@@ -309,3 +314,57 @@ class RealFileSystem:
     def total_bytes(self, path: str) -> int:
         status = os.statvfs(path)
         return (status.f_blocks - status.f_bfree + status.f_bavail) * status.f_frsize
+
+    def inodes(self, path: str) -> tuple[int, int]:
+        status = os.statvfs(path)
+        return status.f_favail, status.f_files - status.f_ffree + status.f_favail
+
+
+# -- Spare files: empty files of a bookie's directory, given up for other files on a disk without a free inode.
+#
+# Law: a file by which room comes back, a checkpoint or a control log, and what a start needs is made although no inode is free:
+# one spare file after the other is removed for it. A log takes none, not even a rewritten one: its sources go only after a
+# checkpoint. Spare files are made again once the disk has free inodes, and none where a file system has no limit.
+
+
+SPARE_FILES = tuple(f"spare.{number}" for number in range(4))
+
+
+def make_spare_files(file_system: FileSystem, directory: str) -> None:
+    """Make the missing spare files, as far as there are free inodes."""
+    with suppress(OSError):
+        for name in SPARE_FILES:
+            path = f"{directory}/{name}"
+            if not file_system.exists(path):
+                file_system.open(path, create=True).close()
+
+
+def create_anyway(file_system: FileSystem, path: str) -> File:
+    """Create a file in a bookie's directory, or one folder below, for a spare file if there is no free inode. Raises OSError."""
+    directory = os.path.dirname(path)
+    return with_spare_files(
+        (directory, os.path.dirname(directory)), lambda: file_system.open(path, create=True), file_system
+    )
+
+
+def with_spare_files(
+    directories: tuple[str, ...], make: Callable[[], Result], file_system: FileSystem | None = None
+) -> Result:
+    """Call ``make``; after a failure for lack of room remove a spare file of these directories, and call it again. Raises its
+    last OSError."""
+    files = file_system or RealFileSystem()
+    spares = [f"{directory}/{name}" for directory in directories for name in SPARE_FILES]
+    while True:
+        try:
+            return make()
+        except OSError as error:
+            if error.errno != errno.ENOSPC or not _gives_up_one(files, spares):
+                raise
+
+
+def _gives_up_one(file_system: FileSystem, spares: list[str]) -> bool:
+    while spares:
+        with suppress(OSError):
+            file_system.unlink(spares.pop())
+            return True
+    return False

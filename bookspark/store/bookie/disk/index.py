@@ -120,6 +120,19 @@ class LedgerRows:
             if row.last >= first:
                 yield row
 
+    def ids_of(self, numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Entry id ranges (first, last) of the rows of these numbers, ascending; adjacent ranges are joined."""
+        begin, end = 0, -1
+        for number in numbers:
+            first = self.first[number]
+            if first != end + 1 or end < begin:
+                if end >= begin:
+                    yield begin, end
+                begin = first
+            end = first + (self.extent[number] >> 32) - 1
+        if end >= begin:
+            yield begin, end
+
 
 class ChangingRows(LedgerRows):
     """The rows of one ledger, changeable. ``clean``: this number of first rows is as in the last checkpoint. ``lost_some``: rows
@@ -246,19 +259,6 @@ class ChangingRows(LedgerRows):
                     kept += column[at:number]
                 at = number + 1
             column[start:stop] = kept
-
-    def ids_of(self, numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """Entry id ranges (first, last) of the rows of these numbers, ascending; adjacent ranges are joined."""
-        begin, end = 0, -1
-        for number in numbers:
-            first = self.first[number]
-            if first != end + 1 or end < begin:
-                if end >= begin:
-                    yield begin, end
-                begin = first
-            end = first + (self.extent[number] >> 32) - 1
-        if end >= begin:
-            yield begin, end
 
 
 def _joined(rows: Sequence[Row]) -> Iterator[Row]:

@@ -213,7 +213,8 @@ def _replay_control_logs(scans: Sequence[tuple[LogDirectory, ControlScan]], stat
         )
     for _, scan in scans:
         state.replay_at_boot(scan.records)
-    _join_marks([scan.records for _, scan in scans], state)
+    # A directory that never had a control log, just added or emptied, says nothing of lossy boots.
+    _join_marks([scan.records for _, scan, _ in copies], state)
     state.write_number = max((max(copy.complete_to, copy.reaches or 0) for _, _, copy in copies), default=0)
     if tell is CopiesTell.TOO_LITTLE:
         state.write_number += 1
@@ -237,7 +238,7 @@ def _replay_control_logs(scans: Sequence[tuple[LogDirectory, ControlScan]], stat
 def _join_marks(copies: Sequence[list[Record]], state: ControlState) -> None:
     """Join the directories' records of lossy boots into ``state``."""
     told = [_marks_told(records) for records in copies]
-    if len(set(told)) == 1:
+    if len(set(told)) <= 1:
         return
     state.mark, state.healed, not_healed = marks_together(told)
     for number in not_healed:

@@ -19,8 +19,8 @@ from bookspark.protocol.bookie.read_only_switch import NEVER_SWITCHED, ReadOnlyS
 from bookspark.store.bookie.bookie_config import BookieConfig
 from bookspark.store.bookie.commit.commit_thread import SealLog
 from bookspark.store.bookie.commit.completions import Done, ignore
-from bookspark.store.bookie.disk.file_system import NO_DESCRIPTOR, FileSystem
-from bookspark.store.bookie.holdings.disk_marks import Takes, Thresholds, takes, used_part
+from bookspark.store.bookie.disk.file_system import NO_DESCRIPTOR, FileSystem, make_spare_files
+from bookspark.store.bookie.holdings.disk_marks import Takes, Thresholds, takes, used_part, used_part_of_inodes
 from bookspark.store.bookie.holdings.log_directory import LogDirectory
 from bookspark.store.bookie.steps import Steps
 from bookspark.store.wire.header import Status
@@ -31,7 +31,12 @@ REMEDY = (
     "free some space on its disk, add a directory to the bookie, or collect deleted ledgers now "
     "(bookspark bookie collect ID)"
 )
+REMEDY_FOR_INODES = (
+    "remove files from its disk (df -i shows its inodes), add a directory on another disk to the bookie, or collect deleted "
+    "ledgers now (bookspark bookie collect ID)"
+)
 _MORE_FILES = "it is tried again soon; allow the process more open files (ulimit -n)"
+_FILES_OF_A_LOG = 2
 _SWITCHED = {
     False: "the bookie was switched to read-only (bookspark bookie read-only ID off)",
     True: "a change of the cluster made the bookie read-only (bookspark cluster status)",
@@ -66,6 +71,8 @@ class Disks:
         self._warned: set[str] = set()
         self._measured: dict[str, int] = {}
         """Free bytes of each directory's disk at the last measurement."""
+        self._short_of_inodes: set[str] = set()
+        """Directories with a larger part of inodes used than of bytes."""
         self.switch = NEVER_SWITCHED
         """The present setting of the read-only switch."""
         self.writable = list(live)
@@ -132,7 +139,13 @@ class Disks:
             try:
                 free, total = self._file_system.free_bytes(path), self._file_system.total_bytes(path)
                 self._measured[path] = free
-                measured.append((directory, used_part(directory.bytes, free, total, self._quota_bytes)))
+                used = used_part(directory.bytes, free, total, self._quota_bytes)
+                inodes = self._file_system.inodes(path)
+                files = used_part_of_inodes(*inodes)
+                (self._short_of_inodes.add if files > used else self._short_of_inodes.discard)(path)
+                if inodes[1] and files < self._thresholds.full:
+                    make_spare_files(self._file_system, path)
+                measured.append((directory, max(used, files)))
             except OSError as error:
                 log.warning("%s: its free space can't be read: %s", path, error)
         return measured
@@ -153,7 +166,10 @@ class Disks:
         if directory.retired or after is directory.takes:
             return
         if after < directory.takes:
-            full = f"{directory.path} is full, {100 * used:.1f} % is used: it takes {_TAKES[after]}; {REMEDY}"
+            what, remedy = "", REMEDY
+            if directory.path in self._short_of_inodes:
+                what, remedy = " of its inodes", REMEDY_FOR_INODES
+            full = f"{directory.path} is full, {100 * used:.1f} %{what} is used: it takes {_TAKES[after]}; {remedy}"
             log.warning("%s", full)
             self.take_less(directory, after, full)
             return
@@ -179,12 +195,21 @@ class Disks:
         what, remedy = "has no room left", REMEDY
         if failure.errno in NO_DESCRIPTOR:
             what, remedy = "could not be written to", _MORE_FILES
+        elif self._lacks_inodes(directory):
+            what, remedy = "has no free inode left, so no file can be made there", REMEDY_FOR_INODES
         self.take_less(
             directory,
             Takes.NOTHING,
             f"{directory.path} {what} ({failure.strerror}): it takes nothing; {remedy}",
             failure,
         )
+
+    def _lacks_inodes(self, directory: LogDirectory) -> bool:
+        try:
+            free, total = self._file_system.inodes(directory.path)
+        except OSError:
+            return False
+        return total > 0 and free < _FILES_OF_A_LOG
 
     def take_less(self, directory: LogDirectory, less: Takes, why: str, failure: OSError | None = None) -> None:
         """Limit a directory to ``less`` from now on. ``why``: the reason in words, with the remedy. ``failure``: of a write

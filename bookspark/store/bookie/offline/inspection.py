@@ -77,6 +77,9 @@ class DryRunFileSystem:
     def total_bytes(self, path: str) -> int:
         return self._inner.total_bytes(path)
 
+    def inodes(self, path: str) -> tuple[int, int]:
+        return self._inner.inodes(path)
+
 
 class _UnchangedFile:
     def __init__(self, inner: File | None) -> None:

@@ -4,9 +4,11 @@ Law: no step blocks the loop for more than some milliseconds; a step that waits 
 No two works use the index at the same time (``bookie.steps``). A failed work is logged and repeated when it is due next, because
 serving depends on none of them.
 
-A garbage collection runs at its interval, and at once for a full directory (forced collection) or on request. A round of
-rewriting follows it, in bounded passes (``Rounds``). Rounds run beside the collections: a long round delays none of them, and is
-merged with the next. Collections for a full directory, and passes without success in one, take at most a tenth of the time.
+A garbage collection runs at its interval, and at once for a full directory (forced collection) or on request. A forced
+collection, one on request, and one before a major compaction also judges the copies that the metadata does not name, which takes
+a read of each held ledger's record. A round of rewriting follows each collection, in bounded passes (``Rounds``). Rounds run
+beside the collections: a long round delays none of them, and is merged with the next. Collections for a full directory, and
+passes without success in one, take at most a tenth of the time.
 
 Source: BookKeeper's ``GarbageCollectorThread`` and ``LedgerDirsMonitor``.
 """
@@ -27,6 +29,7 @@ from bookspark.store.bookie.bookie_config import BookieConfig
 from bookspark.store.bookie.holdings.log_directory import LogDirectory
 from bookspark.store.bookie.holdings.reads import Piece
 from bookspark.store.bookie.holdings.scrubbing import ROUND_PART
+from bookspark.store.bookie.space.garbage_collection import AskOthers
 from bookspark.store.bookie.space.reclaiming import Rewriter
 from bookspark.store.bookie.steps import Finished, Outcome, Steps, Wait, advance
 from bookspark.store.bookie.storage import Storage
@@ -80,9 +83,13 @@ class Rounds:
         until = now + _TIME_PART * self._config.gc_wait_time_seconds
         return Round(self._threshold(now, forced), below, until, forced)
 
+    def is_major(self, now: float, *, forced: bool) -> bool:
+        """Does a major compaction follow a collection that ends now?"""
+        return forced or now >= self._major_at
+
     def _threshold(self, now: float, forced: bool) -> float:
         config = self._config
-        if forced or now >= self._major_at:
+        if self.is_major(now, forced=forced):
             self._major_at = now + config.major_compaction_interval_seconds
             self._minor_at = now + config.minor_compaction_interval_seconds
             return config.major_compaction_threshold
@@ -123,7 +130,7 @@ class _Tally:
 
     def __init__(self, began: float) -> None:
         self.began = began
-        self.ledgers = 0
+        self.ledgers = self.copies = 0
         self.bytes_freed = 0
         self.problem = ""
 
@@ -139,12 +146,15 @@ class Maintenance:
         bookie_id: str,
         metadata: MetadataStore | None,
         rewriter: Rewriter | None,
+        ask_others: Callable[[], AskOthers | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """``ask_others``: None collects no copies that the metadata does not name."""
         self._config = config
         self._storage = storage
         self._bookie_id = bookie_id
         self._metadata = metadata
+        self._ask_others = ask_others
         self._rewriter = rewriter
         self._index = asyncio.Lock()
         self._full = False
@@ -240,11 +250,14 @@ class Maintenance:
         """Collect, and start a round of rewriting; returns the seconds of the collection."""
         self._begun += 1
         started, below = self._clock(), self._storage.holdings.next_log
-        ledgers, problem = 0, ""
+        ledgers, copies, problem = 0, 0, ""
         try:
             if self._metadata is not None:
-                ledgers = await self._drive(self._storage.garbage_collection.collect(self._metadata))
-                problem = self._storage.garbage_collection.kept
+                collection = self._storage.garbage_collection
+                ledgers = await self._drive(collection.collect(self._metadata))
+                problem = collection.kept
+                if (ask := self._ask_others()) is not None and self._rounds.is_major(started, forced=forced):
+                    copies = await self._drive(collection.collect_copies(self._metadata, self._bookie_id, ask))
         except Exception as error:
             log.exception("the garbage collection did not finish; it is tried again later")
             problem = f"{type(error).__name__}: {error}"
@@ -252,6 +265,7 @@ class Maintenance:
             # The earlier round may have ended, and been reported, during this collection.
             self._tally = _Tally(started)
         self._tally.ledgers += ledgers
+        self._tally.copies += copies
         self._tally.problem = problem or self._tally.problem
         self._collected = self._begun
         following = self._rounds.begin(self._clock(), below, forced=forced)
@@ -296,7 +310,7 @@ class Maintenance:
                 self._round = None
                 seconds = self._clock() - tally.began
                 self.collection = CollectionStatus(
-                    self._collected, tally.ledgers, tally.bytes_freed, seconds, tally.problem
+                    self._collected, tally.ledgers, tally.bytes_freed, seconds, tally.problem, tally.copies
                 )
         if reclaimed.given_back > 0:
             log.info("%d bytes of disk space were freed", reclaimed.given_back)

@@ -27,6 +27,7 @@ from bookspark.store.bookie.serving.porch import Porch, listening_sockets
 from bookspark.store.bookie.serving.read_room import ReadRoom
 from bookspark.store.bookie.serving.refusals import Refusals
 from bookspark.store.bookie.serving.served_bookie import Fetch, ServedBookie
+from bookspark.store.bookie.space.garbage_collection import AskOthers
 from bookspark.store.bookie.space.reclaiming import Rewriter
 from bookspark.store.bookie.storage import Storage
 from bookspark.store.metadata.store import MetadataStore
@@ -88,7 +89,7 @@ class BookieServer:
         storage.loop_is_shared = lambda: self._admission.is_shared
         self._chunks = ChunkPool()
         self._porch: Porch | None = None
-        self._maintenance = Maintenance(config, storage, bookie_id, metadata, rewriter)
+        self._maintenance = Maintenance(config, storage, bookie_id, metadata, rewriter, lambda: self.ask_others)
         self.healing_status: Callable[[], HealingStatus] | None = None
         """Progress of healing, for the status. Set by the healer, else None."""
         self.keeper: Callable[[], tuple[str, float | None]] = lambda: ("", None)
@@ -97,6 +98,8 @@ class BookieServer:
         self.metrics_address = ""
         self.fetch: Fetch | None = None
         """Copies entries from other bookies. Set by the process, else None."""
+        self.ask_others: AskOthers | None = None
+        """Asks other bookies what they hold, before a copy is collected. Set by the process; None collects no copies."""
 
     async def start(self) -> tuple[str, int]:
         """Listen and serve; returns host and port. Raises BookieError if the bookie can't listen there."""

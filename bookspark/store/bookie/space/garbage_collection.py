@@ -1,10 +1,10 @@
-"""Garbage collection: detection of deleted ledgers, and forgetting them.
+"""Garbage collection: detection of deleted ledgers and of copies that the metadata does not name, and forgetting them.
 
-Law: ``protocol.bookie.garbage_collection`` decides, by the metadata that a thread reads here: a complete or incomplete listing, a
-missing or unreadable record. Before a ledger is forgotten, a durable note says that it may have been fenced. A ledger with a
-request granted since the read of its record is kept for a later collection.
+Law: ``protocol.bookie.garbage_collection`` and ``protocol.bookie.unnamed_copies`` decide, by the metadata that a thread reads
+here: a complete or incomplete listing, a missing or unreadable record. Before a ledger is forgotten, a durable note says that it
+may have been fenced. A ledger with a request granted since the read of its record is kept for a later collection.
 
-The bytes of a forgotten ledger return with a later pass of ``reclaiming``.
+The bytes of forgotten entries return with a later pass of ``reclaiming``.
 
 Source: BookKeeper's ``ScanAndCompareGarbageCollector``.
 """
@@ -31,6 +31,15 @@ from bookspark.protocol.bookie.garbage_collection import (
     suspects,
 )
 from bookspark.protocol.bookie.lost_records import LostRecords
+from bookspark.protocol.bookie.unnamed_copies import (
+    bookies_to_ask,
+    collectable_copies,
+    may_be_spare,
+    names,
+    spare_copies,
+)
+from bookspark.protocol.ledger.entry_ranges import NO_RANGES, EntryRanges, covers, with_ranges
+from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
 from bookspark.protocol.ledger.responses import Negative, NegativeReason, Positive, Response, Unknown, UnknownReason
 from bookspark.store.bookie.commit.completions import Done
 from bookspark.store.bookie.disk.packed_dict import ascending
@@ -39,11 +48,13 @@ from bookspark.store.bookie.holdings.holdings import Holdings
 from bookspark.store.bookie.ledgers.control_records import ControlRecords
 from bookspark.store.bookie.steps import WAIT, Steps
 from bookspark.store.metadata.lost_records import read_lost_records
+from bookspark.store.metadata.records.versioned import VersionedLedger
 from bookspark.store.metadata.store import MetadataStore
 from bookspark.store.wire.header import Status
 
 _IDS_A_STEP = 1 << 14
 _LEDGERS_A_STEP = 256
+_ROWS_A_STEP = 1 << 11
 _FAILING_SECONDS_MAX = 30.0
 _KEPT_TOLD = 3
 """Kept ledgers with their reason in the log message."""
@@ -51,6 +62,9 @@ _FORGOTTEN_PART = 0.1
 """A collection above this fraction of the remaining ledgers writes a new control log."""
 
 log = logging.getLogger(__name__)
+
+AskOthers = Callable[[Iterable[tuple[str, int]]], Mapping[tuple[str, int], Sequence[tuple[int, int]]]]
+"""Held ranges of each of these bookies and ledgers; without those whose bookie does not answer."""
 
 
 class GarbageCollection:
@@ -64,6 +78,8 @@ class GarbageCollection:
         """Ledgers that the last collection could not judge, with reasons; "": none."""
         self.collected = 0
         """Deleted ledgers forgotten since the start."""
+        self.copies_collected = 0
+        """Ledgers of which copies were forgotten that the metadata did not name, since the start."""
 
     def collect(self, store: MetadataStore) -> Steps[int]:
         """Forget every deleted ledger; returns their number. Their bytes return with the next pass over the logs. ``kept`` names
@@ -132,6 +148,75 @@ class GarbageCollection:
                 yield None
         return held
 
+    def collect_copies(self, store: MetadataStore, bookie_id: str, ask: AskOthers) -> Steps[int]:
+        """Forget copies on this bookie that the metadata does not name (``protocol.bookie.unnamed_copies``); returns the number
+        of their ledgers."""
+        held = yield from self.held()
+        ids: list[int] = yield partial(_ascending_once, held)
+        collected = 0
+        for start in range(0, len(ids), _LEDGERS_A_STEP):
+            collected += yield from self._collect_copies(store, bookie_id, ask, ids[start : start + _LEDGERS_A_STEP])
+        if collected:
+            log.info("of %d ledgers, copies are collected that the metadata does not name", collected)
+        self.copies_collected += collected
+        return collected
+
+    def _collect_copies(
+        self, store: MetadataStore, bookie_id: str, ask: AskOthers, ledger_ids: list[int]
+    ) -> Steps[int]:
+        index, suspects = self._holdings.index, self._holdings.control.suspects
+        suspects.clear()
+        suspects.update(ledger_ids)
+        last_held = {one: NO_ENTRY if (rows := index.get(one)) is None else rows.last_entry_id for one in ledger_ids}
+        found: list[VersionedLedger] = yield partial(_may_be_spare, store, bookie_id, last_held)
+        spare: dict[int, EntryRanges] = {}
+        for one in found:
+            ranges = yield from self._held_ranges(one.value.ledger_id)
+            spare[one.value.ledger_id] = spare_copies(one.value, bookie_id, ranges)
+        collectable: dict[int, EntryRanges] = yield partial(_collectable, store, bookie_id, ask, found, spare)
+        whole = []
+        for one in found:
+            ledger_id = one.value.ledger_id
+            if ledger_id in collectable:
+                yield from self._forget_copies(ledger_id, collectable[ledger_id])
+                if not names(one.value, bookie_id) and not index.holds_any(ledger_id):
+                    whole.append(ledger_id)
+        noted: list[int] = []
+        if whole:
+            self.note(whole, noted.append)
+            while not noted:
+                yield WAIT
+            if noted[0] == Status.OK:
+                yield from self.forget(whole, suspects)
+        suspects.clear()
+        return len(collectable)
+
+    def _held_ranges(self, ledger_id: int) -> Steps[EntryRanges]:
+        ranges, following = NO_RANGES, 0
+        while (rows := self._holdings.index.get(ledger_id)) is not None:
+            start = bisect_left(rows.first, following)
+            part = range(start, min(len(rows), start + _ROWS_A_STEP))
+            if not part:
+                break
+            ranges = with_ranges(ranges, rows.ids_of(part))
+            following = rows.row(part[-1]).last + 1
+            if len(part) == _ROWS_A_STEP:
+                yield None
+        return ranges
+
+    def _forget_copies(self, ledger_id: int, ranges: EntryRanges) -> Steps[None]:
+        """Forget the ledger's rows within ``ranges``, until a request for it is granted."""
+        index, suspects, following = self._holdings.index, self._holdings.control.suspects, 0
+        while ledger_id in suspects and (rows := index.changing(ledger_id)) is not None:
+            start = bisect_left(rows.first, following)
+            part = [rows.row(number) for number in range(start, min(len(rows), start + _ROWS_A_STEP))]
+            if not part:
+                break
+            following = part[-1].last + 1
+            rows.drop_numbered([n for n, row in enumerate(part, start) if covers(ranges, row.first, row.last)])
+            self._checkpoints.outdated()
+            yield None
+
     def note(self, ledger_ids: Collection[int], done: Done) -> None:
         """Note, before ``forget``, that these ledgers may have been fenced. ``done``: OK once that is durable, or IO_ERROR."""
         control = self._holdings.control
@@ -164,6 +249,10 @@ class GarbageCollection:
         if len(ids) >= _FORGOTTEN_PART * len(self._holdings.ledgers):
             yield from self._records.rewrite()
         return forgotten
+
+
+def _ascending_once(held: Iterable[int]) -> list[int]:
+    return sorted(set(held))
 
 
 class _Listed(Set[int]):
@@ -239,3 +328,50 @@ def read_records(
             if failing > _FAILING_SECONDS_MAX:
                 break
     return answers
+
+
+def _may_be_spare(store: MetadataStore, bookie_id: str, last_held: Mapping[int, int]) -> list[VersionedLedger]:
+    try:
+        if lost := read_lost_records(store):
+            log.warning("no copies are collected now, because records are lost from ledger %d on", lost[0].first)
+            return []
+        found = list(store.read_ledgers(last_held, {}))
+    except BookKeeperError as error:
+        log.warning("no copies are collected now, because the ledgers' records can't be read: %s", error)
+        return []
+    return [one for one in found if may_be_spare(one.value, bookie_id, last_held[one.value.ledger_id])]
+
+
+def _collectable(
+    store: MetadataStore,
+    bookie_id: str,
+    ask: AskOthers,
+    found: Sequence[VersionedLedger],
+    spare: Mapping[int, EntryRanges],
+) -> dict[int, EntryRanges]:
+    """The copies to forget, by ledger. The record of each of these ledgers is written, unchanged."""
+    wanted = [one for one in found if spare[one.value.ledger_id] or not names(one.value, bookie_id)]
+    unreadable: dict[int, str] = {}
+    try:
+        tasks = store.underreplication.tasks([one.value.ledger_id for one in wanted], unreadable)
+        repaired = {task.ledger_id for task in tasks} | unreadable.keys()
+    except BookKeeperError as error:
+        log.warning("no copies are collected now, because the tasks of autorecovery can't be read: %s", error)
+        return {}
+    wanted = [one for one in wanted if one.value.ledger_id not in repaired]
+    asked = {one.value.ledger_id: bookies_to_ask(one.value, spare[one.value.ledger_id]) for one in wanted}
+    answers = ask([(bookie, ledger_id) for ledger_id, bookies in asked.items() for bookie in bookies])
+    result: dict[int, EntryRanges] = {}
+    for metadata, version in wanted:
+        ledger_id = metadata.ledger_id
+        others = {bookie: answers[bookie, ledger_id] for bookie in asked[ledger_id] if (bookie, ledger_id) in answers}
+        copies = collectable_copies(metadata, spare[ledger_id], others)
+        if not copies and (spare[ledger_id] or names(metadata, bookie_id)):
+            continue
+        try:
+            store.write_ledger(metadata, version)
+        except BookKeeperError as error:
+            log.info("copies of ledger %d are kept for now: %s", ledger_id, error)
+            continue
+        result[ledger_id] = copies
+    return result

@@ -126,6 +126,20 @@ def large_batch_ends(context: ClientContext, bookie_id: str, ledger_id: int) -> 
     return ends
 
 
+def held_of(context: ClientContext, bookie_id: str, ledger_id: int) -> list[tuple[int, int]]:
+    """The ranges (first, last) of a ledger's entries in the bookie's index, ascending. Raises ReadError."""
+    held: list[tuple[int, int]] = []
+    cursor, first_entry_id = ledger_id, 0
+    while cursor >= 0:
+        found, cursor, first_entry_id = _some_ranges(context, bookie_id, cursor, first_entry_id, only=True)
+        for first, last in zip(found.first_entry_ids, found.last_entry_ids, strict=True):
+            if held and first == held[-1][1] + 1:
+                held[-1] = held[-1][0], last
+            else:
+                held.append((first, last))
+    return held
+
+
 def _some_ranges(
     context: ClientContext, bookie_id: str, ledger_id: int, first_entry_id: int, *, only: bool
 ) -> tuple[Ranges, int, int]:

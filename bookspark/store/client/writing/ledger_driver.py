@@ -32,17 +32,19 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
 from bookspark.errors import BookKeeperError, LedgerClosedError, LedgerFencedError
 from bookspark.protocol.ledger import actions as act
+from bookspark.protocol.ledger.entry_ranges import NO_RANGES, EntryRanges, with_ranges, without_ranges
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerType, Replication
 from bookspark.protocol.ledger.responses import FINAL_REASONS, Positive, Response, Unknown, UnknownReason
 from bookspark.protocol.ledger.sync_cursor import Assignment
 from bookspark.protocol.ledger.transitions import IllegalEventError
+from bookspark.protocol.repair.audit_plan import marks_at_close
 from bookspark.protocol.writing.ensemble_change import NOBODY, ChangeMode, quorum_lost
 from bookspark.protocol.writing.writer import LedgerWriter, State, missing_for_long
 from bookspark.protocol.writing.writer_events import (
@@ -83,6 +85,9 @@ _JUST_NOW_SECONDS = 0.1
 _TELL_SECONDS = 0.001
 """A confirmation waits so long for an entry that carries it."""
 _MOMENT_SECONDS = 0.5
+_MARK_SECONDS = 0.5
+"""Adds that fail after the close are marked together."""
+_RANGES_MAX = 256
 _PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 0.1, 3.2
 _SLOW = Unknown(UnknownReason.TIMEOUT, "it held appends up that other bookies had taken")
 _ACKNOWLEDGED = Positive()
@@ -201,6 +206,9 @@ class LedgerDriver:
         """No bookie has failed since the ledger was made, as far as its machine knows."""
         self._held_back: dict[str, deque[act.SendAdd]] = {}
         """Adds that wait for a bookie which is behind, by bookie. No queue is empty."""
+        self._lacking: dict[str, EntryRanges] = {}
+        """Entries of failed and dropped adds, by bookie, which it has not acknowledged since."""
+        self._will_mark = False
         self._pauses: dict[str, BackOff] = {}
         """The pauses of each bookie that refused its last request."""
         self._paused = NOBODY
@@ -233,7 +241,7 @@ class LedgerDriver:
 
     def _send_again(self, bookie: str, incarnation: int) -> None:
         # The machine sends again what the bookie has not acknowledged.
-        self._held_back.pop(bookie, None)
+        self._drop_held_back(self._held_back.keys() - {bookie})
         self._step(BookieBack(bookie, incarnation))
 
     def _refused(self, bookie: str, response: Response) -> None:
@@ -525,17 +533,64 @@ class LedgerDriver:
                     self._connections.traffic.ensemble_changes += 1
                     self._unwant_bookies()
                     self._ensemble = action.metadata.last_fragment.ensemble
-                    self._held_back = {b: self._held_back[b] for b in self._ensemble if b in self._held_back}
+                    self._drop_held_back(self._ensemble)
                     self.want_bookies()
                 case act.Finish():
                     self._leave()
-                    self.ended.set()
-                    # Callers that wait for an entry behind the end look again.
-                    self.confirmed.advance(self.confirmed.value)
-                    self._room.forget(self)
+                    self._drop_held_back(())
+                    if self._lacking:
+                        self._threads.post(self._mark_and_end, dict(self._lacking))
+                    else:
+                        self._has_ended()
                 case act.Fail():
                     self._fail(action.error)
         return bool(actions)
+
+    def _has_ended(self) -> None:
+        self.ended.set()
+        # Callers that wait for an entry behind the end look again.
+        self.confirmed.advance(self.confirmed.value)
+        self._room.forget(self)
+
+    # -- entries that a bookie lacks
+    #
+    # Law: who closes a ledger marks the copies of it that it could not make, before the close ends; so does it with adds that
+    # fail only afterwards. A failure to mark fails nothing: exact checks find the copies too.
+
+    def _drop_held_back(self, kept: Collection[str]) -> None:
+        """Hold no adds back any more, except for these bookies."""
+        for bookie in [bookie for bookie in self._held_back if bookie not in kept]:
+            self._lacks(bookie, *((add.first, add.last) for add in self._held_back.pop(bookie)))
+
+    def _lacks(self, bookie: str, *ranges: tuple[int, int]) -> None:
+        lacking = with_ranges(self._lacking.get(bookie, NO_RANGES), ranges)
+        # A striped ledger's are single entries: the repair looks which of them lack.
+        self._lacking[bookie] = lacking if len(lacking) < _RANGES_MAX else ((lacking[0][0], lacking[-1][1]),)
+        if self.writer.state is State.CLOSED and self.ended.is_set() and not self._will_mark:
+            self._will_mark = True
+            self._io.loop.call_later(_MARK_SECONDS, self._mark_late)
+
+    def _has(self, bookie: str, first: int, last: int) -> None:
+        if bookie in self._lacking and not (left := without_ranges(self._lacking[bookie], [(first, last)])):
+            del self._lacking[bookie]
+        elif bookie in self._lacking:
+            self._lacking[bookie] = left
+
+    def _mark_late(self) -> None:
+        self._will_mark = False
+        self._threads.post(self._mark_lacking, dict(self._lacking))
+
+    def _mark_and_end(self, failed: Mapping[str, EntryRanges]) -> None:
+        self._mark_lacking(failed)
+        self._io.submit(self._has_ended)
+
+    def _mark_lacking(self, failed: Mapping[str, EntryRanges]) -> None:
+        """In a thread that may wait for the metadata store."""
+        if marks := marks_at_close(self.writer.metadata, failed):
+            try:
+                self._runtime.store.underreplication.mark(marks)
+            except BookKeeperError as error:
+                log.warning("ledger %d: lacking copies are not marked: %s", self.ledger_id, error)
 
     def _stepped(self, event: WriterEvent) -> list[act.Action]:
         """The machine's actions after ``event``. A defect ends the ledger: the machine might wait for ever for a lost event."""
@@ -657,6 +712,8 @@ class LedgerDriver:
                     del self._held_back[bookie]
                 if is_kept:
                     self._send_add_to((bookie,), action)
+                else:
+                    self._lacks(bookie, (action.first, action.last))
                 dropped |= not is_kept
             if dropped:
                 self._step(PassedOver(bookie))
@@ -686,6 +743,8 @@ class LedgerDriver:
         again."""
         if self._pauses:
             self._pauses.pop(bookie, None)
+        if self._lacking:
+            self._has(bookie, first, last)
         if first > self.cursors.released or not self._all_well:
             if self._under_way.get(first, 0.0) is None:
                 self._under_way[first] = time.monotonic()
@@ -699,6 +758,10 @@ class LedgerDriver:
             response = _with_report(response, report)
         if type(response) is not Positive:
             self._all_well = False
+        if type(response) is Positive:
+            self._has(bookie, add.first, add.last)
+        else:
+            self._lacks(bookie, (add.first, add.last))
         if type(response) is Unknown:
             self._refused(bookie, response)
         else:
