@@ -213,8 +213,12 @@ _UNBOUNDED = 1 << 50
 class MemoryFile:
     """An open file. It stays usable after a rename or unlink of its name."""
 
-    def __init__(self, file_system: MemoryFileSystem, path: str, node: Node, lock: threading.RLock) -> None:
+    def __init__(
+        self, file_system: MemoryFileSystem, path: str, node: Node, lock: threading.RLock, *, writes: bool
+    ) -> None:
+        """``writes``: open for writing too."""
         self._file_system = file_system
+        self._writes = writes
         self._path = path
         self._node = node
         self._lock = lock
@@ -265,6 +269,7 @@ class MemoryFile:
 
     def preallocate(self, size: int) -> None:
         with self._lock:
+            self._may_write()
             growth = size - max(len(self._node.content), self._node.reserved)
             if growth > 0:
                 if self._file_system.room(growth) < growth:
@@ -273,6 +278,7 @@ class MemoryFile:
 
     def truncate(self, size: int) -> None:
         with self._lock:
+            self._may_write()
             self._node.truncate(size)
 
     def size(self) -> int:
@@ -281,7 +287,12 @@ class MemoryFile:
     def close(self) -> None:
         """Do nothing."""
 
+    def _may_write(self) -> None:
+        if not self._writes:
+            raise _error(errno.EBADF, self._path)
+
     def _that_fits(self, data: bytes, position: int) -> bytes:
+        self._may_write()
         growth = position + len(data) - max(len(self._node.content), self._node.reserved)
         data = data[: len(data) - max(0, growth - self._file_system.room(growth))]
         if not data and growth > 0:
@@ -357,7 +368,7 @@ class MemoryFileSystem:
 
     # -- the seam
 
-    def open(self, path: str, *, create: bool = False) -> File:
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
         with self._lock:
             directory, name = self._parent(path)
             node = directory.names.get(name)
@@ -368,7 +379,7 @@ class MemoryFileSystem:
                 directory.change(None, name, node)
             if isinstance(node, Directory):
                 raise _error(errno.EISDIR, path)
-            return MemoryFile(self, path, node, self._lock)
+            return MemoryFile(self, path, node, self._lock, writes=write or create)
 
     def exists(self, path: str) -> bool:
         with self._lock:

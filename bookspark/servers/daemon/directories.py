@@ -15,7 +15,6 @@ Source: docs/decisions/bookies-outlive-tasks.md; BookKeeper's ``Cookie`` and its
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import time
@@ -30,6 +29,7 @@ from bookspark.servers.daemon.processes import Process
 from bookspark.store.bookie.disk.checkpoint import NAME as CHECKPOINT
 from bookspark.store.bookie.disk.control_log import NAME as CONTROL_LOG
 from bookspark.store.bookie.disk.control_log import NOTE_NAME as CONTROL_NOTE
+from bookspark.store.bookie.disk.disk_errors import Meaning, meaning, unless_refused
 from bookspark.store.bookie.disk.entry_log import LOGS
 from bookspark.store.bookie.disk.file_system import TEMPORARY_SUFFIX
 from bookspark.store.metadata.records.codec import decode_cookie, encode_cookie
@@ -79,10 +79,17 @@ class DirectoryLocks:
 
     def _lock(self, directory: str) -> None:
         make_directory(directory)
+        path = os.path.join(directory, LOCK)
         try:
-            descriptor = os.open(os.path.join(directory, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise not_writable(directory, error) from error
+            try:
+                if meaning(error) is not Meaning.READ_ONLY:
+                    raise
+                # The lock of an earlier start locks a read-only file system too.
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                raise not_writable(directory, error) from error
         self._descriptors.append(descriptor)
         deadline = time.monotonic() + LOCK_SECONDS_MAX
         process = Process.of(os.getpid())
@@ -115,7 +122,7 @@ def lock_holder(directory: str) -> Process | None:
     """The living process with the directory's lock, None if there is none. Raises BookieError if a process in another pid
     namespace holds it."""
     try:
-        descriptor = os.open(os.path.join(directory, LOCK), os.O_RDWR | os.O_CLOEXEC)
+        descriptor = os.open(os.path.join(directory, LOCK), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         # The lock never existed, or the disk fails.
         return None
@@ -218,16 +225,15 @@ def _try_lock(descriptor: int, mode: int) -> bool:
 
 
 def _note_holder(descriptor: int, process: Process | None) -> None:
-    """Write the holder into the lock file. A full disk keeps the note of the last holder: the lock holds all the same, and a
-    bookie must start on a full disk."""
+    """Write the holder into the lock file. A full or read-only disk keeps the note of the last holder: the lock holds all the
+    same, and a bookie must start there."""
+    if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+        return
     note = msgspec.json.encode(process)
-    try:
+    with unless_refused():
         # The old note is overwritten, not truncated first, because its block may be the last one of the disk.
         os.pwrite(descriptor, note, 0)
         os.ftruncate(descriptor, len(note))
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
 
 
 def _read_holder(descriptor: int) -> Process | None:

@@ -19,7 +19,8 @@ from bookspark.protocol.bookie.read_only_switch import NEVER_SWITCHED, ReadOnlyS
 from bookspark.store.bookie.bookie_config import BookieConfig
 from bookspark.store.bookie.commit.commit_thread import SealLog
 from bookspark.store.bookie.commit.completions import Done, ignore
-from bookspark.store.bookie.disk.file_system import NO_DESCRIPTOR, FileSystem
+from bookspark.store.bookie.disk.disk_errors import Meaning, meaning
+from bookspark.store.bookie.disk.file_system import FileSystem
 from bookspark.store.bookie.holdings.disk_marks import Takes, Thresholds, takes, used_part
 from bookspark.store.bookie.holdings.log_directory import LogDirectory
 from bookspark.store.bookie.steps import Steps
@@ -31,7 +32,17 @@ REMEDY = (
     "free some space on its disk, add a directory to the bookie, or collect deleted ledgers now "
     "(bookspark bookie collect ID)"
 )
-_MORE_FILES = "it is tried again soon; allow the process more open files (ulimit -n)"
+_REFUSED = {
+    Meaning.NO_DESCRIPTOR: (
+        "could not be written to",
+        "it is tried again soon; allow the process more open files (ulimit -n)",
+    ),
+    Meaning.READ_ONLY: (
+        "can't be written",
+        "it is tried again soon; mount its disk for writing again, after a check of it",
+    ),
+}
+"""The failure of a write, and the remedy."""
 _SWITCHED = {
     False: "the bookie was switched to read-only (bookspark bookie read-only ID off)",
     True: "a change of the cluster made the bookie read-only (bookspark cluster status)",
@@ -176,9 +187,7 @@ class Disks:
 
     def ran_out(self, directory: LogDirectory, failure: OSError) -> None:
         """Handle a write without room: the directory takes nothing until the next measurement."""
-        what, remedy = "has no room left", REMEDY
-        if failure.errno in NO_DESCRIPTOR:
-            what, remedy = "could not be written to", _MORE_FILES
+        what, remedy = _REFUSED.get(meaning(failure), ("has no room left", REMEDY))
         self.take_less(
             directory,
             Takes.NOTHING,

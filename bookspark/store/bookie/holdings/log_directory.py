@@ -19,6 +19,7 @@ from bookspark.store.bookie.commit.commit_thread import CommitThread, GroupWrite
 from bookspark.store.bookie.disk.checkpoint import Checkpoint, Part, read_checkpoint, remove_parts
 from bookspark.store.bookie.disk.control_log import ControlLog, ControlScan
 from bookspark.store.bookie.disk.control_state import LogsNoted
+from bookspark.store.bookie.disk.disk_errors import unless_refused
 from bookspark.store.bookie.disk.entry_log import LOGS, EntryLog, log_numbers
 from bookspark.store.bookie.disk.file_system import TEMPORARY_SUFFIX, FileSystem, NoSpaceError
 from bookspark.store.bookie.disk.index import location, log_of, position_of
@@ -79,7 +80,7 @@ class LogDirectory:
         self.failure = ""
         """Cause of the retirement."""
         self.read_errors = 0
-        """Frames that its disk could not read."""
+        """Failed reads of frames since the start."""
         self.takes = Takes.ALL
         self.why = "its control log has no room; free some space on its disk"
         """Reason for taking less than all adds, if it does, with the remedy."""
@@ -104,7 +105,8 @@ class LogDirectory:
         for folder in (self.path, logs):
             for name in self.file_system.list(folder):
                 if name.endswith(TEMPORARY_SUFFIX):
-                    self.file_system.unlink(f"{folder}/{name}")
+                    with unless_refused():
+                        self.file_system.unlink(f"{folder}/{name}")
         self.unclean = self.marker.look()
         if self.marker.lost:
             self.losses.append(f"{self.path} lost data before the last start")
@@ -123,7 +125,9 @@ class LogDirectory:
         """Record, at the boot, a loss of possibly acknowledged data in unknown ledgers. ``why``: the reason in words. The boot is
         lossy, and so is the next boot if this boot is interrupted. Raises OSError."""
         log.error("%s: missing entries are answered Unknown until the bookie is healed", why)
-        self.marker.note_loss(lost)
+        # A read-only directory shows the same loss to the next boot.
+        with unless_refused():
+            self.marker.note_loss(lost)
         self.unclean = True
         self.losses.append(why)
 

@@ -9,8 +9,10 @@ serves.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 
+from bookspark.errors import StorageError
 from bookspark.protocol.bookie.bookie_boot import HealedNoted, LossyBootNoted, PhaseOne, first_mark
 from bookspark.protocol.bookie.bookie_ledger import EntriesLost
 from bookspark.store.bookie.commit.completions import Done
@@ -20,6 +22,8 @@ from bookspark.store.bookie.holdings.disks import Disks
 from bookspark.store.bookie.holdings.holdings import Holdings
 from bookspark.store.bookie.ledgers.control_records import ControlRecords
 from bookspark.store.wire.header import Status
+
+log = logging.getLogger(__name__)
 
 
 class LossyBoots:
@@ -66,10 +70,16 @@ class LossyBoots:
         self._note(noted)
 
     def note_first_mark(self, highest_ledger_id: int) -> None:
-        """At the first boot: make the mark durable (``bookie_boot.first_mark``). Raises StorageError if no directory took it."""
+        """At the first boot: make the mark durable (``bookie_boot.first_mark``). A bookie that can't write now takes no adds, and
+        notes it with the control logs that it writes before it does."""
         mark = first_mark(highest_ledger_id, self._state.mark)
         if mark is not None:
-            self._note([mark])
+            try:
+                self._note([mark])
+            except StorageError as error:
+                log.warning("%s", error)
+                self._disks.sort()
+                self._state.replay([mark])
 
     def _note(self, noted: Sequence[Record]) -> None:
         note_in_each(self._live, self._state, noted)
