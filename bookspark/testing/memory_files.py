@@ -307,6 +307,8 @@ class MemoryFileSystem:
         """``capacity_bytes`` may be changed at any time. A write beyond it fails with ENOSPC."""
         self.capacity_bytes = capacity_bytes
         self.sector_bytes = sector_bytes
+        self.read_only: tuple[str, ...] = ()
+        """Directories whose disks take no write: each fails with EROFS."""
         self._root = Directory()
         self._lock = threading.RLock()
         for directory in directories:
@@ -370,6 +372,8 @@ class MemoryFileSystem:
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
         with self._lock:
+            if write or create:
+                self._may_change(path)
             directory, name = self._parent(path)
             node = directory.names.get(name)
             if node is None:
@@ -408,6 +412,7 @@ class MemoryFileSystem:
     def rename(self, source: str, target: str) -> None:
         """Rename a file within its directory. Raises OSError (EXDEV) across directories."""
         with self._lock:
+            self._may_change(source)
             directory, name = self._parent(source)
             target_directory, target_name = self._parent(target)
             if directory is not target_directory:
@@ -418,6 +423,7 @@ class MemoryFileSystem:
 
     def unlink(self, path: str) -> None:
         with self._lock:
+            self._may_change(path)
             directory, name = self._parent(path)
             node = directory.names.get(name)
             if node is None:
@@ -438,6 +444,10 @@ class MemoryFileSystem:
         return self.capacity_bytes
 
     # -- inside
+
+    def _may_change(self, path: str) -> None:
+        if any(f"{path}/".startswith(f"{disk}/") for disk in self.read_only):
+            raise _error(errno.EROFS, path)
 
     def _directory(self, path: str) -> Directory:
         at = self._root

@@ -183,8 +183,8 @@ def test_4596_unreadable_log_ends_no_compaction(stated: int) -> None:
     memory for one entry, and the collector's thread died silently: no log was compacted any more until an operator moved the file
     away.
 
-    Here the damaged batch is lost and reported, all other batches move, and the space of the other logs is reclaimed in that pass,
-    that of the damaged log once another copy has taken the place of the lost one."""
+    Here the damaged batch is lost and reported, all other batches move, and the space of the other logs is reclaimed in that
+    pass, that of the damaged log once another copy has taken the place of the lost one."""
     files = MemoryFileSystem("/disk")
     run = Stepped(settings("/disk"), files)
     for ledger_id in (5, 6, 7):

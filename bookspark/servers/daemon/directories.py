@@ -7,7 +7,7 @@ directory. Bytes::
     LOCK         {"pid": 4711, "start_time": 815}   start_time in clock ticks since the machine's boot (see processes)
     COOKIE       the same document as in the metadata store (see metadata.records.codec)
     lease.sock   the lease (see lease_server), in each directory, so that any readable directory leads to the bookie
-    bookie.json  the options of the last start, in the bookie's home: the first writable directory
+    bookie.json  the options of the last start, in the bookie's home: the first writable directory, or else its spare place
     bookie.log   the log of the last start, in its home; bookie.log.1: that of the start before. The home may change at each start
 
 Source: docs/decisions/bookies-outlive-tasks.md; BookKeeper's ``Cookie`` and its lock file.
@@ -15,10 +15,15 @@ Source: docs/decisions/bookies-outlive-tasks.md; BookKeeper's ``Cookie`` and its
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import hashlib
 import os
+import stat
+import tempfile
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -33,7 +38,7 @@ from bookspark.store.bookie.disk.disk_errors import Meaning, meaning, unless_ref
 from bookspark.store.bookie.disk.entry_log import LOGS
 from bookspark.store.bookie.disk.file_system import TEMPORARY_SUFFIX
 from bookspark.store.metadata.records.codec import decode_cookie, encode_cookie
-from bookspark.support.private_files import make_private_directory, open_private
+from bookspark.support.private_files import PRIVATE_DIRECTORY, make_private_directory, open_private
 
 LOCK, COOKIE, LEASE_SOCKET, OPTIONS, LOG = "LOCK", "COOKIE", "lease.sock", "bookie.json", "bookie.log"
 PREVIOUS_LOG = LOG + ".1"
@@ -200,6 +205,26 @@ def _own_files(directory: str) -> list[str]:
         and not name.endswith(TEMPORARY_SUFFIX)
         and not (name == LOGS and not os.listdir(os.path.join(directory, name)))
     ]
+
+
+def spare_place(directory: str) -> str:
+    """The folder for the socket, options and log of a bookie whose directory is on a read-only disk: of this user alone, on this
+    host. It may not exist yet."""
+    name = hashlib.sha256(os.path.abspath(directory).encode()).hexdigest()[:32]
+    return os.path.join(tempfile.gettempdir(), f"bookspark-{os.geteuid()}", name)
+
+
+def make_spare_place(directory: str) -> str:
+    """Make the spare place. Raises OSError, also if its parent is another user's."""
+    place = spare_place(directory)
+    parent = os.path.dirname(place)
+    with suppress(FileExistsError):
+        os.mkdir(parent, PRIVATE_DIRECTORY)
+    found = os.lstat(parent)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), parent)
+    make_private_directory(place)
+    return place
 
 
 def make_directory(directory: str) -> None:

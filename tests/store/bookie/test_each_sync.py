@@ -337,7 +337,7 @@ def test_each_directory_alone_holds_all_records_of_phase_one(left):
     disk = MemoryFileSystem(*TWO_DISKS.directories)
     after_phase_one(TWO_DISKS, disk)
     alone = Stepped(config(Path(left)), disk.crashed(nothing_kept))
-    assert alone.storage.lossy_boots.mark == (1, 20)
+    assert alone.storage.lossy_boots.mark[:2] == (1, 20)
     assert alone.storage.holdings.ledger(5).limbo_boot == 1
     assert alone.add(5, 0) == [Status.FENCED]
 

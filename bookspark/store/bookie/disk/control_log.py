@@ -191,6 +191,11 @@ class ControlLog:
         """Odd during a replacement, and different afterwards."""
 
     @property
+    def is_read_only(self) -> bool:
+        """After ``begin``: can nothing be appended until the log is replaced as a whole?"""
+        return self._file is None
+
+    @property
     def synced(self) -> int:
         """End of the part known to be synced."""
         return self._noted
@@ -247,7 +252,8 @@ class ControlLog:
     def begin(self, content: Sequence[bytes] | None, scan: ControlScan, write_number: int = 0) -> bool:
         """Open the log for appending, after ``scan``. ``content``: encoded records, in pieces, that replace the log; None keeps
         the log, which is fully synced. ``write_number``: number of the last write. False without room for ``content``, or on a
-        read-only file system: the log then goes on with its present good records. Raises NoSpaceError if that would lose records, and OSError."""
+        read-only file system: the log then goes on with its present good records. Raises NoSpaceError if that would lose records,
+        and OSError."""
         self._end = self._rewritten_bytes = scan.end
         self._without = scan.copy.without
         self._noted = min(scan.noted or 0, scan.end)

@@ -91,6 +91,7 @@ def read_directories(holdings: Holdings, noted: Mapping[str, Reach]) -> None:
         holdings.control.lose_fences()
     holdings.unreadable = [directory.path for directory in holdings.directories if directory not in live]
     without = [directory.number for directory in holdings.directories if directory not in live]
+    holdings.absent_directories = sum(1 << number for number in without)
     if without:
         holdings.directories[:] = live
         holdings.next_log += _LOST_LOGS_MAX

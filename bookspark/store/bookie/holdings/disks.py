@@ -22,7 +22,7 @@ from bookspark.store.bookie.commit.completions import Done, ignore
 from bookspark.store.bookie.disk.disk_errors import Meaning, meaning
 from bookspark.store.bookie.disk.file_system import FileSystem
 from bookspark.store.bookie.holdings.disk_marks import Takes, Thresholds, takes, used_part
-from bookspark.store.bookie.holdings.log_directory import LogDirectory
+from bookspark.store.bookie.holdings.log_directory import READ_ONLY_REMEDY, LogDirectory
 from bookspark.store.bookie.steps import Steps
 from bookspark.store.wire.header import Status
 
@@ -37,10 +37,7 @@ _REFUSED = {
         "could not be written to",
         "it is tried again soon; allow the process more open files (ulimit -n)",
     ),
-    Meaning.READ_ONLY: (
-        "can't be written",
-        "it is tried again soon; mount its disk for writing again, after a check of it",
-    ),
+    Meaning.READ_ONLY: ("can't be written", READ_ONLY_REMEDY),
 }
 """The failure of a write, and the remedy."""
 _SWITCHED = {

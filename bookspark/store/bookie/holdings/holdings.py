@@ -122,6 +122,8 @@ class Holdings:
         self.live = live
         self.unreadable: Sequence[str] = ()
         """Directories unreadable at the boot."""
+        self.absent_directories = 0
+        """Their numbers, as bits."""
         self.control = ControlState()
         self.ledgers = self.control.ledgers
         self.index = Index()

@@ -43,6 +43,8 @@ class Filling(Protocol):
         """Return the receiver of an entry log's frames."""
 
 
+READ_ONLY_REMEDY = "it is tried again soon; check its disk, and mount it for writing again"
+
 log = logging.getLogger(__name__)
 
 
@@ -136,6 +138,9 @@ class LogDirectory:
         OSError."""
         if not self.control.begin(content, scan, write_number):
             self._fall_behind()
+            if self.control.is_read_only:
+                self.why = f"{self.path} is read-only: it takes nothing; {READ_ONLY_REMEDY}"
+                log.warning("%s", self.why)
 
     def note_without(self, directories: Iterable[int]) -> None:
         """Note, at the boot, that the bookie is used without these directories from now on. A disk that refuses the record counts
