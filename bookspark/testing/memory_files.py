@@ -290,6 +290,7 @@ class MemoryFile:
     def _may_write(self) -> None:
         if not self._writes:
             raise _error(errno.EBADF, self._path)
+        self._file_system.may_change(self._path)
 
     def _that_fits(self, data: bytes, position: int) -> bytes:
         self._may_write()
@@ -373,7 +374,7 @@ class MemoryFileSystem:
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
         with self._lock:
             if write or create:
-                self._may_change(path)
+                self.may_change(path)
             directory, name = self._parent(path)
             node = directory.names.get(name)
             if node is None:
@@ -412,7 +413,7 @@ class MemoryFileSystem:
     def rename(self, source: str, target: str) -> None:
         """Rename a file within its directory. Raises OSError (EXDEV) across directories."""
         with self._lock:
-            self._may_change(source)
+            self.may_change(source)
             directory, name = self._parent(source)
             target_directory, target_name = self._parent(target)
             if directory is not target_directory:
@@ -423,7 +424,7 @@ class MemoryFileSystem:
 
     def unlink(self, path: str) -> None:
         with self._lock:
-            self._may_change(path)
+            self.may_change(path)
             directory, name = self._parent(path)
             node = directory.names.get(name)
             if node is None:
@@ -445,7 +446,7 @@ class MemoryFileSystem:
 
     # -- inside
 
-    def _may_change(self, path: str) -> None:
+    def may_change(self, path: str) -> None:
         if any(f"{path}/".startswith(f"{disk}/") for disk in self.read_only):
             raise _error(errno.EROFS, path)
 

@@ -86,6 +86,35 @@ def test_bookie_starts_on_read_only_disks_and_goes_on_once_they_take_writes(
         bookie.storage.close()
 
 
+@pytest.mark.parametrize(("settings", "read_only"), [(ONE, ("/a",)), (TWO, ("/a",)), (TWO, ("/a", "/b"))])
+def test_disk_that_is_read_only_for_a_while_takes_writes_again(
+    settings: BookieConfig, read_only: tuple[str, ...]
+) -> None:
+    """The seal of its log failed, which retired the directory until the next start, and the last one ended the bookie."""
+    disk = MemoryFileSystem("/a", "/b")
+    bookie = filled(settings, disk)
+    told: list[str] = []
+    bookie.storage.when_none_is_left(told.append)
+    disk.read_only = read_only
+    every = len(read_only) == len(settings.directories)
+    for entry_id in (10, 11):
+        statuses = {bookie.add(ledger_id, entry_id) for ledger_id in (4, 5)}
+        assert statuses <= {Status.OK, Status.READ_ONLY} and (not every or statuses == {Status.READ_ONLY})
+    look(bookie)
+    for ledger_id in (4, 5):
+        assert [entry.entry_id for entry in bookie.read(ledger_id, 0, 9)[0]] == list(ROWS)
+    assert not told and len(bookie.storage.live) == len(settings.directories)
+    disk.read_only = ()
+    for _ in range(2):
+        look(bookie)
+    assert bookie.storage.status().reasons == []
+    for ledger_id in (4, 5):
+        assert [bookie.add(ledger_id, entry_id) for entry_id in (10, 11, 12)] == [Status.OK] * 3
+    again = Pumped(settings, disk.crashed(nothing_kept))
+    assert not why_lossy(again.storage.lossy_boots, ())
+    assert again.ids(4) == again.ids(5) == list(range(13))
+
+
 def test_fence_that_no_disk_takes_is_not_promised() -> None:
     disk = MemoryFileSystem("/a")
     filled(ONE, disk).storage.close()

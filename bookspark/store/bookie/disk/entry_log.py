@@ -151,9 +151,11 @@ class EntryLog:
         self.note.sync_if_written()
 
     def seal(self) -> None:
-        """End the log: return the reserved space, make the note durable, close. Raises OSError."""
+        """End the log: return the reserved space, make the note durable, close. Raises NoSpaceError, with the log still open,
+        and OSError."""
         if self.file is not None:
-            self.file.truncate(self.synced)
+            with needing_space():
+                self.file.truncate(self.synced)
             self.note.sync()
         self._close()
 
