@@ -407,7 +407,7 @@ _ROWS_A_STEP = 1 << 10
 
 def note_what_is_back(holdings: Holdings) -> Steps[None]:
     """Mark lost entries as restored where a directory in use holds a durable copy. Visits all ledgers with losses, at the boot
-    and at each checkpoint. The record of a lost copy lives as long as its log."""
+    and at each checkpoint. The record of a lost copy lives as long as its log, and until its entries are back."""
     control = holdings.control
     for count, ledger_id in enumerate(list(control.lost_copies), 1):
         if count % _LEDGERS_A_STEP == 0:
@@ -415,13 +415,13 @@ def note_what_is_back(holdings: Holdings) -> Steps[None]:
         copies = control.lost_copies.get(ledger_id)
         if copies is None:
             continue
-        for where in [where for where in copies if log_of(where) not in holdings.logs]:
-            del copies[where]
         lacking = holdings.lacking(ledger_id)
         if lacking and holdings.index.holds_any(ledger_id):
             yield from _note_back(holdings, ledger_id, lacking)
             lacking = holdings.lacking(ledger_id)
         if not lacking:
+            for where in [where for where in copies if log_of(where) not in holdings.logs]:
+                del copies[where]
             control.all_back(ledger_id)
 
 

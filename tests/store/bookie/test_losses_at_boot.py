@@ -641,11 +641,12 @@ def test_boot_notes_losses_in_bounded_writes_and_ledgers_stay_packed(monkeypatch
     note = boot.note_in_each
     monkeypatch.setattr(boot, "note_in_each", lambda *given: (most.append(len(given[2])), note(*given))[1])
     monkeypatch.setattr(boot, "_LOST_A_WRITE", 8)
+    monkeypatch.setattr("bookspark.store.bookie.holdings.holdings._PLACES_MAX", 0)
     monkeypatch.setattr(control_state, "_IN_USE_MAX", 16)
     for _ in range(2):
         run = Stepped(ONE, disk)
         holdings = run.storage.holdings
-        assert sum(most) == 50, "entries that follow each other and have no copy share a record"
+        assert sum(most) == 50, "entries that follow each other share a record, beyond the bound of noted places"
         assert max(most) <= 8 and holdings.ledgers.in_use_count <= 20 and holdings.index._rows.in_use_count == 0
         assert all(isinstance(kept, bytes) for kept in holdings.ledgers.packed.values() if kept is not None)
         assert all(unknown(run, ledger_id, 2) and len(run.read(ledger_id, 3, 3)[0]) == 1 for ledger_id in range(50))
@@ -669,6 +670,7 @@ def test_crash_while_noting_the_losses_of_a_boot_omits_no_loss(monkeypatch, loss
 
     with monkeypatch.context() as patch:
         patch.setattr(boot, "_LOST_A_WRITE", 2)
+        patch.setattr("bookspark.store.bookie.holdings.holdings._PLACES_MAX", 0)
         patch.setattr(boot, "note_in_each", noted)
         Stepped(ONE, disk)
     assert len(crashed) == 12

@@ -125,3 +125,40 @@ def test_forgotten_ledger_drops_its_recorded_losses(filled: Pumped) -> None:
     filled.storage.holdings.forget(5)
     assert state.lost_copies == {}
     assert not [record for part in state.records() for record in part if isinstance(record, EntriesLost)]
+
+
+@pytest.mark.parametrize("rewritten", [False, True])
+def test_log_that_is_missing_at_a_start_and_back_at_the_next_brings_its_entries_back(
+    tmp_path: Path, rewritten: bool
+) -> None:
+    """The next start removed it, or the next pass did, because no row pointed into it."""
+    storage = Pumped(config(tmp_path / "a"))
+    for first in range(0, 12, 3):
+        assert storage.add(5, first, first + 2) == Status.OK
+    storage.seal()
+    if rewritten:
+        storage.reclaim()
+    storage.add(8, 0)
+    storage.storage.close()
+    (log,) = (tmp_path / "a/logs").glob("*2.arrow" if rewritten else "*1.arrows")
+    log.rename(tmp_path / log.name)
+    again = Pumped(config(tmp_path / "a"))
+    assert held(again.storage, 5) == [] and again.read(5, 3, 3) == ([], ENTRY_LOST)
+    again.storage.close()
+    (tmp_path / log.name).rename(log)
+    again = Pumped(config(tmp_path / "a"))
+    again.seal()
+    again.reclaim()
+    assert log.exists(), "its bytes may be the last copy"
+    scrubbing = again.storage.scrubbing
+    assert scrubbing.suspected, "the scrub reads it first"
+    for number, to_read in again.steps(scrubbing.take_suspected()).items():
+        for looked in scrubbing.look(number, to_read):
+            again.steps(scrubbing.looked(number, looked))
+    for _ in range(2):
+        assert [entry.entry_id for entry in again.read(5, 0, 20, sparse=True)[0]] == list(range(12))
+        run_checkpoint(again.storage)
+        again.storage.close()
+        again = Pumped(config(tmp_path / "a"))
+    assert again.storage.status().lacking_ledgers == 0
+    again.storage.close()

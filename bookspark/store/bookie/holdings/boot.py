@@ -366,6 +366,9 @@ class _Filling:
 
         return take
 
+    def logs_of_losses(self) -> set[int]:
+        return {log_of(where) for copies in self._state.lost_copies.values() for where in copies}
+
     def _read_well(self, ledger_id: int, where: int) -> None:
         if where in self._state.lost_copies.get(ledger_id, ()):
             self._back[ledger_id, where] = None

@@ -105,6 +105,8 @@ RANGES_ROWS_MAX = 1 << 11
 
 _LEDGERS_A_STEP = 256
 _ROWS_A_STEP = 2048
+_PLACES_MAX = 1 << 16
+"""Places of lost copies in missing logs that are noted. The entries of further copies share records."""
 _UNREAD_MAX = 1 << 16
 """Rows set aside. More of them stay held: reads find them again."""
 _ROWS_LOOKED_AT = 1 << 13
@@ -159,7 +161,7 @@ class Holdings:
         """Copies that proved damaged since the start."""
         self.unread: dict[int, dict[int, Row]] = {}
         """Rows set aside, by ledger and location."""
-        self._unread_count = 0
+        self._unread_count = self._places_kept = 0
         self.losses_durable = threading.Event()
         self.losses_durable.set()
 
@@ -527,7 +529,9 @@ class Holdings:
         records: list[EntriesLost] = []
         self._forget_unread(ledger_id, [row.where for row in rows])
         for first, last, where, _ in rows:
-            if log_of(where) in self.logs:
+            if log_of(where) in self.logs or self._places_kept < _PLACES_MAX:
+                # A missing log may come back.
+                self._places_kept += log_of(where) not in self.logs
                 records.append(EntriesLost(ledger_id, first, last, where))
             elif records and records[-1].last == first - 1 and records[-1].where == NO_COPY:
                 # Entries without a copy may share a record.

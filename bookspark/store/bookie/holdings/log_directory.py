@@ -10,7 +10,7 @@ possibly acknowledged bytes, makes the boot lossy; the marker records that befor
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Protocol
 
 from bookspark.protocol.bookie.reach import Reach
@@ -41,6 +41,9 @@ class Filling(Protocol):
 
     def taking(self, log: int) -> Callable[[LoggedFrames], object]:
         """Return the receiver of an entry log's frames."""
+
+    def logs_of_losses(self) -> Set[int]:
+        """Logs of copies noted as lost. One that was missing at a boot may be back."""
 
 
 READ_ONLY_REMEDY = "it is tried again soon; check its disk, and mount it for writing again"
@@ -173,7 +176,7 @@ class LogDirectory:
         remove_parts(self.file_system, self.path, self.parts or ())
         numbers = log_numbers(self.file_system, self.path)
         self._found = {*numbers, *(checkpoint.rewritten if checkpoint is not None else ())}
-        unused: list[EntryLog | RewrittenLog] = [*self._recover_rewritten(checkpoint, noted)]
+        unused: list[EntryLog | RewrittenLog] = [*self._recover_rewritten(checkpoint, noted, filling.logs_of_losses())]
         if checkpoint is not None:
             filling.take_checkpoint(self, checkpoint)
         elif self.rewritten:
@@ -202,12 +205,14 @@ class LogDirectory:
         self._look_for_lost(numbers, checkpoint, noted)
         self._settle_logs(unused)
 
-    def _recover_rewritten(self, checkpoint: Checkpoint | None, noted: LogsNoted | None) -> list[RewrittenLog]:
-        """Adopt the rewritten logs that the checkpoint names; return the others, which a crash left before their use. Without a
-        checkpoint all are adopted, and must be scanned."""
+    def _recover_rewritten(
+        self, checkpoint: Checkpoint | None, noted: LogsNoted | None, may_return: Set[int]
+    ) -> list[RewrittenLog]:
+        """Adopt the rewritten logs that the checkpoint names, and those that ``may_return``; return the others, which a crash
+        left before their use. Without a checkpoint all are adopted, and must be scanned."""
         found = rewritten_numbers(self.file_system, self.path)
         if checkpoint is not None:
-            wanted = set(checkpoint.rewritten)
+            wanted = {*checkpoint.rewritten, *(may_return & set(found))}
         else:
             wanted = {*found, *(noted.rewritten if noted is not None else ())}
         for number in sorted(wanted):
