@@ -12,6 +12,10 @@ Law: an operation without a matching rule passes unchanged. A rule is data, one 
     fault         io-error     the operation fails with EIO
                   no-space     it fails with ENOSPC
                   too-many-files   it fails with EMFILE
+                  read-only    it fails with EROFS
+                  stale        it fails with ESTALE
+                  no-device    it fails with ENXIO
+                  gone         it fails with ENOENT
                   short:N      a write writes only N bytes, and returns N
                   flip:N.B     bit B (0 is the lowest) of the file's byte N is inverted in the data read or written
                   lost         a write is reported done, but never reaches the disk
@@ -47,7 +51,10 @@ from bookspark.testing.power_cuts import drawn
 
 HOLD_SECONDS_MAX = 60.0
 """A held operation without a release fails with ETIMEDOUT after this time."""
-_ERRORS = {"io-error": errno.EIO, "no-space": errno.ENOSPC, "too-many-files": errno.EMFILE}
+_ERRORS = {
+    "io-error": errno.EIO, "no-space": errno.ENOSPC, "too-many-files": errno.EMFILE, "read-only": errno.EROFS,
+    "stale": errno.ESTALE, "no-device": errno.ENXIO, "gone": errno.ENOENT,
+}  # fmt: skip
 
 
 class Operation(NamedTuple):
@@ -146,9 +153,9 @@ class FaultyFileSystem:
 
     # -- the seam
 
-    def open(self, path: str, *, create: bool = False) -> File:
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
         self.strike("create" if create and not self._inner.exists(path) else "open", path)
-        return _FaultyFile(self, self._inner.open(path, create=create), path)
+        return _FaultyFile(self, self._inner.open(path, write=write, create=create), path)
 
     def exists(self, path: str) -> bool:
         self.strike("exists", path)
@@ -305,6 +312,6 @@ _NAME_OPERATIONS = (
 _OPERATIONS = (*_FILE_OPERATIONS, *_NAME_OPERATIONS)
 _WITH_ARGUMENT = frozenset({"short", "flip", "slow", "misdirected", "write-back"})
 _FAULTS = (
-    "io-error", "no-space", "too-many-files", "short", "flip", "slow", "hold", "lost", "misdirected", "write-back",
+    *_ERRORS, "short", "flip", "slow", "hold", "lost", "misdirected", "write-back",
 )  # fmt: skip
 _NEEDS_MEMORY = "this fault needs a MemoryFileSystem below, which tells what is on the disk"

@@ -213,8 +213,12 @@ _UNBOUNDED = 1 << 50
 class MemoryFile:
     """An open file. It stays usable after a rename or unlink of its name."""
 
-    def __init__(self, file_system: MemoryFileSystem, path: str, node: Node, lock: threading.RLock) -> None:
+    def __init__(
+        self, file_system: MemoryFileSystem, path: str, node: Node, lock: threading.RLock, *, writes: bool
+    ) -> None:
+        """``writes``: open for writing too."""
         self._file_system = file_system
+        self._writes = writes
         self._path = path
         self._node = node
         self._lock = lock
@@ -265,6 +269,7 @@ class MemoryFile:
 
     def preallocate(self, size: int) -> None:
         with self._lock:
+            self._may_write()
             growth = size - max(len(self._node.content), self._node.reserved)
             if growth > 0:
                 if self._file_system.room(growth) < growth:
@@ -273,6 +278,7 @@ class MemoryFile:
 
     def truncate(self, size: int) -> None:
         with self._lock:
+            self._may_write()
             self._node.truncate(size)
 
     def size(self) -> int:
@@ -281,7 +287,13 @@ class MemoryFile:
     def close(self) -> None:
         """Do nothing."""
 
+    def _may_write(self) -> None:
+        if not self._writes:
+            raise _error(errno.EBADF, self._path)
+        self._file_system.may_change(self._path)
+
     def _that_fits(self, data: bytes, position: int) -> bytes:
+        self._may_write()
         growth = position + len(data) - max(len(self._node.content), self._node.reserved)
         data = data[: len(data) - max(0, growth - self._file_system.room(growth))]
         if not data and growth > 0:
@@ -298,6 +310,8 @@ class MemoryFileSystem:
         """Files and directories at most, 0: no limit. May be changed at any time; another file fails with ENOSPC."""
         self.capacity_bytes = capacity_bytes
         self.sector_bytes = sector_bytes
+        self.read_only: tuple[str, ...] = ()
+        """Directories whose disks take no write: each fails with EROFS."""
         self._root = Directory()
         self._lock = threading.RLock()
         for directory in directories:
@@ -359,8 +373,10 @@ class MemoryFileSystem:
 
     # -- the seam
 
-    def open(self, path: str, *, create: bool = False) -> File:
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
         with self._lock:
+            if write or create:
+                self.may_change(path)
             directory, name = self._parent(path)
             node = directory.names.get(name)
             if node is None:
@@ -372,7 +388,7 @@ class MemoryFileSystem:
                 directory.change(None, name, node)
             if isinstance(node, Directory):
                 raise _error(errno.EISDIR, path)
-            return MemoryFile(self, path, node, self._lock)
+            return MemoryFile(self, path, node, self._lock, writes=write or create)
 
     def exists(self, path: str) -> bool:
         with self._lock:
@@ -401,6 +417,7 @@ class MemoryFileSystem:
     def rename(self, source: str, target: str) -> None:
         """Rename a file within its directory. Raises OSError (EXDEV) across directories."""
         with self._lock:
+            self.may_change(source)
             directory, name = self._parent(source)
             target_directory, target_name = self._parent(target)
             if directory is not target_directory:
@@ -411,6 +428,7 @@ class MemoryFileSystem:
 
     def unlink(self, path: str) -> None:
         with self._lock:
+            self.may_change(path)
             directory, name = self._parent(path)
             node = directory.names.get(name)
             if node is None:
@@ -436,6 +454,10 @@ class MemoryFileSystem:
             return (max(0, limit - len(self._nodes())), limit) if limit else (0, 0)
 
     # -- inside
+
+    def may_change(self, path: str) -> None:
+        if any(f"{path}/".startswith(f"{disk}/") for disk in self.read_only):
+            raise _error(errno.EROFS, path)
 
     def _directory(self, path: str) -> Directory:
         at = self._root

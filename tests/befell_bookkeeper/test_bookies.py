@@ -88,7 +88,7 @@ def test_4607_log_with_a_wrong_header_is_neither_collected_nor_taken_for_empty(h
         "noise": Random(4607).randbytes(len(SCHEMA)),
         "the end of another file": SCHEMA[8:] + bytes(8),
     }[header]
-    files.open("/disk/logs/00000001.arrows").write([wrong], 0)
+    files.open("/disk/logs/00000001.arrows", write=True).write([wrong], 0)
     files.sync_all()
     run.delete(6)
     run.reclaim(threshold=0.1, entry_logs=False)
@@ -183,7 +183,8 @@ def test_4596_unreadable_log_ends_no_compaction(stated: int) -> None:
     memory for one entry, and the collector's thread died silently: no log was compacted any more until an operator moved the file
     away.
 
-    Here the damaged batch is lost and reported, all other batches move, and the space of all logs is reclaimed in that pass."""
+    Here the damaged batch is lost and reported, all other batches move, and the space of the other logs is reclaimed in that
+    pass, that of the damaged log once another copy has taken the place of the lost one."""
     files = MemoryFileSystem("/disk")
     run = Stepped(settings("/disk"), files)
     for ledger_id in (5, 6, 7):
@@ -191,18 +192,23 @@ def test_4596_unreadable_log_ends_no_compaction(stated: int) -> None:
         run.add(ledger_id + 10, 0, 9)
         run.commit()
         run.seal()
-    log = files.open("/disk/logs/00000002.arrows")
+    log = files.open("/disk/logs/00000002.arrows", write=True)
     stated_at = len(SCHEMA) + 48
     assert struct.unpack("<q", log.read(8, stated_at))[0] > 0, "the length of the first batch's body"
     log.write([struct.pack("<q", stated)], stated_at)
     run.reclaim()
     run.commit()  # the lost batch is noted; the old logs go after that
     run.reclaim()
-    assert all(not isinstance(log, EntryLog) for log in run.storage.logs.values())
+    assert [number for number, log in run.storage.logs.items() if isinstance(log, EntryLog)] == [2]
     for ledger_id in (5, 15, 16, 7, 17):
         assert len(run.read(ledger_id, 0, 9)[0]) == 10
     assert isinstance(run.read(6, 0, 9)[1], Unknown)
     assert run.storage.status().lacking_ledgers == 1
+    run.add(6, 0, 9, flags=int(Flag.RECOVERY))
+    run.commit()
+    run.checkpoint()
+    run.reclaim()
+    assert 2 not in run.storage.logs and len(run.read(6, 0, 9)[0]) == 10
     run.storage.close()
 
 

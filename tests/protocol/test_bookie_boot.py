@@ -13,6 +13,7 @@ from bookspark.protocol.bookie.bookie_boot import (
     LossyBootNoted,
     MarksTogether,
     MarksTold,
+    absence_over,
     absence_unsure,
     answer_unsure,
     first_contact,
@@ -21,6 +22,7 @@ from bookspark.protocol.bookie.bookie_boot import (
     is_lossy,
     mark_above,
     marks_together,
+    only_absent,
     phase_one,
 )
 from bookspark.protocol.bookie.bookie_ledger import (
@@ -274,6 +276,42 @@ class TestAbsenceOutsideLimbo:
     )
     def test_ledger_up_to_the_mark_may_lack_entries_until_healed(self, ledger_id, ledger, healed, unsure):
         assert absence_unsure(ledger_id, ledger, LossyBootNoted(2, 20), HealedNoted(healed)) is unsure
+
+    @pytest.mark.parametrize(
+        ("before", "healed", "other_causes", "absent"),
+        [
+            (NO_LOSSY_BOOT, 0, False, 0b10),
+            (NO_LOSSY_BOOT, 0, True, 0),
+            (LossyBootNoted(1, 20), 1, False, 0b10),
+            (LossyBootNoted(1, 20), 0, False, 0),
+            (LossyBootNoted(1, 20, 0b100), 0, False, 0b110),
+            (LossyBootNoted(1, 20, 0b100), 1, False, 0b10),
+        ],
+    )
+    def test_absence_is_the_only_cause_if_it_was_of_all_boots_not_healed(self, before, healed, other_causes, absent):
+        assert only_absent(0b10, other_causes=other_causes, before=before, healed=HealedNoted(healed)) == absent
+
+    @pytest.mark.parametrize(
+        ("mark", "healed", "absent", "over"),
+        [
+            (LossyBootNoted(1, 20, 0b110), 0, 0, True),
+            (LossyBootNoted(1, 20, 0b110), 0, 0b1000, True),
+            (LossyBootNoted(1, 20, 0b110), 0, 0b100, False),
+            (LossyBootNoted(1, 20, 0b110), 1, 0, False),
+            (LossyBootNoted(1, 20), 0, 0, False),
+        ],
+    )
+    def test_lossy_boot_is_over_when_all_directories_that_it_lacked_are_back(self, mark, healed, absent, over):
+        assert absence_over(mark, HealedNoted(healed), absent) is over
+
+    def test_directories_that_lacked_each_other_are_back_together(self):
+        told = [
+            MarksTold(LossyBootNoted(1, 5, 0b10), HealedNoted(0)),
+            MarksTold(LossyBootNoted(1, 9, 1), HealedNoted(0)),
+        ]
+        assert marks_together(told).mark == LossyBootNoted(2, 9, 0b11)
+        told.append(MarksTold(LossyBootNoted(1, 9), HealedNoted(0)))
+        assert marks_together(told).mark == LossyBootNoted(2, 9, 0)
 
     def test_first_boot_marks_the_existing_ledgers(self):
         assert first_mark(20) == LossyBootNoted(0, 20)

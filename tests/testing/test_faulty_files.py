@@ -36,7 +36,7 @@ def outcome(call, *arguments):
 )
 def test_rule_fails_the_operations_it_counts(which, failed):
     files = faulty(f"sync */logs/* {which} io-error")
-    one, other = files.open(A), files.open(B)
+    one, other = files.open(A, write=True), files.open(B, write=True)
     outcomes = {number: outcome(other.sync) for number in range(1, 6) if outcome(one.sync) is None}
     assert [number for number, found in outcomes.items() if found == errno.EIO] == failed
     assert len(outcomes) == 5, "the pattern spares the other file"
@@ -67,7 +67,7 @@ def test_operations_on_names_fail_by_rules_too():
 
 def test_write_all_completes_short_writes():
     files = faulty("write * 1 short:3", "write * 2 short:1")
-    file = files.open(A)
+    file = files.open(A, write=True)
     assert file.write([b"ab", b"cdef"], 0) == 3
     write_all(file, [b"123", b"456"], 0)
     assert read_all(file) == b"123456"
@@ -76,14 +76,14 @@ def test_write_all_completes_short_writes():
 
 def test_flip_rule_flips_a_bit_of_a_read_or_write():
     files = faulty("read * 2.. flip:4.0", "read_cached * 1.. flip:4.1", "write */b 1 flip:101.7")
-    file = files.open(A)
+    file = files.open(A, write=True)
     write_all(file, [b"00000000"], 0)
     assert file.read(8, 0) == b"00000000"
     assert file.read(8, 0) == b"00001000"
     assert file.read(3, 4) == b"100" and file.read(4, 0) == b"0000"
     into = bytearray(8)
     assert file.read_cached(memoryview(into), 0) and into == b"00002000"
-    other = files.open(B)
+    other = files.open(B, write=True)
     write_all(other, [b"\1\1", b"\1"], 100)
     assert other.read(3, 100) == b"\1\x81\1"
 
@@ -91,7 +91,7 @@ def test_flip_rule_flips_a_bit_of_a_read_or_write():
 def test_slow_operation_sleeps_and_succeeds():
     slept = []
     files = faulty("sync * 2 slow:2.5", sleep=slept.append)
-    file = files.open(A)
+    file = files.open(A, write=True)
     file.sync()
     assert slept == []
     file.sync()
@@ -103,7 +103,7 @@ def test_held_operation_waits_for_its_release():
     through = threading.Event()
     for _ in range(2):
         through.clear()
-        thread = threading.Thread(target=lambda: (files.open(A).sync(), through.set()))
+        thread = threading.Thread(target=lambda: (files.open(A, write=True).sync(), through.set()))
         thread.start()
         files.wait_held()
         assert not through.is_set()
@@ -114,7 +114,7 @@ def test_held_operation_waits_for_its_release():
 
 def test_rules_can_be_added_and_cleared():
     files = faulty()
-    file = files.open(A)
+    file = files.open(A, write=True)
     files.add("sync * 1.. io-error")
     assert outcome(file.sync) == errno.EIO
     files.clear()
@@ -124,7 +124,7 @@ def test_rules_can_be_added_and_cleared():
 def test_hook_sees_each_operation_before_it_happens():
     seen = []
     files = faulty(before=lambda operation: seen.append(operation))
-    files.open(A).sync()
+    files.open(A, write=True).sync()
     assert seen[-1] == ("sync", A) and files.calls == seen
 
 
@@ -153,7 +153,7 @@ def test_lost_misdirected_and_unwritten_data_shows_only_after_eviction():
     files = faulty(
         "write */a 2 lost", "write */a 3 misdirected:-2", "sync */a 2 write-back:1", "write */b 1 write-back:1"
     )
-    file = files.open(A)
+    file = files.open(A, write=True)
     for position in (0, 4, 8):
         assert file.write([b"data"], position) == 4
     file.sync()
@@ -162,7 +162,7 @@ def test_lost_misdirected_and_unwritten_data_shows_only_after_eviction():
     assert read_all(file) == b"data\0\0data\0\0"
     file.write([b"more"], 0)
     assert [outcome(file.sync), outcome(file.sync)] == [errno.EIO, None]
-    other = files.open(B)
+    other = files.open(B, write=True)
     other.write([b"data"], 0)
     assert [outcome(other.sync), outcome(other.sync)] == [errno.EIO, None]
 
@@ -184,4 +184,4 @@ def test_disk_faults_need_a_memory_file_system(tmp_path):
     with pytest.raises(TypeError, match="needs a MemoryFileSystem"):
         files.sync_directory(str(tmp_path))
     with pytest.raises(TypeError, match="needs a MemoryFileSystem"):
-        files.open(str(tmp_path / "a")).sync()
+        files.open(str(tmp_path / "a"), write=True).sync()

@@ -95,7 +95,7 @@ def test_simulated_crash_does_not_change_the_running_file_system(files):
     files.crashed(nothing_kept)
     assert read_all(file) == b"content"
     after = files.crashed(everything_kept)
-    write_all(after.open(A), [b"other"], 0)
+    write_all(after.open(A, write=True), [b"other"], 0)
     assert read_all(file) == b"content"
 
 
@@ -148,7 +148,7 @@ def run(files, root, operation):
         if kind == "write":
             return files.open(path, create=True).write([rest[0], b"+"], rest[1])
         if kind == "truncate":
-            file = files.open(path)
+            file = files.open(path, write=True)
             file.truncate(rest[0])
             return file.size()
         if kind == "rename":
@@ -213,17 +213,17 @@ def test_sync_after_a_failed_write_back_succeeds_without_the_data(files):
 
 
 def test_failed_write_back_is_reported_once_to_each_file_open_then(files):
-    one, other = synced(files, A, b""), files.open(A)
+    one, other = synced(files, A, b""), files.open(A, write=True)
     one.write([b"data"], 0)
     one.fail_write_back(nothing_kept)
     for file in (one, other):
         with pytest.raises(OSError, match="Input/output error"):
             file.sync()
         file.sync()
-    files.open(A).sync()
+    files.open(A, write=True).sync()
     one.fail_write_back(nothing_kept)
     with pytest.raises(OSError, match="Input/output error"):
-        files.open(A).sync()
+        files.open(A, write=True).sync()
 
 
 def test_evicted_page_cache_shows_the_disk_and_unsynced_writes(files):

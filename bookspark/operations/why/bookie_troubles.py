@@ -48,8 +48,8 @@ def of_bookie(facts: Facts, name: str, status: BookieStatus) -> Iterator[Answer]
             name,
             f"bookie {name} lost copies of entries of {status.lacking_ledgers:,} ledgers, and not all are back",
             (
-                f"{status.lost_copies:,} copies were unreadable since its start",
-                *(f"the disk of {path} could not read {count:,} batches" for path, count in status.read_errors.items()),
+                f"{status.lost_copies:,} copies were damaged since its start",
+                *(f"{count:,} reads of {path} failed" for path, count in status.read_errors.items()),
             ),
             "autorecovery brings them back; check the disk",
             "bookspark autorecovery trigger",
@@ -58,9 +58,13 @@ def of_bookie(facts: Facts, name: str, status: BookieStatus) -> Iterator[Answer]
         yield Answer(
             "read-errors",
             name,
-            f"a disk of bookie {name} could not read what it holds",
-            tuple(f"{path}: {count:,} batches since the start" for path, count in status.read_errors.items()),
-            "check the disk; what was lost is back",
+            f"{status.unread_copies:,} copies of bookie {name} can't be read now"
+            if status.unread_copies
+            else f"a disk of bookie {name} could not read what it holds for a while",
+            tuple(f"{path}: {count:,} reads failed since the start" for path, count in status.read_errors.items()),
+            "check the disk; nothing is lost: what can't be read is read again, and autorecovery makes copies meanwhile"
+            if status.unread_copies
+            else "check the disk; nothing was lost, and it can be read again",
             f"bookspark bookie status {name}",
         )
     if status.stops_in_seconds is not None:

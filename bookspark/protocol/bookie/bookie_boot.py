@@ -19,12 +19,17 @@ A directory that is unreadable or full at a boot has no record of that boot. Use
 so two boots may share a number, and losses healed in one directory's history may stand in the other's. When they meet again, all
 is healed only if each of them says so (``marks_together``).
 
+A lossy boot whose only cause is that directories could not be read is over once all of them are read again, whole: nothing was
+lost (``absence_over``).
+
 Source: BP-46, "Protection Mechanism" and "The Full Boot-Up Sequence". Phase two is ``bookie_healing``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import reduce
+from operator import or_
 from typing import NamedTuple
 
 from bookspark.protocol.bookie.bookie_ledger import (
@@ -41,10 +46,12 @@ from bookspark.protocol.ledger.responses import FENCED, Positive, Unknown, Unkno
 
 
 class LossyBootNoted(NamedTuple):
-    """The lossy-boot mark. The mark of the highest ``boot`` holds."""
+    """The lossy-boot mark. The mark of the highest ``boot`` holds. ``absent``: the directories (bit *n* for number *n*) whose
+    absence is the only cause of this boot's losses, and of all that were not healed before; 0: there are other causes."""
 
     boot: int
     highest_ledger_id: int
+    absent: int = 0
 
 
 class HealedNoted(NamedTuple):
@@ -78,10 +85,13 @@ def phase_one(
     highest_ledger_id: int,
     before: LossyBootNoted = NO_LOSSY_BOOT,
     unreadable: Iterable[int] = (),
+    *,
+    absent: int = 0,
 ) -> PhaseOne:
     """``ledgers``: all ledgers of the cluster, read after the crash. ``before``: the mark on disk, if there is one.
-    ``unreadable``: ledgers whose records can't be decoded, iterated after ``ledgers``."""
-    mark = LossyBootNoted(before.boot + 1, max(highest_ledger_id, before.highest_ledger_id))
+    ``unreadable``: ledgers whose records can't be decoded, iterated after ``ledgers``. ``absent``: as in the mark
+    (``only_absent``)."""
+    mark = LossyBootNoted(before.boot + 1, max(highest_ledger_id, before.highest_ledger_id), absent)
     records: list[ControlRecord] = []
     for ledger in ledgers:
         if not ledger.closed and bookie in ledger.last_fragment.ensemble:
@@ -94,6 +104,20 @@ def phase_one(
     for ledger_id in unreadable:
         records += (FenceNoted(ledger_id), LimboNoted(ledger_id, mark.boot))
     return PhaseOne(mark, tuple(records))
+
+
+def only_absent(absent: int, *, other_causes: bool, before: LossyBootNoted, healed: HealedNoted) -> int:
+    """``absent`` of the mark of a lossy boot without the directories ``absent``. ``before``, ``healed``: as known before it."""
+    if other_causes:
+        return 0
+    if before.boot <= healed.boot:
+        return absent
+    return before.absent | absent if before.absent else 0
+
+
+def absence_over(mark: LossyBootNoted, healed: HealedNoted, absent: int) -> bool:
+    """Is the lossy boot undone, at a boot that is not lossy and lacks the directories ``absent``?"""
+    return mark.boot > healed.boot and mark.absent != 0 and not mark.absent & absent
 
 
 class MarksTold(NamedTuple):
@@ -117,8 +141,11 @@ class MarksTogether(NamedTuple):
 
 def marks_together(told: Sequence[MarksTold]) -> MarksTogether:
     """Join the marks of a bookie's directories. While one directory is not healed, no number of another ends its losses."""
-    mark = LossyBootNoted(max(one.mark.boot for one in told), max(one.mark.highest_ledger_id for one in told))
     left = tuple(number for number, one in enumerate(told) if not one.all_healed)
+    causes = [told[number].mark.absent for number in left]
+    absent = reduce(or_, causes, 0) if all(causes) else 0
+    highest = max(one.mark.highest_ledger_id for one in told)
+    mark = LossyBootNoted(max(one.mark.boot for one in told), highest, absent)
     if not left:
         return MarksTogether(mark, HealedNoted(mark.boot), left)
     healed = max(one.healed for one in told)

@@ -245,9 +245,10 @@ class EntryReads:
         again: Callable[[_Read, int], None] | None = None,
     ) -> None:
         frames, stop = fetched
+        self._storage.holdings.read_well(plan.pieces[: len(frames)])
         if stop is not None and stop is not Stop.LIMIT:
             rest = plan.pieces[len(frames) :]
-            self._storage.holdings.lose_unreadable(rest, stop)
+            self._storage.holdings.read_ended(rest, stop)
             if not frames:
                 if stop is Stop.FAILED or not left or not self._storage.holdings.has_moved(rest[0]):
                     read.found(Status.IO_ERROR, ())

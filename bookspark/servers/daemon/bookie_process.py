@@ -132,7 +132,8 @@ def fence_what_may_be_lost(
         highest = max([highest, *ids[-1:]])
         unreadable: dict[int, str] = {}
         ledgers = _ledgers(store, ids, progress, unreadable)
-        found = phase_one(bookie_id, ledgers, highest, lossy_boots.mark, unreadable)
+        absent = lossy_boots.only_absent(emptied)
+        found = phase_one(bookie_id, ledgers, highest, lossy_boots.mark, unreadable, absent=absent)
     except MetadataStoreError as error:
         raise BookieError(
             f"this boot is lossy ({why}), so ledgers have to be fenced before {bookie_id} may serve, but not all of their "
@@ -623,6 +624,7 @@ def _open_storage(
         identity.stamp()
         storage.end_phase_one()
     else:
+        storage.lossy_boots.end_absence()
         storage.lossy_boots.note_first_mark(store.highest_ledger_id())
         identity.stamp()
     notes.follow(lambda: {directory.path: directory.reach() for directory in storage.live})

@@ -7,7 +7,7 @@ directory. Bytes::
     LOCK         {"pid": 4711, "start_time": 815}   start_time in clock ticks since the machine's boot (see processes)
     COOKIE       the same document as in the metadata store (see metadata.records.codec)
     lease.sock   the lease (see lease_server), in each directory, so that any readable directory leads to the bookie
-    bookie.json  the options of the last start, in the bookie's home: the first writable directory
+    bookie.json  the options of the last start, in the bookie's home: the first writable directory, or else its spare place
     bookie.log   the log of the last start, in its home; bookie.log.1: that of the start before. The home may change at each start
 
 Source: docs/decisions/bookies-outlive-tasks.md; BookKeeper's ``Cookie`` and its lock file.
@@ -17,9 +17,13 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import os
+import stat
+import tempfile
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -30,10 +34,11 @@ from bookspark.servers.daemon.processes import Process
 from bookspark.store.bookie.disk.checkpoint import NAME as CHECKPOINT
 from bookspark.store.bookie.disk.control_log import NAME as CONTROL_LOG
 from bookspark.store.bookie.disk.control_log import NOTE_NAME as CONTROL_NOTE
+from bookspark.store.bookie.disk.disk_errors import Meaning, meaning, unless_refused
 from bookspark.store.bookie.disk.entry_log import LOGS
 from bookspark.store.bookie.disk.file_system import SPARE_FILES, TEMPORARY_SUFFIX, with_spare_files
 from bookspark.store.metadata.records.codec import decode_cookie, encode_cookie
-from bookspark.support.private_files import make_private_directory, open_private
+from bookspark.support.private_files import PRIVATE_DIRECTORY, make_private_directory, open_private
 
 LOCK, COOKIE, LEASE_SOCKET, OPTIONS, LOG = "LOCK", "COOKIE", "lease.sock", "bookie.json", "bookie.log"
 PREVIOUS_LOG = LOG + ".1"
@@ -81,10 +86,17 @@ class DirectoryLocks:
 
     def _lock(self, directory: str) -> None:
         make_directory(directory)
+        path = os.path.join(directory, LOCK)
         try:
-            descriptor = os.open(os.path.join(directory, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise not_writable(directory, error) from error
+            try:
+                if meaning(error) is not Meaning.READ_ONLY:
+                    raise
+                # The lock of an earlier start locks a read-only file system too.
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                raise not_writable(directory, error) from error
         self._descriptors.append(descriptor)
         deadline = time.monotonic() + LOCK_SECONDS_MAX
         process = Process.of(os.getpid())
@@ -117,7 +129,7 @@ def lock_holder(directory: str) -> Process | None:
     """The living process with the directory's lock, None if there is none. Raises BookieError if a process in another pid
     namespace holds it."""
     try:
-        descriptor = os.open(os.path.join(directory, LOCK), os.O_RDWR | os.O_CLOEXEC)
+        descriptor = os.open(os.path.join(directory, LOCK), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         # The lock never existed, or the disk fails.
         return None
@@ -197,6 +209,26 @@ def _own_files(directory: str) -> list[str]:
     ]
 
 
+def spare_place(directory: str) -> str:
+    """The folder for the socket, options and log of a bookie whose directory is on a read-only disk: of this user alone, on this
+    host. It may not exist yet."""
+    name = hashlib.sha256(os.path.abspath(directory).encode()).hexdigest()[:32]
+    return os.path.join(tempfile.gettempdir(), f"bookspark-{os.geteuid()}", name)
+
+
+def make_spare_place(directory: str) -> str:
+    """Make the spare place. Raises OSError, also if its parent is another user's."""
+    place = spare_place(directory)
+    parent = os.path.dirname(place)
+    with suppress(FileExistsError):
+        os.mkdir(parent, PRIVATE_DIRECTORY)
+    found = os.lstat(parent)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), parent)
+    make_private_directory(place)
+    return place
+
+
 def make_directory(directory: str) -> None:
     """Create the directory if necessary, and close it to other users. Raises DirectoryUnusableError."""
     try:
@@ -220,16 +252,15 @@ def _try_lock(descriptor: int, mode: int) -> bool:
 
 
 def _note_holder(descriptor: int, process: Process | None) -> None:
-    """Write the holder into the lock file. A full disk keeps the note of the last holder: the lock holds all the same, and a
-    bookie must start on a full disk."""
+    """Write the holder into the lock file. A full or read-only disk keeps the note of the last holder: the lock holds all the
+    same, and a bookie must start there."""
+    if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+        return
     note = msgspec.json.encode(process)
-    try:
+    with unless_refused():
         # The old note is overwritten, not truncated first, because its block may be the last one of the disk.
         os.pwrite(descriptor, note, 0)
         os.ftruncate(descriptor, len(note))
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
 
 
 def _read_holder(descriptor: int) -> Process | None:

@@ -35,35 +35,46 @@ class Identity:
     def __init__(self, config: BookieConfig, store: MetadataStore, unusable: Mapping[str, BookieError]) -> None:
         self._store = store
         in_directories: dict[str, Cookie | None] = {}
+        with_data: set[str] = set()
+        hollow: set[str] = set()
         self.unreadable = dict(unusable)
         """Unreadable directories, with the error."""
         for directory in config.directories:
             if directory not in self.unreadable:
                 try:
-                    in_directories[directory] = read_cookie(directory)
+                    cookie = read_cookie(directory)
+                    if holds_data(directory) and (cookie or not _is_marked(directory)):
+                        with_data.add(directory)
+                    if is_hollow(directory):
+                        hollow.add(directory)
+                    in_directories[directory] = cookie
                 except OSError as error:
-                    self.unreadable[directory] = BookieError(f"directory {directory} can't be read: {error.strerror}")
+                    why = f"directory {directory} can't be read: {error.strerror}; check its disk"
+                    self.unreadable[directory] = BookieError(why)
+        if self.unreadable and not in_directories:
+            # Nothing says whose bookie this is, or that anything is gone.
+            raise next(iter(self.unreadable.values()))
         ids = {cookie.bookie_id for cookie in in_directories.values() if cookie is not None}
         recorded = {bookie_id: store.read_cookie(bookie_id) for bookie_id in {*ids, config.bookie_id} - {""}}
         copies = CookieCopies(
             in_directories=in_directories,
             in_metadata={bookie_id: record.value if record else None for bookie_id, record in recorded.items()},
-            with_data=[d for d, cookie in in_directories.items() if holds_data(d) and (cookie or not _is_marked(d))],
+            with_data=with_data & in_directories.keys(),
         )
         fresh = Cookie(f"bookie-{secrets.token_hex(4)}", config.directories, store.instance_id, secrets.token_hex(8))
         permitted = CookiePermissions(config.bookie_id, config.stamp_missing_cookies, config.add_empty_directories)
         self._stamps = check_cookies(copies, fresh, config.zookeeper, permitted)
         found = recorded.get(self.cookie.bookie_id)
         self._version = None if found is None else found.version
-        for directory, why in self.unreadable.items():
+        for directory, unusable_error in self.unreadable.items():
             if found is None or directory not in found.value.directories:
-                raise why
-            log.error("%s; the bookie goes on without it, and what was in it is unknown", why)
+                raise unusable_error
+            log.error("%s; the bookie goes on without it, and what was in it is unknown", unusable_error)
         named = found.value.directories if found is not None else ()
         self._hollow = tuple(
             directory
             for directory, cookie in in_directories.items()
-            if cookie is not None and directory in named and is_hollow(directory)
+            if cookie is not None and directory in named and directory in hollow
         )
         mark_lost(self.lost)
 
@@ -113,4 +124,4 @@ def mark_lost(directories: Iterable[str]) -> None:
 
 
 def _is_marked(directory: str) -> bool:
-    return os.path.exists(os.path.join(directory, NAME))
+    return RealFileSystem().exists(os.path.join(directory, NAME))

@@ -5,8 +5,9 @@ starts a bookie and claims it. It never starts a second one: it checks the direc
 itself. A process is killed only after a comparison of its pid and start time with the lock.
 
 A bookie is a child process in its own session, so that it outlives its starter. Its *home* is the first writable of its
-directories, so a failed disk keeps no bookie down. The home has the options (``bookie.json``), the log (``bookie.log``), and the
-log of the start before (``bookie.log.1``). The newest log is that of the last start; errors quote its last line.
+directories, so a failed disk keeps no bookie down; if all disks are read-only, the spare place of the first. The home has the
+options (``bookie.json``), the log (``bookie.log``), and the log of the start before (``bookie.log.1``). The newest log is that of
+the last start; errors quote its last line.
 """
 
 from __future__ import annotations
@@ -33,13 +34,16 @@ from bookspark.servers.daemon.directories import (
     DirectoryUnusableError,
     lock_holder,
     make_directory,
+    make_spare_place,
     not_writable,
     read_cookie,
+    spare_place,
 )
 from bookspark.servers.daemon.lease_client import LeaseConnection, LeaseLostError, LeaseRefusedError
 from bookspark.servers.daemon.lease_server import Status
 from bookspark.servers.daemon.processes import Process, signal_process, wait_for_end
 from bookspark.store.bookie.bookie_config import BookieConfig
+from bookspark.store.bookie.disk.disk_errors import Meaning, meaning
 from bookspark.store.bookie.disk.file_system import with_spare_files
 from bookspark.support.private_files import open_private
 
@@ -235,20 +239,32 @@ def _settle_home(config: BookieConfig) -> tuple[Path, BinaryIO]:
     # Absolute paths, as the bookie has another working directory.
     named = {name: os.path.abspath(path) for name in _FILES if (path := getattr(config, name))}
     config = msgspec.structs.replace(config, **named)
+    read_only: list[str] = []
     for directory in config.directories:
-        options, output = Path(directory, OPTIONS), Path(directory, LOG)
         try:
             make_directory(directory)
-            with open_private(options) as file:
-                file.write(msgspec.json.format(msgspec.json.encode(config)))
-            if output.exists():
-                output.replace(Path(directory, PREVIOUS_LOG))
-            return options, with_spare_files((directory,), partial(open_private, output))
+            return _settle_in(directory, config)
         except OSError as error:
             problems.append(not_writable(directory, error))
+            if meaning(error) is Meaning.READ_ONLY:
+                read_only.append(directory)
         except DirectoryUnusableError as error:
             problems.append(error)
+    if read_only:
+        try:
+            return _settle_in(make_spare_place(read_only[0]), config)
+        except OSError as error:
+            log.warning("the options of a bookie without a writable directory can't be written: %s", error)
     raise problems[0]
+
+
+def _settle_in(directory: str, config: BookieConfig) -> tuple[Path, BinaryIO]:
+    options, output = Path(directory, OPTIONS), Path(directory, LOG)
+    with open_private(options) as file:
+        file.write(msgspec.json.format(msgspec.json.encode(config)))
+    if output.exists():
+        output.replace(Path(directory, PREVIOUS_LOG))
+    return options, with_spare_files((directory,), partial(open_private, output))
 
 
 def _claim(
@@ -281,7 +297,8 @@ def last_words(directories: Sequence[str], how: str = _UNKNOWN) -> str:
     """The error line at the end of the log of the bookie's last start; without such a line, a sentence with ``how`` the bookie
     ended and the last line of the log."""
     try:
-        newest = max((Path(directory, LOG) for directory in directories), key=_written_at)
+        places = [*directories, *map(spare_place, directories)]
+        newest = max((Path(place, LOG) for place in places), key=_written_at)
         lines = newest.read_bytes()[-8192:].decode(errors="replace").splitlines()
     except OSError:
         lines = []

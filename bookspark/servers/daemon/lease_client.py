@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from bookspark.errors import BookieError
-from bookspark.servers.daemon.directories import LEASE_SOCKET
+from bookspark.servers.daemon.directories import LEASE_SOCKET, spare_place
 from bookspark.servers.daemon.lease_server import SERVING, STOPPING, Status
 
 
@@ -152,6 +152,17 @@ class LeaseConnection:
 
 
 def _connect(directory: str, timeout: float) -> socket.socket:
+    """Connect to the lease socket in a directory, or in its spare place."""
+    try:
+        return _connect_in(directory, timeout)
+    except OSError:
+        place = spare_place(directory)
+        if not os.path.exists(os.path.join(place, LEASE_SOCKET)) or os.lstat(place).st_uid != os.geteuid():
+            raise
+        return _connect_in(place, timeout)
+
+
+def _connect_in(directory: str, timeout: float) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(timeout)

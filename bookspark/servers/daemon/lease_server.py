@@ -33,7 +33,8 @@ import msgspec
 
 from bookspark.errors import BookieError
 from bookspark.protocol.bookie.lease import Claim, Drop, End, Event, Grant, Lease, Refuse, Stop, Tick
-from bookspark.servers.daemon.directories import LEASE_SOCKET
+from bookspark.servers.daemon.directories import LEASE_SOCKET, make_spare_place
+from bookspark.store.bookie.disk.disk_errors import Meaning, meaning
 from bookspark.store.bookie.disk.file_system import with_spare_files
 from bookspark.store.decisions.seam import made
 from bookspark.store.metadata.records.documents import learn
@@ -93,7 +94,12 @@ class LeaseServer:
         """The descriptor of each directory, and its socket."""
         for directory in directories:
             try:
-                self._listen(directory)
+                try:
+                    self._listen(directory)
+                except OSError as error:
+                    if meaning(error) is not Meaning.READ_ONLY:
+                        raise
+                    self._listen(make_spare_place(directory))
             except OSError as error:
                 log.warning("directory %s can't hold a lease socket: %s", directory, error.strerror or error)
         if not self._listeners:

@@ -78,6 +78,7 @@ def _of_status(status: BookieStatus) -> Figures:
         "limbo_ledgers": status.limbo_ledgers,
         "lacking_ledgers": status.lacking_ledgers,
         "lost_copies_total": status.lost_copies,
+        "unread_copies": status.unread_copies,
         "healing_ledgers": healing.ledgers,
         "healing_ledgers_left": healing.ledgers_left,
         "healing_seconds": healing.seconds,

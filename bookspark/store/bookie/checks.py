@@ -1,9 +1,9 @@
 """Checks of a bookie's files: each byte is read from the disk and checked by the production readers.
 
 Law: good and damaged are defined here alone. The scrubs of a serving bookie (``holdings.scrubbing``, ``holdings.kept_files``) and
-of a stopped bookie (``offline.scrub``) differ only in their use of the result. Nothing is changed here. Each byte of a file lies
-in a good part, in a ``Damage``, or above the synced note. Files leave the page cache before the check, except for their unwritten
-pages (``file_system.uncached``).
+of a stopped bookie (``offline.scrub``) differ only in their use of the result. Nothing is changed here. Each byte of a log lies
+in a good part, in a ``Damage``, in a ``NotRead``, or above the synced note. Files leave the page cache before the check, except
+for their unwritten pages (``file_system.uncached``).
 
 Dead batches, without a row in the index, are checked too. Their damage costs no entry.
 """
@@ -19,7 +19,7 @@ from bookspark.store.bookie.disk.checkpoint import Checkpoint, Part, read_checkp
 from bookspark.store.bookie.disk.control_log import NAME as CONTROL
 from bookspark.store.bookie.disk.control_log import NOTE_NAME, ControlLog, ControlScan
 from bookspark.store.bookie.disk.file_system import FileSystem, uncached
-from bookspark.store.bookie.disk.log_scan import SCHEMA, BadBytes, read_frames, read_tolerant
+from bookspark.store.bookie.disk.log_scan import SCHEMA, BadBytes, Unread, read_frames, read_padded, touches
 from bookspark.store.bookie.disk.rewritten_log import BadPart, scan_rewritten
 from bookspark.store.bookie.disk.synced_note import SyncedNote
 from bookspark.store.wire.batch_prefix import HEADER_OFFSET
@@ -48,6 +48,14 @@ class Damage(NamedTuple):
     content: bytes | None = None
 
 
+class NotRead(NamedTuple):
+    """Bytes of a file that the disk can't read now. They may be good."""
+
+    path: str
+    position: int
+    size: int
+
+
 class Torn(NamedTuple):
     """Bytes above the synced note that a crash may have left there."""
 
@@ -56,7 +64,7 @@ class Torn(NamedTuple):
 
 def check_entry_log(
     file_system: FileSystem, path: str, synced: int, end: int | None = None
-) -> Iterator[Stored | Damage | Torn]:
+) -> Iterator[Stored | Damage | NotRead | Torn]:
     """Check an entry log up to position ``end`` (None: all of it). All bytes up to ``synced`` have to be good. Raises OSError if
     the log can't be opened."""
     uncached(file_system, path)
@@ -66,12 +74,18 @@ def check_entry_log(
         if size < synced:
             yield Damage(path, size, synced - size, f"the log is shorter than the {synced} bytes that were synced")
         end = size if end is None else min(size, end)
-        if read_tolerant(file, 0, min(end, len(SCHEMA))) != SCHEMA[:end] and synced > 0:
-            yield Damage(path, 0, len(SCHEMA), "the schema at its start is not what was written", SCHEMA)
-        for found in read_frames(file, len(SCHEMA), end, synced):
+        unread: Unread = []
+        if read_padded(file, 0, min(end, len(SCHEMA)), unread) != SCHEMA[:end] and synced > 0:
+            if unread:
+                yield NotRead(path, 0, len(SCHEMA))
+            else:
+                yield Damage(path, 0, len(SCHEMA), "the schema at its start is not what was written", SCHEMA)
+        for found in read_frames(file, len(SCHEMA), end, synced, unread):
             if isinstance(found, BadBytes):
                 after = end if found.end is None else found.end
-                if found.torn:
+                if touches(unread, found.start, after):
+                    yield NotRead(path, found.start, after - found.start)
+                elif found.torn:
                     yield Torn(after - found.start)
                 else:
                     yield Damage(path, found.start, after - found.start, "no good batch lies here")
@@ -86,12 +100,16 @@ def check_entry_log(
         file.close()
 
 
-def check_rewritten_log(file_system: FileSystem, path: str, starts: Sequence[int]) -> Iterator[Stored | Damage]:
+def check_rewritten_log(
+    file_system: FileSystem, path: str, starts: Sequence[int]
+) -> Iterator[Stored | Damage | NotRead]:
     """Check a rewritten log. ``starts``: known positions of blocks, ascending. Raises OSError if the log can't be opened."""
     uncached(file_system, path)
-    for found in scan_rewritten(file_system, path, starts):
+    unread: Unread = []
+    for found in scan_rewritten(file_system, path, starts, unread):
         if isinstance(found, BadPart):
-            yield Damage(path, *found)
+            not_read = touches(unread, found.position, found.position + found.size)
+            yield NotRead(path, *found[:2]) if not_read else Damage(path, *found)
         else:
             block, _ = found
             yield Stored(*block[:5], block.entries)

@@ -225,7 +225,10 @@ class Losses:
 
     Law: a checkpoint waits until the records of all earlier losses are durable. Otherwise a crash could leave an index without
     these entries and without a reason, and their absence would be answered Negative. A record that no directory took is written
-    again at the next due checkpoint."""
+    again at the next due checkpoint.
+
+    A note about bytes that were read well later is taken back: first a checkpoint has the rows, then the control logs are written
+    anew without the note. A crash in between leaves the note, and the bytes are read again."""
 
     def __init__(self, holdings: Holdings, records: ControlRecords, checkpoints: Checkpoints) -> None:
         self._holdings = holdings
@@ -234,6 +237,10 @@ class Losses:
         self._not_durable: list[EntriesLost] = []
         self._under_way = 0
         """Leading records of ``_not_durable`` that are being written."""
+        self._taken: list[tuple[int, int]] = []
+        """Those of ``holdings.back`` that the last prepared checkpoint has."""
+        self._durable: list[tuple[int, int]] = []
+        """Those that a durable checkpoint has."""
 
     def begin(self) -> None:
         """After the boot: write its losses, and from now on each loss at once."""
@@ -247,6 +254,36 @@ class Losses:
             self._checkpoints.spoiled()
         if found := self._holdings.lost_at_boot:
             self._lost(found)
+        self._holdings.taken_back = self._checkpoints.outdated
+        if self._holdings.back:
+            self._checkpoints.outdated()
+        for ledger_id in self._holdings.ledgers_lacking:
+            # The scrub reads them first: their bytes may be good.
+            wheres = self._holdings.control.lost_copies.get(ledger_id, ())
+            self._holdings.suspected.update(log for log in map(log_of, wheres) if log in self._holdings.logs)
+
+    def taken(self) -> None:
+        """A checkpoint is prepared."""
+        self._taken = list(self._holdings.back)
+
+    def written(self, durable: Collection[str]) -> None:
+        """The prepared checkpoint is durable in these directories. In any thread."""
+        directory_of = self._holdings.directory_of
+        found = [(one, directory_of(log_of(one[1]))) for one in self._taken]
+        self._durable = [one for one, directory in found if directory is not None and directory.path in durable]
+
+    def forget_good(self) -> bool:
+        """Forget the notes of losses that a durable checkpoint proves wrong. True if there are any: the control logs have to be
+        written anew."""
+        good, self._durable, back = self._durable, [], self._holdings.back
+        control, index = self._holdings.control, self._holdings.index
+        for ledger_id, where in good:
+            back.pop((ledger_id, where), None)
+            rows, copies = index.get(ledger_id), control.lost_copies.get(ledger_id, {})
+            # It may be damaged again, or another copy may have taken its place.
+            if where in copies and rows is not None and rows.numbers_at(where):
+                del copies[where]
+        return bool(good)
 
     def write_again(self) -> None:
         """Write records that no directory took before, unless a write is under way."""
@@ -348,9 +385,11 @@ class StorageStatus(NamedTuple):
     failed_directories: dict[str, str]
     """Directories out of use, with the reason."""
     read_errors: dict[str, int]
-    """Batches unreadable by a directory's disk since the start, for directories with any."""
+    """Failed reads of batches by a directory's disk since the start, for directories with any."""
+    unread_copies: int
+    """Copies of batches that the disks can't read now."""
     lost_copies: int
-    """Unreadable copies of batches since the start."""
+    """Damaged copies of batches since the start."""
     lacking_ledgers: int
     """Ledgers with entries lost here, and not all restored at the last checkpoint."""
     reasons: list[str]
@@ -368,7 +407,7 @@ _ROWS_A_STEP = 1 << 10
 
 def note_what_is_back(holdings: Holdings) -> Steps[None]:
     """Mark lost entries as restored where a directory in use holds a durable copy. Visits all ledgers with losses, at the boot
-    and at each checkpoint. The record of a lost copy lives as long as its log."""
+    and at each checkpoint. The record of a lost copy lives as long as its log, and until its entries are back."""
     control = holdings.control
     for count, ledger_id in enumerate(list(control.lost_copies), 1):
         if count % _LEDGERS_A_STEP == 0:
@@ -376,13 +415,13 @@ def note_what_is_back(holdings: Holdings) -> Steps[None]:
         copies = control.lost_copies.get(ledger_id)
         if copies is None:
             continue
-        for where in [where for where in copies if log_of(where) not in holdings.logs]:
-            del copies[where]
         lacking = holdings.lacking(ledger_id)
         if lacking and holdings.index.holds_any(ledger_id):
             yield from _note_back(holdings, ledger_id, lacking)
             lacking = holdings.lacking(ledger_id)
         if not lacking:
+            for where in [where for where in copies if log_of(where) not in holdings.logs]:
+                del copies[where]
             control.all_back(ledger_id)
 
 
@@ -495,13 +534,15 @@ class Adds:
                     pieces = [Piece(ledger_id, *row, holdings.recent.get(row.where)) for row in kept]
                     compared = self._held.compare(kept, pieces, batch)
                 for piece, stop in compared.unreadable:
-                    holdings.lose_unreadable([piece], stop)
+                    # This add takes the copy's place.
+                    holdings.lose_copy(piece, stop)
                 if compared.refusal is not None:
                     done(compared.refusal)
                     return ()
                 # Held copies may have turned out lost.
                 rows = self._index.changing(ledger_id)
                 kept = list(rows.covering(first, last)) if rows is not None else ()
+                holdings.read_well(Piece(ledger_id, *row, None) for row in kept)
                 if kept and flags & _DURABILITY == _VOLATILE:
                     self._volatile.added_again(ledger_id, header.assignment(), kept)
                 if sum(min(last, row.last) - max(first, row.first) + 1 for row in kept) == last - first + 1:
@@ -632,7 +673,6 @@ class Storage:
         self._switch = NEVER_SWITCHED
         """The last setting of the read-only switch, whether its record is durable or not."""
         self._results = CommitResults(holdings, self.disks)
-        holdings.read_failed = self._results.read_failed
         self.disk_threads = DiskThreads(holdings.directory_of)
         self.loop_is_shared: Callable[[], bool] = lambda: False
         """Does the loop serve several clients at present? Set by the server."""
@@ -692,7 +732,7 @@ class Storage:
         """Take at most ``ledgers_max`` of the ledgers with new losses since the last call, each with its lacking entries."""
         lacking = self.holdings.ledgers_lacking
         taken = [lacking.pop() for _ in range(min(ledgers_max, len(lacking)))]
-        return [(ledger_id, self.holdings.lacking(ledger_id)) for ledger_id in taken]
+        return [(ledger_id, self.holdings.not_held(ledger_id)) for ledger_id in taken]
 
     def when_none_is_left(self, tell: Callable[[str], None]) -> None:
         """Call ``tell(why)`` on the loop once the last directory has failed. The storage takes and holds nothing from then on."""
@@ -714,8 +754,11 @@ class Storage:
         late = [d.path for d in directories if not d.commit.join(_STOP_SECONDS_MAX)]
         if late:
             raise StorageError(f"{', '.join(late)}: the disk does not answer; nothing more is written")
+        deque(note_what_is_back(self.holdings), maxlen=0)
         if self._losses.end():
             self._checkpoint_at_once()
+            if self._losses.forget_good():
+                self._records.rewrite_at_once()
         for directory in directories:
             directory.control.close()
         self.files.clear()
@@ -727,12 +770,13 @@ class Storage:
         self.lossy_boots.phase_one_is_over()
 
     def _checkpoint_at_once(self) -> None:
+        self._losses.taken()
         taking = self.checkpoints.take()
         try:
             while True:
                 next(taking)
         except StopIteration as taken:
-            self.checkpoints.write(taken.value)
+            self._losses.written(self.checkpoints.write(taken.value))
 
     # -- requests that write
 
@@ -861,6 +905,7 @@ class Storage:
                 for directory in self.holdings.directories
                 if directory.read_errors
             },
+            unread_copies=sum(map(len, self.holdings.unread.values())),
             lost_copies=self.holdings.lost_copies,
             lacking_ledgers=len(self.holdings.control.ledgers_not_back),
             reasons=self.disks.reasons,
@@ -895,14 +940,15 @@ class Storage:
         yield from self.volatile.rest()
         self._losses.write_again()
         yield from note_what_is_back(self.holdings)
-        if any(directory.control.worth_rewriting for directory in self.holdings.live):
+        if self._losses.forget_good() or any(one.control.worth_rewriting for one in self.holdings.live):
             yield from self._records.rewrite()
         if not self.checkpoints.due:
             return []
         for directory in self.holdings.live:
             directory.commit.submit(NoteSync(ignore))
+        self._losses.taken()
         return (yield from self.checkpoints.take())
 
     def write_checkpoints(self, checkpoint: Prepared) -> None:
         """Write prepared checkpoints, in any thread. A failed write is logged, and costs a longer boot."""
-        self.checkpoints.write(checkpoint)
+        self._losses.written(self.checkpoints.write(checkpoint))

@@ -168,8 +168,10 @@ class BookieStatus(msgspec.Struct):
     """Directories that refuse some adds, with the reason and the remedy."""
     read_errors: dict[str, int] = {}
     """Batches that a directory's disk could not read since the start, for directories with such errors."""
+    unread_copies: int = 0
+    """Copies of batches that the disks can't read now. They may be good, and are read again."""
     lost_copies: int = 0
-    """Copies of batches that proved unreadable since the start."""
+    """Copies of batches that proved damaged since the start."""
     lacking_ledgers: int = 0
     """Ledgers with entries lost here and not all restored yet."""
     scrub_part: float = 0.0

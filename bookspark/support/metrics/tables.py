@@ -94,7 +94,12 @@ BOOKIE = (
     Described("bookspark_bookie_healed_boot", G, "Number of the last such boot that is healed completely."),
     Described("bookspark_bookie_limbo_ledgers", G, "Ledgers that may lack entries, so absence proves nothing."),
     Described("bookspark_bookie_lacking_ledgers", G, "Ledgers with lost entries that are not all back."),
-    Described("bookspark_bookie_lost_copies_total", C, "Unreadable copies of batches."),
+    Described("bookspark_bookie_lost_copies_total", C, "Damaged copies of batches."),
+    Described(
+        "bookspark_bookie_unread_copies",
+        G,
+        "Copies of batches that the disks can't read now. Above 0: check the disks.",
+    ),
     Described("bookspark_bookie_healing_ledgers", G, "Ledgers that healing looks at; 0 if this process heals nothing."),
     Described("bookspark_bookie_healing_ledgers_left", G, "Ledgers that healing still has to look at."),
     Described("bookspark_bookie_healing_seconds", G, "Duration of healing."),

@@ -118,7 +118,7 @@ def test_lost_entry_is_not_served_from_a_kept_batch(tmp_path: Path) -> None:
         storage = server.behind[0].storage
 
         def lose() -> None:
-            storage.holdings.lose_unreadable(storage.holdings.plan_read(5, 9, 9, 0, sparse=False).pieces, Stop.DAMAGED)
+            storage.holdings.read_ended(storage.holdings.plan_read(5, 9, 9, 0, sparse=False).pieces, Stop.DAMAGED)
 
         on_loop(server, lose)
         caller.send(read_3(5, 9))

@@ -182,6 +182,7 @@ def test_lossy_boot_fences_ledgers_with_and_without_a_readable_record() -> None:
     noted: list[Any] = []
     boots = SimpleNamespace(
         unreadable=(), unclean=("/d",), losses=(), fences_lost=False, mark=NO_LOSSY_BOOT,
+        only_absent=lambda emptied: 0,
         note_lossy_boot=lambda found, fences_lost: noted.append(found),
     )  # fmt: skip
     fence_what_may_be_lost(SimpleNamespace(lossy_boots=boots), store, "bookie-1", (), lambda _: None)  # type: ignore[arg-type]

@@ -106,6 +106,6 @@ class Flips:
 
 
 def flip(disk: MemoryFileSystem, path: str, offset: int, bit: int) -> None:
-    file = disk.open(path)
+    file = disk.open(path, write=True)
     [byte] = file.read(1, offset)
     file.write([bytes([byte ^ 1 << bit])], offset)

@@ -10,7 +10,7 @@ import pytest
 
 from bookspark.protocol.bookie.bookie_boot import LossyBootNoted
 from bookspark.protocol.ledger.ledger_metadata import LedgerState
-from bookspark.protocol.ledger.responses import Unknown
+from bookspark.protocol.ledger.responses import Negative, Unknown
 from bookspark.servers.daemon.bookie_process import fence_what_may_be_lost, why_lossy
 from bookspark.store.bookie.storage import Storage
 from bookspark.store.metadata.memory.memory_store import MemoryStore
@@ -38,6 +38,8 @@ class Bookie(Stepped):
         if why_lossy(self.storage.lossy_boots, ()):
             fence_what_may_be_lost(self.storage, self.metadata, ME, (), lambda text: None)
             self.storage.end_phase_one()
+        else:
+            self.storage.lossy_boots.end_absence()
         self.storage.start(lambda function, *arguments: function(*arguments))
 
     def boot(self, *away: str) -> None:
@@ -126,7 +128,7 @@ def test_directory_loss_is_not_healed_after_older_metadata_reuses_ids(bookie):
     bookie.metadata._world.ledger_ids = 2
     bookie.away = (A,)
     bookie.open()
-    assert bookie.storage.lossy_boots.mark == LossyBootNoted(1, 2)
+    assert bookie.storage.lossy_boots.mark == LossyBootNoted(1, 2, absent=1)
     what_b_lost_is_unknown(bookie)
 
 
@@ -208,3 +210,54 @@ def test_damaged_control_log_is_not_replaced_by_a_copy_with_higher_numbers(booki
     bookie.open()
     known = bookie.storage.holdings.control.known(ledger_id)
     assert known.fenced or known.fence_unsure
+
+
+@pytest.mark.parametrize("meanwhile", ["nothing", "another boot without it"])
+def test_lossy_boot_is_over_when_the_directories_that_it_lacked_are_back(bookie, meanwhile):
+    """Ledgers with an ack quorum of 1, all of whose entries were there again, stayed in limbo for ever."""
+    ledger_id = bookie.metadata.new_ledger_id()
+    bookie.metadata.create_ledger(ledger(ledger_id, master_key=KEY))
+    adding = [bookie.add(ledger_id, first, first + 4) for first in (0, 5)]
+    bookie.commit()
+    assert adding == [[0], [0]]
+    bookie.boot(B)
+    if meanwhile == "another boot without it":
+        bookie.boot(B)
+    boots = bookie.storage.lossy_boots
+    assert boots.limbo_count == 1 and isinstance(bookie.read(ledger_id, 99, 99)[1], Unknown)
+    for _ in range(2):
+        bookie.boot()
+        boots = bookie.storage.lossy_boots
+        assert boots.limbo_count == 0 and boots.healed_boot == boots.mark.boot
+        assert [entry.entry_id for entry in bookie.read(ledger_id, 0, 9)[0]] == list(range(10))
+        assert isinstance(bookie.read(ledger_id, 10, 10)[1], Negative)
+        assert bookie.storage.holdings.ledger(ledger_id).fenced, "a fence holds for ever"
+
+
+@pytest.mark.parametrize("loss", ["before", "meanwhile", "at the return"])
+def test_lossy_boot_with_any_other_loss_is_not_over_by_a_return(bookie, loss):
+    ledger_id = bookie.metadata.new_ledger_id()
+    bookie.metadata.create_ledger(ledger(ledger_id, master_key=KEY))
+    bookie.add(ledger_id, 0, 9)
+    bookie.commit()
+    bookie.seal()
+    if loss == "before":
+        bookie.storage.close()
+        bookie.files.open(f"{A}/unclean", create=True).close()
+        bookie.open()
+    bookie.boot(B)
+    if loss == "meanwhile":
+        bookie.storage.close()
+        bookie.files.open(f"{A}/unclean", create=True).close()
+        bookie.open()
+    if loss == "at the return":
+        bookie.storage.close()
+        bookie.lose_logs(A)
+        bookie.lose_logs(B)
+        bookie.away = ()
+        bookie.open()
+    else:
+        bookie.boot()
+    boots = bookie.storage.lossy_boots
+    assert boots.limbo_count == 1 and boots.healed_boot < boots.mark.boot
+    assert isinstance(bookie.read(ledger_id, 10, 10)[1], Unknown)

@@ -158,16 +158,14 @@ def test_stopped_bookie_releases_its_reserved_disk_space(tmp_path):
 # -- answers after a failure or a stop
 
 
-def test_add_to_a_directory_retired_for_failed_reads_is_not_acknowledged():
+def test_add_to_a_retired_directory_is_not_acknowledged():
     """The bookie no longer holds any entry of such a directory."""
     run = Stepped(JOURNAL, MemoryFileSystem("/disk"))
     run.add(5, 0)
     run.commit()
     late = run.add(5, 1)
     [directory] = run.storage.holdings.directories
-    for _ in range(64):
-        run.storage._results.read_failed(directory)
-    assert directory.retired
+    run.storage._results._retire(directory, "on purpose")
     run.commit()
     assert late == [Status.IO_ERROR]
 
@@ -305,7 +303,7 @@ def test_boot_detects_a_truncated_log_below_the_checkpoint():
         run.commit()
     run.storage.close()
     assert "/disk/logs/00000002.arrows" in disk.files()
-    file = disk.open(LOG)
+    file = disk.open(LOG, write=True)
     file.truncate(file.size() - 8)
     file.sync()
     again = Stepped(JOURNAL, disk)
@@ -339,7 +337,7 @@ def test_each_directory_alone_holds_all_records_of_phase_one(left):
     disk = MemoryFileSystem(*TWO_DISKS.directories)
     after_phase_one(TWO_DISKS, disk)
     alone = Stepped(config(Path(left)), disk.crashed(nothing_kept))
-    assert alone.storage.lossy_boots.mark == (1, 20)
+    assert alone.storage.lossy_boots.mark[:2] == (1, 20)
     assert alone.storage.holdings.ledger(5).limbo_boot == 1
     assert alone.add(5, 0) == [Status.FENCED]
 
@@ -418,7 +416,7 @@ def test_misplaced_batch_of_another_ledger_is_damage_and_not_served(rewritten):
         run.reclaim()
     mine, other = (run.storage.holdings.index.get(ledger_id).row(0) for ledger_id in (5, 6))
     assert mine.size == other.size and log_of(mine.where) == log_of(other.where)
-    file = disk.open(run.storage.logs[log_of(mine.where)].path)
+    file = disk.open(run.storage.logs[log_of(mine.where)].path, write=True)
     file.write([file.read(other.size, position_of(other.where))], position_of(mine.where))
     found, refusal = run.read(5, 0, 0)
     assert found == [] and not isinstance(refusal, Negative)

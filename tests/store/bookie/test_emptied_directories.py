@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from bookspark.errors import BookieError
 from bookspark.protocol.bookie.bookie_boot import phase_one
+from bookspark.protocol.ledger.ledger_metadata import Fragment
 from bookspark.servers.daemon import bookie_process
 from bookspark.servers.daemon.directories import holds_data, is_hollow
 from bookspark.servers.daemon.identity import Identity, mark_lost
@@ -22,6 +26,7 @@ from bookspark.testing.memory_files import MemoryFileSystem
 from bookspark.testing.power_cuts import LOSSES
 from tests.store.bookie.kit import KEY, config
 from tests.store.bookie.stepped import Stepped, without_threads
+from tests.store.metadata.kit import ledger
 
 
 def boot(settings, store) -> Storage:
@@ -142,3 +147,53 @@ def test_lost_fences_keep_ledgers_packed(tmp_path):
         known.fence_is_sure()
         ledgers.rest_all()
         assert not ledgers.look(1).fence_unsure, "what the metadata said is kept while the process lives"
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
+@pytest.mark.parametrize("call", ["listdir", "stat"])
+def test_directory_that_can_t_be_listed_for_a_while_is_not_lost(tmp_path, monkeypatch, call, number):
+    """The boot ended with the bare error, although other directories were left."""
+    settings, store = config(tmp_path / "a", tmp_path / "b"), MemoryStore()
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    boot(settings, store).close()
+    (bookie_id,) = store.list_cookies()
+    ledger_id = store.new_ledger_id()
+    store.create_ledger(ledger(ledger_id, fragments=(Fragment(0, (bookie_id, "bookie-2", "bookie-3")),)))
+    called = getattr(os, call)
+
+    def fails(path=".", *arguments, **options):
+        if str(path).startswith((f"{tmp_path}/b/logs", f"{tmp_path}/b/control")) or str(path) == f"{tmp_path}/b":
+            raise OSError(number, os.strerror(number), path)
+        return called(path, *arguments, **options)
+
+    before = (tmp_path / "b/control.log").read_bytes()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, call, fails)
+        storage = boot(settings, store)
+        assert storage.lossy_boots.mark.boot == 1 and storage.lossy_boots.limbo_count == 1
+        assert storage.directories == [f"{tmp_path}/a"]
+        storage.close()
+    assert (tmp_path / "b/control.log").read_bytes() == before
+    for _ in range(2):
+        storage = boot(settings, store)
+        assert storage.directories == [f"{tmp_path}/a", f"{tmp_path}/b"]
+        assert storage.lossy_boots.limbo_count == 0 and storage.lossy_boots.healed_boot == storage.lossy_boots.mark.boot
+        storage.close()
+
+
+def test_only_directory_that_can_t_be_listed_keeps_the_bookie_down(tmp_path, monkeypatch):
+    settings, store = config(tmp_path / "a"), MemoryStore()
+    (tmp_path / "a").mkdir()
+    boot(settings, store).close()
+
+    def fails(path="."):
+        raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "listdir", fails)
+        with pytest.raises(BookieError, match="can't be read: Input/output error; check its disk"):
+            boot(settings, store)
+    storage = boot(settings, store)
+    assert storage.lossy_boots.mark.boot == 0
+    storage.close()

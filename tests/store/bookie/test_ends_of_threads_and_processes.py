@@ -83,11 +83,12 @@ def test_rewriting_process_reports_errors_and_backs_off_after_dead_workers(tmp_p
         job = Job(
             str(tmp_path),
             9,
-            [SealedLog(3, str(tmp_path / "gone"))],
+            [SealedLog(3, str(tmp_path / "zeros"))],
             rows.encode(),
             {5: LedgerFacts(-1, -1, bytes(16))},
             0,
         )
+        (tmp_path / "zeros").write_bytes(bytes(2000))
         made = process.rewrite(job)
         assert (list(made.rows.ledger_ids), list(made.damaged.positions), made.size) == (
             [],

@@ -44,7 +44,12 @@ def test_full_directory_reports_the_reason_and_remedies(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("fault", "words"), [("no-space", ("no room", "free some space")), ("too-many-files", ("open files", "ulimit -n"))]
+    ("fault", "words"),
+    [
+        ("no-space", ("no room", "free some space")),
+        ("too-many-files", ("open files", "ulimit -n")),
+        ("read-only", ("can't be written", "mount it for writing")),
+    ],
 )
 def test_write_without_room_is_reported_as_the_reason(fault, words):
     files = FaultyFileSystem(MemoryFileSystem("/disk"), f"create */logs/*.arrows 1 {fault}")

@@ -62,6 +62,10 @@ def test_real_files_write_read_truncate_and_preallocate_as_the_seam_defines(tmp_
     file.truncate(3)
     assert file.size() == 3 and file.read(9, 0) == b"\0\0a"
     assert files.list(str(tmp_path / "deep")) == ["file"]
+    with pytest.raises(OSError):
+        files.open(path).write([b"a log is opened for reading only, to read"], 0)
+    files.open(path, write=True).write([b"b"], 0)
+    assert files.open(path).read(9, 0) == b"b\0a"
     files.rename(path, path + "2")
     files.unlink(path + "2")
     with pytest.raises(FileNotFoundError):

@@ -154,12 +154,10 @@ def test_stop_writes_a_loss_into_a_directory_with_room(tmp_path, files):
     before.storage.close()
     bookie = Pumped(settings, files)
     files.add(NO_ROOM)
-    files.add("read */b/logs/*.arrows 1.. io-error")
+    files.add("read */b/logs/*.arrows 1.. flip:1000.3")
     assert bookie.read(5, 0, 0)[1] == "bad frame"
     plan = bookie.storage.holdings.plan_read(5, 0, 0, 0, sparse=False)
-    bookie.storage.holdings.lose_unreadable(
-        plan.pieces, bookie.storage.files.fetch(plan.pieces, cached_only=False).stop
-    )
+    bookie.storage.holdings.read_ended(plan.pieces, bookie.storage.files.fetch(plan.pieces, cached_only=False).stop)
     assert bookie.read(5, 0, 0) == ([], ENTRY_LOST)
     bookie.run(bookie.storage.settle)
     files.clear()

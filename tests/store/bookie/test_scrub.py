@@ -110,14 +110,12 @@ def test_scrub_detects_rot_of_a_held_entry_despite_the_page_cache(cached: bool) 
 
 
 def test_scrub_detects_a_missing_log_and_keeps_its_disk() -> None:
-    """The open log was readable until the next start, and each of its batches counted as a read error of the disk."""
+    """The open log was readable until the next start."""
     one = Rotting()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bookspark.store.bookie.holdings.commit_results._READ_ERRORS_MAX", 3)
-        path = "/disk1/logs/%08x.arrows" % (one.row(5, 0).where >> 32)
-        gone = [i for i in range(10) if one.row(5, i).where >> 32 == one.row(5, 0).where >> 32]
-        one.disk.lose(path)
-        one.run.scrub()
+    path = "/disk1/logs/%08x.arrows" % (one.row(5, 0).where >> 32)
+    gone = [i for i in range(10) if one.row(5, i).where >> 32 == one.row(5, 0).where >> 32]
+    one.disk.lose(path)
+    one.run.scrub()
     assert one.held(5) == [i for i in range(10) if i not in gone] and len(gone) > 3
     assert len(one.run.storage.live) == 2
 
@@ -163,7 +161,8 @@ def test_log_with_a_bad_read_is_scrubbed_next() -> None:
     first, second = one.rot(5, 0), one.rot(5, 1)
     plan = one.run.storage.holdings.plan_read(5, 0, 0, 0, sparse=False)
     fetched = one.run.storage.files.fetch(plan.pieces, cached_only=False)
-    assert fetched is not None and one.run.storage.holdings.lose_unreadable(plan.pieces, fetched.stop)
+    assert fetched is not None
+    one.run.storage.holdings.read_ended(plan.pieces, fetched.stop)
     scrubbing = one.run.storage.scrubbing
     assert scrubbing.suspected
     logs = run_steps(scrubbing.take_suspected(), one.run.commit)

@@ -572,7 +572,7 @@ def test_unsent_answers_of_a_slow_reader_stay_unchanged(tmp_path):
     ("rule", "last", "status"),
     [
         ("cold", 4, Status.OK),
-        ("io-error", 1, Status.LOST),
+        ("io-error", 1, Status.IO_ERROR),
         ("io-error once", 4, Status.OK),
     ],
 )

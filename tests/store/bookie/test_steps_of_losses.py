@@ -562,7 +562,7 @@ def test_lost_batch_of_a_long_ledger_is_located_without_scanning_all_rows(
     monkeypatch.setattr(LedgerRows, "numbers_at", counted)
     for entry_id in (13, 50):
         pieces = run.storage.holdings.plan_read(5, entry_id, entry_id, 0, sparse=False).pieces
-        assert holdings.lose_unreadable(pieces, Stop.DAMAGED)
+        holdings.read_ended(pieces, Stop.DAMAGED)
         assert looked_at.pop() == pieces[0].size // ENTRY_OVERHEAD_BYTES
     assert holdings.lacking(5) == ((10, 10), (12, 13), (16, 19), (50, 50))
     assert [entry.entry_id for entry in run.read(5, 10, 19, sparse=True)[0]] == []

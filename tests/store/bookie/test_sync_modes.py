@@ -42,8 +42,8 @@ class ParkedFiles(RealFileSystem):
         self.syncs: list[str] = []
         self.waiting = threading.Semaphore(0)
 
-    def open(self, path, *, create=False):
-        file = super().open(path, create=create)
+    def open(self, path, *, write=False, create=False):
+        file = super().open(path, write=write, create=create)
         if path.endswith(".arrows"):
             sync = file.sync
             parked = _Parked(file)

@@ -286,7 +286,9 @@ def lines(found: BookieStatus) -> Iterator[str]:
         yield f"  entries of {found.lacking_ledgers:,} ledgers were lost here; autorecovery brings them back"
     for path, count in found.read_errors.items():
         yield f"  {path}: the disk could not read {count:,} batches; check the disk"
-    yield f"  scrub: {found.scrub_part:.0%} of the round is read, {found.lost_copies:,} copies were unreadable since the start"
+    yield f"  scrub: {found.scrub_part:.0%} of the round is read, {found.lost_copies:,} copies were damaged since the start"
+    if found.unread_copies:
+        yield f"  {found.unread_copies:,} copies can't be read now; they may be good, and are read again; check the disk"
     if found.scrub_dead_bytes:
         yield f"  {found.scrub_dead_bytes:,} damaged bytes hold no entry any more; nothing is lost by them; check the disk"
     if found.renewed_files:

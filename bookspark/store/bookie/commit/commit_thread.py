@@ -26,6 +26,7 @@ import msgspec
 from bookspark.store.bookie.bookie_config import BookieConfig
 from bookspark.store.bookie.commit.completions import Done, ignore
 from bookspark.store.bookie.disk.control_log import ControlLog
+from bookspark.store.bookie.disk.disk_errors import unless_refused
 from bookspark.store.bookie.disk.entry_log import EntryLog
 from bookspark.store.bookie.disk.file_system import NoSpaceError
 from bookspark.store.bookie.disk.unclean_marker import UncleanMarker
@@ -421,7 +422,9 @@ class GroupWriter:
         """No item came for ``patience`` seconds: mark the directory clean if it is fully synced."""
         if self._marker.removable and not self.relaxed_bytes and self._is_synced and self.failure is None:
             try:
-                self._marker.clear()
+                # A marker that stays costs nothing.
+                with unless_refused():
+                    self._marker.clear()
             except OSError as error:
                 self._fail(error)
         self.sync_notes()
@@ -439,8 +442,8 @@ class GroupWriter:
 
     def _write(self, group: Group) -> None:
         if self._cut:
-            self._cut = False
             self._leave_log()
+            self._cut = False
         if group.controls:
             self._write_controls(group.controls)
         if group.promised:

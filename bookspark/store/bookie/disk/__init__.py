@@ -13,6 +13,7 @@
 ``checkpoint``       the index on disk, in parts
 ``packed_dict``      a dict that packs idle values; in memory
 ``unclean_marker``   the marker of a directory that a crash may cost acknowledged entries
+``disk_errors``      meaning of a disk's errors, by errno
 ``file_system``      files: the seam for tests that lose data or fail calls
 ===================  ============================================================================
 

@@ -33,8 +33,8 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
+from bookspark.store.bookie.disk.disk_errors import is_of_process, unless_refused
 from bookspark.store.bookie.disk.file_system import (
-    NO_DESCRIPTOR,
     File,
     FileSystem,
     create_anyway,
@@ -430,7 +430,8 @@ def remove_parts(file_system: FileSystem, directory: str, named: Iterable[Part])
     kept = {part_path(directory, part.number) for part in named}
     for name in file_system.list(directory):
         if name.startswith(f"{NAME}.") and f"{directory}/{name}" not in kept:
-            file_system.unlink(f"{directory}/{name}")
+            with unless_refused():
+                file_system.unlink(f"{directory}/{name}")
 
 
 def read_checkpoint(file_system: FileSystem, directory: str) -> Checkpoint | None:
@@ -442,7 +443,7 @@ def read_checkpoint(file_system: FileSystem, directory: str) -> Checkpoint | Non
     try:
         file = file_system.open(path)
     except OSError as error:
-        if error.errno in NO_DESCRIPTOR:
+        if is_of_process(error):
             raise
         return None
     try:
@@ -476,7 +477,7 @@ def _is_whole(file_system: FileSystem, directory: str, part: Part) -> bool:
     try:
         file = file_system.open(path)
     except OSError as error:
-        if error.errno in NO_DESCRIPTOR:
+        if is_of_process(error):
             raise
         return False
     try:

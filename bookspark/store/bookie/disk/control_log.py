@@ -27,6 +27,8 @@ Source: docs/decisions/one-log.md. BookKeeper keeps this state in its journal an
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -57,10 +59,12 @@ from bookspark.store.bookie.disk.control_state import (
     WriteNumbered,
     WrittenUpTo,
 )
+from bookspark.store.bookie.disk.disk_errors import Meaning, meaning, unless_refused
 from bookspark.store.bookie.disk.file_system import (
     File,
     FileSystem,
     NoSpaceError,
+    needing_space,
     read_all,
     replace_file,
     with_descriptor,
@@ -187,6 +191,11 @@ class ControlLog:
         """Odd during a replacement, and different afterwards."""
 
     @property
+    def is_read_only(self) -> bool:
+        """After ``begin``: can nothing be appended until the log is replaced as a whole?"""
+        return self._file is None
+
+    @property
     def synced(self) -> int:
         """End of the part known to be synced."""
         return self._noted
@@ -242,26 +251,32 @@ class ControlLog:
 
     def begin(self, content: Sequence[bytes] | None, scan: ControlScan, write_number: int = 0) -> bool:
         """Open the log for appending, after ``scan``. ``content``: encoded records, in pieces, that replace the log; None keeps
-        the log, which is fully synced. ``write_number``: number of the last write. False without room for ``content``: the log
-        then goes on with its present good records. Raises NoSpaceError if that would lose records, and OSError."""
+        the log, which is fully synced. ``write_number``: number of the last write. False without room for ``content``, or on a
+        read-only file system: the log then goes on with its present good records. Raises NoSpaceError if that would lose records,
+        and OSError."""
         self._end = self._rewritten_bytes = scan.end
         self._without = scan.copy.without
         self._noted = min(scan.noted or 0, scan.end)
         if scan.logs is not None:
             self._logs, self._rewritten = set(scan.logs.entry_logs), frozenset(scan.logs.rewritten)
-        if content is None:
-            self.write_number = write_number
-            self._file = self._file_system.open(self.path)
-            # The process that wrote the note may have died before it was durable.
-            self._settle_note()
-            return True
         try:
+            if content is None:
+                self.write_number = write_number
+                with needing_space():
+                    self._file = self._file_system.open(self.path, write=True)
+                # The process that wrote the note may have died before it was durable.
+                self._settle_note()
+                return True
             self.rewrite(content, write_number)
-        except NoSpaceError:
+        except NoSpaceError as error:
             if scan.damaged or not scan.present:
                 raise
             self.write_number = scan.copy.complete_to
-            self._file = self._file_system.open(self.path)
+            if meaning(error) is Meaning.READ_ONLY:
+                # Nothing can be written: appends are refused until the log is replaced as a whole.
+                self._file = None
+                return False
+            self._file = self._file_system.open(self.path, write=True)
             if behind := self._file.read(self._end - self._noted, self._noted):
                 # After a failed sync the page cache has these bytes, the disk may lack them, and the next sync reports nothing.
                 write_all(self._file, [behind], self._noted)
@@ -299,7 +314,7 @@ class ControlLog:
             raise
         if self._file is not None:
             self._file.close()
-        self._file = with_descriptor(lambda: self._file_system.open(self.path))
+        self._file = with_descriptor(lambda: self._file_system.open(self.path, write=True))
         self._end = self._rewritten_bytes = size
         self.write_number = max(self.write_number, write_number)
         self._settle_note()
@@ -307,11 +322,14 @@ class ControlLog:
     def append(self, content: bytes, write_number: int = 0) -> None:
         """Append encoded records; durable on return. ``write_number``: number of the last write among them, if any. Raises
         NoSpaceError, with the log unchanged, and OSError."""
-        assert self._file is not None
+        if self._file is None:
+            raise NoSpaceError(errno.EROFS, os.strerror(errno.EROFS), self.path)
         try:
             end = write_all(self._file, [content], self._end)
         except NoSpaceError:
-            self._cut_off()
+            # On a read-only file system nothing was written.
+            with unless_refused():
+                self._cut_off()
             raise
         self._file.sync()
         self._end = end

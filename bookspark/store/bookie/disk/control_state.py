@@ -263,6 +263,9 @@ class ControlState:
         found = ((ledger_id, self.ledgers.look(ledger_id)) for ledger_id in since(self._in_limbo, start, count))
         return [(ledger_id, ledger.limbo_boot) for ledger_id, ledger in found if ledger is not None]
 
+    def all_in_limbo(self) -> list[int]:
+        return list(self._in_limbo)
+
     @property
     def limbo_count(self) -> int:
         return 0 if self.healed.boot == self.mark.boot else len(self._in_limbo)

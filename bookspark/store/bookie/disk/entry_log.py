@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from bookspark.store.bookie.disk.disk_errors import unless_refused
 from bookspark.store.bookie.disk.file_system import File, FileSystem, NoSpaceError, needing_space, write_all
 from bookspark.store.bookie.disk.log_scan import SCHEMA, LogScan, filler, scan_log
 from bookspark.store.bookie.disk.synced_note import SyncedNote
@@ -88,7 +89,7 @@ class EntryLog:
         # The note is durable before the log exists: a log without its note counts as damaged.
         self._file_system.sync_directory(directory)
         self.file = self._file_system.open(self.path, create=True)
-        self.second_file = self._file_system.open(self.path)
+        self.second_file = self._file_system.open(self.path, write=True)
         write_all(self.file, [SCHEMA], 0)
         self._file_system.sync_directory(directory)
         begun()
@@ -150,9 +151,11 @@ class EntryLog:
         self.note.sync_if_written()
 
     def seal(self) -> None:
-        """End the log: return the reserved space, make the note durable, close. Raises OSError."""
+        """End the log: return the reserved space, make the note durable, close. Raises NoSpaceError, with the log still open,
+        and OSError."""
         if self.file is not None:
-            self.file.truncate(self.synced)
+            with needing_space():
+                self.file.truncate(self.synced)
             self.note.sync()
         self._close()
 
@@ -196,31 +199,29 @@ class EntryLog:
             scan = scan_log(file, size, covered, below, take)
             if scan.damaged:
                 lose(f"{self.path} is damaged")
-            self._settle(file, scan, size, noted, has_written=has_written)
+        finally:
+            file.close()
+        try:
+            # What can't be written now is settled at a later start: nothing is appended to this log.
+            with unless_refused():
+                self._settle(scan, size, noted, has_written=has_written)
         finally:
             self.note.close()
-            file.close()
         self.end = self.synced = scan.end
         return scan
 
-    def _settle(self, file: File, scan: LogScan, size: int, noted: int | None, *, has_written: bool) -> None:
-        if scan.headless and scan.frames:
-            write_all(file, [SCHEMA], 0)
-        for fill in (bytes, filler):
-            # First zeros, so that a crash leaves a torn frame here and nothing that looks like damage.
-            for start, end in scan.torn:
-                write_all(file, list(fill(end - start)) if fill is filler else [bytes(end - start)], start)
-            if scan.torn:
-                file.sync()
-        if not scan.damaged:
-            file.truncate(scan.end)
-        if noted is None or noted < scan.end or size > scan.end or scan.headless:
-            # The tail may be in the page cache only, even after a failed sync; written again, it is dirty again.
-            for start, end in scan.good:
-                _write_again(file, max(start, noted or 0), end)
-            file.sync()
-            if not scan.damaged:
-                noted = scan.end
+    def _settle(self, scan: LogScan, size: int, noted: int | None, *, has_written: bool) -> None:
+        file = self._file_system.open(self.path, write=True)
+        try:
+            if noted is None or noted < scan.end or size > scan.end or scan.headless or scan.torn:
+                _settle_bytes(file, scan, noted or 0)
+                if not scan.damaged:
+                    noted = scan.end
+            elif not scan.damaged:
+                # This returns the reserved space of a process that died.
+                file.truncate(scan.end)
+        finally:
+            file.close()
         if noted is not None:
             # An unchanged note too: the process that wrote it may have died, or failed, before it was durable.
             self.note.write(noted)
@@ -261,6 +262,23 @@ class EntryLog:
                 self._file_system.unlink(self._stem + suffix)
                 # Each unlink is synced: otherwise a crash could restore the log but not its note.
                 self._file_system.sync_directory(os.path.dirname(self.path))
+
+
+def _settle_bytes(file: File, scan: LogScan, noted: int) -> None:
+    if scan.headless and scan.frames:
+        write_all(file, [SCHEMA], 0)
+    for fill in (bytes, filler):
+        # First zeros, so that a crash leaves a torn frame here and nothing that looks like damage.
+        for start, end in scan.torn:
+            write_all(file, list(fill(end - start)) if fill is filler else [bytes(end - start)], start)
+        if scan.torn:
+            file.sync()
+    if not scan.damaged:
+        file.truncate(scan.end)
+    # The tail may be in the page cache only, even after a failed sync; written again, it is dirty again.
+    for start, end in scan.good:
+        _write_again(file, max(start, noted), end)
+    file.sync()
 
 
 def _write_again(file: File, start: int, end: int) -> None:

@@ -16,6 +16,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Protocol, TypeVar
 
+from bookspark.store.bookie.disk.disk_errors import MEANINGS, Meaning, meaning, took_nothing
 from bookspark.store.wire.entry_batch import Buffer
 from bookspark.support.private_files import PRIVATE_DIRECTORY, PRIVATE_FILE
 
@@ -60,8 +61,9 @@ class File(Protocol):
 class FileSystem(Protocol):
     """Names and directories. Paths are absolute. Each call raises OSError."""
 
-    def open(self, path: str, *, create: bool = False) -> File:
-        """Open for reading and writing; FileNotFoundError unless it exists or ``create`` is set."""
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
+        """Open for reading only, with ``write`` for writing too; FileNotFoundError unless it exists. ``create``: open for
+        writing too, and make it if it does not exist."""
 
     def exists(self, path: str) -> bool:
         """Does a file or directory of this name exist? OSError if the disk can't tell: an unreadable marker, note or checkpoint
@@ -94,13 +96,10 @@ class FileSystem(Protocol):
 
 
 class NoSpaceError(OSError):
-    """The disk, a disk quota, or the table of open files has no room for a write. Earlier writes are not affected. (A sync that
-    fails for lack of room is no NoSpaceError: after any failed sync the content of the disk is unknown.)"""
+    """The disk, a disk quota, or the table of open files has no room for a write, or the file system is read-only. Earlier writes
+    are not affected. (A sync that fails so is no NoSpaceError: after any failed sync the content of the disk is unknown.)"""
 
 
-NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
-"""Errors of a call without room in a table of open files: it did nothing, and says nothing of the disk."""
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, *NO_DESCRIPTOR)
 _TRIES = 3
 
 
@@ -113,7 +112,7 @@ class _NeedingSpace:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if isinstance(error, OSError) and error.errno in _NO_SPACE:
+        if isinstance(error, OSError) and took_nothing(error):
             raise NoSpaceError(error.errno, error.strerror, error.filename) from error
 
 
@@ -132,7 +131,7 @@ def write_all(file: File, buffers: Sequence[Buffer], position: int) -> int:
     try:
         return _write_all(file, buffers, position)
     except OSError as error:
-        if error.errno in _NO_SPACE:
+        if took_nothing(error):
             raise NoSpaceError(error.errno, error.strerror, error.filename) from error
         raise
 
@@ -208,7 +207,7 @@ def with_descriptor(call: Callable[[], Result]) -> Result:
         try:
             return call()
         except OSError as error:
-            if error.errno not in NO_DESCRIPTOR:
+            if meaning(error) is not Meaning.NO_DESCRIPTOR:
                 raise
     return call()
 
@@ -238,7 +237,8 @@ class _RealFile:
         try:
             return os.preadv(self._descriptor, [into], position, os.RWF_NOWAIT) == len(into)
         except OSError as error:
-            if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP):
+            # The same read in a thread tells why.
+            if meaning(error) in (Meaning.PROCESS, Meaning.UNSUPPORTED):
                 return False
             raise
 
@@ -252,7 +252,7 @@ class _RealFile:
         if _libc.fallocate(self._descriptor, _FALLOC_FL_KEEP_SIZE, 0, size) != 0:
             number = ctypes.get_errno()
             # A file system that can't reserve space is only slower.
-            if number != errno.EOPNOTSUPP:
+            if MEANINGS.get(number) is not Meaning.UNSUPPORTED:
                 raise OSError(number, os.strerror(number))
 
     def truncate(self, size: int) -> None:
@@ -277,15 +277,17 @@ _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c
 class RealFileSystem:
     """The file system of the operating system."""
 
-    def open(self, path: str, *, create: bool = False) -> File:
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
+        flags = (os.O_RDWR if write or create else os.O_RDONLY) | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         return _RealFile(os.open(path, flags, PRIVATE_FILE))
 
     def exists(self, path: str) -> bool:
         try:
             os.stat(path)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
+        except OSError as error:
+            if meaning(error) is Meaning.ABSENT:
+                return False
+            raise
         return True
 
     def list(self, directory: str) -> list[str]:

@@ -11,6 +11,8 @@ the log. This search reads each byte behind the bad frame about twice, for any c
 
 A torn frame before good frames is replaced by a *filler*: a good frame of ledger −1, without entries for any reader.
 
+A byte that the disk can't read is neither good nor damaged: a scan raises OSError, unless its caller collects the unread bytes.
+
 A scan retains no good frame, and holds some MiB of the log at a time; behind bad bytes, the rest of the log.
 """
 
@@ -71,16 +73,25 @@ class BadBytes(NamedTuple):
     torn: bool
 
 
+Unread = list[tuple[int, int]]
+"""Ranges (start, end) of a file that the disk could not read."""
+
+
+def touches(unread: Unread, start: int, end: int) -> bool:
+    """Could any of the bytes ``start..end`` not be read?"""
+    return any(first < end and last > start for first, last in unread)
+
+
 def scan_log(file: File, size: int, covered: int, noted: int, take: Callable[[LoggedFrames], object]) -> LogScan:
-    """Scan a log of ``size`` bytes from position ``covered`` on. Every byte below position ``noted`` has to be good. Unreadable
-    bytes are bad. ``take`` is called with all good frames, ascending; the scan retains none."""
+    """Scan a log of ``size`` bytes from position ``covered`` on. Every byte below position ``noted`` has to be good. ``take`` is
+    called with all good frames, ascending; the scan retains none. Raises OSError."""
     start = max(covered, len(SCHEMA))
-    headless = covered < len(SCHEMA) and read_tolerant(file, 0, len(SCHEMA)) != SCHEMA
+    headless = covered < len(SCHEMA) and read_padded(file, 0, len(SCHEMA)) != SCHEMA
     below = max(noted, covered)
     torn: list[tuple[int, int]] = []
     good: list[tuple[int, int]] = []
     count, begin, end, damaged = 0, start, start, size < below
-    for found in _read(file, start, size, below):
+    for found in _read(file, start, size, below, None):
         if not isinstance(found, BadBytes):
             frames = found[0]
             take(frames)
@@ -103,10 +114,13 @@ def scan_log(file: File, size: int, covered: int, noted: int, take: Callable[[Lo
     return LogScan(count, end, damaged or end < noted, tuple(torn), headless, tuple(good))
 
 
-def read_frames(file: File, start: int, end: int, below: int) -> Iterator[tuple[LoggedFrame, memoryview] | BadBytes]:
+def read_frames(
+    file: File, start: int, end: int, below: int, unread: Unread | None = None
+) -> Iterator[tuple[LoggedFrame, memoryview] | BadBytes]:
     """Good frames in the bytes ``start..end`` of a log, each with its bytes, and the bad bytes between them. Every byte below
-    position ``below`` has to be good. Parts of some MiB are read; behind bad bytes, the whole rest at once."""
-    for found in _read(file, start, end, below):
+    position ``below`` has to be good. Parts of some MiB are read; behind bad bytes, the whole rest at once. ``unread`` collects
+    the bytes that the disk can't read, which then count as bad; None: OSError is raised for them."""
+    for found in _read(file, start, end, below, unread):
         if isinstance(found, BadBytes):
             yield found
             continue
@@ -116,19 +130,21 @@ def read_frames(file: File, start: int, end: int, below: int) -> Iterator[tuple[
             yield frame, content[frame.position - begin : frame.position - begin + frame.size]
 
 
-def _read(file: File, start: int, end: int, below: int) -> Iterator[tuple[LoggedFrames, memoryview] | BadBytes]:
+def _read(
+    file: File, start: int, end: int, below: int, unread: Unread | None
+) -> Iterator[tuple[LoggedFrames, memoryview] | BadBytes]:
     """As ``read_frames``, with some hundred good frames at a time and the bytes from the first of them on."""
     at = start
     while at < end:
         base, stop = at, min(end, at + _READ_BYTES)
-        content = memoryview(read_tolerant(file, base, stop))
+        content = memoryview(read_padded(file, base, stop, unread))
         while (frames := parse_logged_frames(rest := content[at - base :], at)) is not None:
             yield frames, rest
             at = frames.end
         if at == stop or (at > base and stop < end):
             # The end of the part may merely cut off the last frame.
             continue
-        content = rest if stop == end else memoryview(read_tolerant(file, at, end))
+        content = rest if stop == end else memoryview(read_padded(file, at, end, unread))
         base = at
         for found in _frames(content, base, below):
             if isinstance(found, BadBytes):
@@ -218,20 +234,23 @@ def _is_torn(content: memoryview, at: int, following: int | None, base: int) -> 
     return lacks_sector(frame, base + at) and not is_frame_but_for_one_bit(frame)
 
 
-def read_tolerant(file: File, start: int, end: int) -> Buffer:
-    """The bytes ``start..end``. Unreadable bytes are replaced by bytes that pass no check and don't look torn."""
+def read_padded(file: File, start: int, end: int, unread: Unread | None = None) -> Buffer:
+    """The bytes ``start..end``. Bytes beyond the file's end are replaced by bytes that pass no check and don't look torn; with
+    ``unread``, which collects their ranges, so are bytes that the disk can't read. Raises OSError without it."""
+    size = max(0, end - start)
     try:
-        content = file.read(max(0, end - start), start)
-        if len(content) >= end - start:
+        content = file.read(size, start)
+        if len(content) == size:
             return content
     except OSError:
-        pass
-    pieces = bytearray(_UNREADABLE * max(0, end - start))
-    _read_pieces(file, memoryview(pieces), start, [_READ_BYTES, _PAGE_BYTES])
+        if unread is None:
+            raise
+    pieces = bytearray(_UNREADABLE * size)
+    _read_pieces(file, memoryview(pieces), start, unread, [_READ_BYTES, _PAGE_BYTES])
     return pieces
 
 
-def _read_pieces(file: File, into: memoryview, start: int, steps: list[int]) -> None:
+def _read_pieces(file: File, into: memoryview, start: int, unread: Unread | None, steps: list[int]) -> None:
     """Read in steps; a failed step in smaller steps."""
     for at in range(0, len(into), steps[0]):
         part = into[at : at + steps[0]]
@@ -239,5 +258,9 @@ def _read_pieces(file: File, into: memoryview, start: int, steps: list[int]) -> 
             piece = file.read(len(part), start + at)
             part[: len(piece)] = piece
         except OSError:
+            if unread is None:
+                raise
             if len(steps) > 1:
-                _read_pieces(file, part, start + at, steps[1:])
+                _read_pieces(file, part, start + at, unread, steps[1:])
+            else:
+                unread.append((start + at, start + at + len(part)))

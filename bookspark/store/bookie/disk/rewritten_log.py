@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from bookspark.store.bookie.disk.entry_log import LOGS
 from bookspark.store.bookie.disk.file_system import TEMPORARY_SUFFIX, FileSystem
-from bookspark.store.bookie.disk.log_scan import SCHEMA, read_tolerant
+from bookspark.store.bookie.disk.log_scan import SCHEMA, Unread, read_padded
 from bookspark.store.bookie.disk.rewritten_block import (
     BLOCK_BYTES_MAX,
     BLOCK_PREFIX_BYTES,
@@ -120,20 +120,20 @@ class BadPart(NamedTuple):
 
 
 def scan_rewritten(
-    file_system: FileSystem, path: str, starts: Sequence[int] = ()
+    file_system: FileSystem, path: str, starts: Sequence[int] = (), unread: Unread | None = None
 ) -> Iterator[tuple[Block, Buffer] | BadPart]:
     """Every good block of a rewritten log with its bytes, and the bad parts: blocks, the head, the footer. After a bad block the
     scan continues at its stated end if its prefix is good, else at the next of ``starts``: positions of blocks, ascending.
-    Unreadable bytes are bad. Raises OSError if the log can't be opened."""
+    ``unread``: as for ``read_frames``. Raises OSError."""
     file = file_system.open(path)
     try:
         size = file.size()
-        if read_tolerant(file, 0, min(size, len(HEAD))) != HEAD:
+        if read_padded(file, 0, min(size, len(HEAD)), unread) != HEAD:
             yield BadPart(0, len(HEAD), "the head of the rewritten log is not what was written", HEAD)
         position, complete = len(HEAD), True
         places: list[tuple[int, int]] = []
         while True:
-            prefix = read_tolerant(file, position, min(size, position + BLOCK_PREFIX_BYTES))
+            prefix = read_padded(file, position, min(size, position + BLOCK_PREFIX_BYTES), unread)
             found = parse_block_prefix(prefix, position)
             if found is None or not BLOCK_PREFIX_BYTES < found[0].size <= min(BLOCK_BYTES_MAX, size - position):
                 following = bisect_right(starts, position)
@@ -142,7 +142,7 @@ def scan_rewritten(
                 yield BadPart(position, starts[following] - position, "a block of the rewritten log fails its checks")
                 position, complete = starts[following], False
                 continue
-            content = memoryview(read_tolerant(file, position, position + found[0].size))
+            content = memoryview(read_padded(file, position, position + found[0].size, unread))
             block = parse_block(content, position)
             if block is None:
                 yield BadPart(position, found[0].size, "a block of the rewritten log fails its checks")
@@ -151,7 +151,7 @@ def scan_rewritten(
             places.append((position, found[0].size))
             position += found[0].size
         end = footer(places)
-        if not complete or read_tolerant(file, position, size) != end:
+        if not complete or read_padded(file, position, size, unread) != end:
             # A bad block may lie here too, indistinguishable from a bad footer.
             derived = end if complete and size == position + len(end) else None
             yield BadPart(

@@ -41,6 +41,8 @@ class SyncedNote:
         self._path = path
         self._number = number
         self._file: File | None = None
+        self._writes = False
+        """Is the open file open for writing?"""
         self.is_written = False
         """Was it written since ``sync_if_written``?"""
 
@@ -83,9 +85,9 @@ class SyncedNote:
         if write_number is not None:
             checksum = crc32c(_WRITE_NUMBERED.pack(self._number, position, write_number))
             content += _NOTE.pack(write_number, checksum, 0)
-        if (file := self._file) is None:
+        if (file := self._file) is None or not self._writes:
             with needing_space():
-                file = self._opened()
+                file = self._opened(write=True)
         write_all(file, (content,), 0)
         self.is_written = True
 
@@ -105,7 +107,7 @@ class SyncedNote:
     def note_written(self, written: int) -> None:
         """Write the written position of an entry log, without a sync. Raises NoSpaceError, OSError."""
         with needing_space():
-            file = self._opened()
+            file = self._opened(write=True)
         write_all(file, [_NOTE.pack(written, self._written_checksum(written), 0)], _NOTE.size)
 
     def sync(self) -> None:
@@ -130,9 +132,12 @@ class SyncedNote:
     def _written_checksum(self, written: int) -> int:
         return crc32c(_WRITE_NUMBERED.pack(self._number, 1, written))
 
-    def _opened(self) -> File:
-        if self._file is None:
-            self._file = self._file_system.open(self._path, create=True)
+    def _opened(self, *, write: bool = False) -> File:
+        """The open note: for reading it must exist; for writing it is created."""
+        if self._file is None or write > self._writes:
+            self.close()
+            self._file = self._file_system.open(self._path, create=write)
+            self._writes = write
         return self._file
 
 
@@ -144,7 +149,7 @@ def cut_to_note(file_system: FileSystem, path: str, note: SyncedNote) -> None:
     note.close()
     if position is None:
         raise StorageError(f"{path} has no readable note of its synced position beside it; it was not cut")
-    file = file_system.open(path)
+    file = file_system.open(path, write=True)
     if file.size() > position:
         file.truncate(position)
     file.close()

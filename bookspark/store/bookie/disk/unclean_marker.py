@@ -127,7 +127,7 @@ class UncleanMarker:
         if self.stands and self._boot_id:
             self._content = b""
             try:
-                file = self._file_system.open(self._path)
+                file = self._file_system.open(self._path, write=True)
                 file.truncate(0)
                 file.close()
             except OSError as error:

@@ -1,8 +1,8 @@
 """Boot: reading control logs, checkpoints and the logs' tails when a bookie starts.
 
 Law: after a boot the bookie holds every synced entry, and each unsynced batch whole or not at all. All of it is durable before
-anything rests on it. A copy lost earlier does not return to the index, even if a checkpoint or a log still has it. A row of the
-checkpoint without its bytes in a log is lost now.
+anything rests on it. A copy lost earlier does not return to the index with a checkpoint, but it does if its bytes are read here
+and are good. A row of the checkpoint without its bytes in a log is lost now.
 
 A damaged control log may have held a fence. Other directories' copies replace it if they have all its records. If they may not,
 the boot is lossy and every fence unsure. Without any whole copy the bookie stays down (``protocol.bookie.control_copies``). An
@@ -82,7 +82,7 @@ def read_directories(holdings: Holdings, noted: Mapping[str, Reach]) -> None:
         live_size = live_bytes(holdings.control)
         for directory in live:
             directory.control.note_live(live_size)
-        filling = _Filling(holdings.control, holdings.index)
+        filling = _Filling(holdings.control, holdings.index, holdings.back)
         in_each(live, lambda directory: filling.recover(directory, scanned[directory].logs))
         holdings.next_log = 1 + _highest_log(holdings)
     older = _older_copies(live, scanned, noted)
@@ -91,6 +91,7 @@ def read_directories(holdings: Holdings, noted: Mapping[str, Reach]) -> None:
         holdings.control.lose_fences()
     holdings.unreadable = [directory.path for directory in holdings.directories if directory not in live]
     without = [directory.number for directory in holdings.directories if directory not in live]
+    holdings.absent_directories = sum(1 << number for number in without)
     if without:
         holdings.directories[:] = live
         holdings.next_log += _LOST_LOGS_MAX
@@ -283,9 +284,11 @@ class _Filling:
     """Fills the index, and the LAC (last add confirmed) of each ledger, during reading. It keeps a bounded number of ledgers
     besides, so a boot takes little more memory than the index."""
 
-    def __init__(self, state: ControlState, index: Index) -> None:
+    def __init__(self, state: ControlState, index: Index, back: dict[tuple[int, int], None]) -> None:
+        """``back``: gets the copies noted as lost that are good, as in ``Holdings``."""
         self._state = state
         self._index = index
+        self._back = back
         self._seen: dict[int, tuple[BookieLedger, ChangingRows]] = {}
         self._logs: set[int] = set()
         """Logs of this directory's rows."""
@@ -328,9 +331,9 @@ class _Filling:
                 block, content = found
                 ledger, rows = self._of(block)
                 where = location(rewritten.number, block.position)
-                if where not in self._state.lost_copies.get(ledger.ledger_id, ()):
-                    for first, last in runs(memoryview(content), block):
-                        rows.insert(first, last, where, block.size)
+                for first, last in runs(memoryview(content), block):
+                    rows.insert(first, last, where, block.size)
+                self._read_well(ledger.ledger_id, where)
 
     def taking(self, log: int) -> Callable[[LoggedFrames], None]:
         """Return a function that indexes the frames of an entry log."""
@@ -358,10 +361,18 @@ class _Filling:
                 return
             else:
                 known = self._of(frame)
-            if ledger_id not in lost_copies or start | position not in lost_copies[ledger_id]:
-                known[1].insert(first, last, start | position, size)
+            known[1].insert(first, last, start | position, size)
+            if ledger_id in lost_copies:
+                self._read_well(ledger_id, start | position)
 
         return take
+
+    def logs_of_losses(self) -> set[int]:
+        return {log_of(where) for copies in self._state.lost_copies.values() for where in copies}
+
+    def _read_well(self, ledger_id: int, where: int) -> None:
+        if where in self._state.lost_copies.get(ledger_id, ()):
+            self._back[ledger_id, where] = None
 
     def _of(self, found: LoggedFrame | Block) -> tuple[BookieLedger, ChangingRows]:
         """Note the facts of a batch header; return its ledger and rows."""

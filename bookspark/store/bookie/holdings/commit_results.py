@@ -1,7 +1,7 @@
 """Commit results: answers after a commit, and the handling of failed and full directories.
 
 Law: entries in a failed directory are not held any more (``Holdings.lose_directory``). A directory fails after one failed write
-or sync, or many failed reads. A bookie without a directory ends. Entries without room in a full directory were neither added nor
+or sync. A bookie without a directory ends. Entries without room in a full directory were neither added nor
 acknowledged: they are absent like any other.
 
 A result's effect on its directory is immediate. Answers follow in the order of the results, some hundred in a turn of the loop: a
@@ -32,9 +32,6 @@ from bookspark.store.bookie.holdings.holdings import Holdings
 from bookspark.store.bookie.holdings.log_directory import LogDirectory
 from bookspark.store.wire.batch_prefix import HEADER_OFFSET
 from bookspark.store.wire.header import Status, decode
-
-_READ_ERRORS_MAX = 64
-"""A directory is retired after this number of unreadable batches since the start."""
 
 _TOLD_A_TURN = 512
 """Answers in a turn of the loop; they take some milliseconds."""
@@ -140,12 +137,6 @@ class CommitResults:
             elif type(item) is RelaxedWrite:
                 del recent[location(item.log.number, item.position)]
             item.done(status)
-
-    def read_failed(self, directory: LogDirectory) -> None:
-        """Count an unreadable frame of a directory, and retire the directory after too many."""
-        directory.read_errors += 1
-        if directory.read_errors >= _READ_ERRORS_MAX:
-            self._retire(directory, f"its disk could not read {directory.read_errors} batches")
 
     def _retire(self, directory: LogDirectory, why: str) -> None:
         """Retire a directory. Its entries are not held from now on."""

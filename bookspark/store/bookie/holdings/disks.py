@@ -19,9 +19,10 @@ from bookspark.protocol.bookie.read_only_switch import NEVER_SWITCHED, ReadOnlyS
 from bookspark.store.bookie.bookie_config import BookieConfig
 from bookspark.store.bookie.commit.commit_thread import SealLog
 from bookspark.store.bookie.commit.completions import Done, ignore
-from bookspark.store.bookie.disk.file_system import NO_DESCRIPTOR, FileSystem, make_spare_files
+from bookspark.store.bookie.disk.disk_errors import Meaning, meaning
+from bookspark.store.bookie.disk.file_system import FileSystem, make_spare_files
 from bookspark.store.bookie.holdings.disk_marks import Takes, Thresholds, takes, used_part, used_part_of_inodes
-from bookspark.store.bookie.holdings.log_directory import LogDirectory
+from bookspark.store.bookie.holdings.log_directory import READ_ONLY_REMEDY, LogDirectory
 from bookspark.store.bookie.steps import Steps
 from bookspark.store.wire.header import Status
 
@@ -35,8 +36,15 @@ REMEDY_FOR_INODES = (
     "remove files from its disk (df -i shows its inodes), add a directory on another disk to the bookie, or collect deleted "
     "ledgers now (bookspark bookie collect ID)"
 )
-_MORE_FILES = "it is tried again soon; allow the process more open files (ulimit -n)"
 _FILES_OF_A_LOG = 2
+_REFUSED = {
+    Meaning.NO_DESCRIPTOR: (
+        "could not be written to",
+        "it is tried again soon; allow the process more open files (ulimit -n)",
+    ),
+    Meaning.READ_ONLY: ("can't be written", READ_ONLY_REMEDY),
+}
+"""The failure of a write, and the remedy."""
 _SWITCHED = {
     False: "the bookie was switched to read-only (bookspark bookie read-only ID off)",
     True: "a change of the cluster made the bookie read-only (bookspark cluster status)",
@@ -192,10 +200,8 @@ class Disks:
 
     def ran_out(self, directory: LogDirectory, failure: OSError) -> None:
         """Handle a write without room: the directory takes nothing until the next measurement."""
-        what, remedy = "has no room left", REMEDY
-        if failure.errno in NO_DESCRIPTOR:
-            what, remedy = "could not be written to", _MORE_FILES
-        elif self._lacks_inodes(directory):
+        what, remedy = _REFUSED.get(meaning(failure), ("has no room left", REMEDY))
+        if meaning(failure) not in _REFUSED and self._lacks_inodes(directory):
             what, remedy = "has no free inode left, so no file can be made there", REMEDY_FOR_INODES
         self.take_less(
             directory,

@@ -1,7 +1,9 @@
 """Holdings: the index, the known ledgers, and the directories and logs of a bookie.
 
-Law: lost entries are unknown, never absent, and not held: their rows leave the index (``lose``). Owned by the loop, except
-``files``, which any thread may use to read. This module decides nothing and writes nothing.
+Law: lost entries are unknown, never absent, and not held: their rows leave the index (``lose``). Only bytes that were read and
+fail their checks are lost. A copy that the disk can't read now is *set aside*: its row stays, it is not held, and it is read
+again (``set_aside``). Owned by the loop, except ``files``, which any thread may use to read. This module decides nothing and
+writes nothing.
 
 The rows of a failed directory leave the index in steps. Until then their logs are in ``gone``, and each reader of rows first
 removes the rows in those logs (``leave_gone``). So all readers see the final index.
@@ -13,11 +15,12 @@ import logging
 import threading
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 
 from bookspark.protocol.bookie.bookie_ledger import NO_COPY, BookieLedger, EntriesLost, answer_absent, may_read
-from bookspark.protocol.ledger.entry_ranges import NO_RANGES, EntryRanges
+from bookspark.protocol.ledger.entry_ranges import NO_RANGES, EntryRanges, with_ranges
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
 from bookspark.protocol.ledger.responses import Negative, Unknown
 from bookspark.store.bookie.commit.commit_thread import Soon
@@ -102,6 +105,10 @@ RANGES_ROWS_MAX = 1 << 11
 
 _LEDGERS_A_STEP = 256
 _ROWS_A_STEP = 2048
+_PLACES_MAX = 1 << 16
+"""Places of lost copies in missing logs that are noted. The entries of further copies share records."""
+_UNREAD_MAX = 1 << 16
+"""Rows set aside. More of them stay held: reads find them again."""
 _ROWS_LOOKED_AT = 1 << 13
 """More rows than any single request reads. Seeking and removing the gone rows takes four milliseconds."""
 
@@ -117,6 +124,8 @@ class Holdings:
         self.live = live
         self.unreadable: Sequence[str] = ()
         """Directories unreadable at the boot."""
+        self.absent_directories = 0
+        """Their numbers, as bits."""
         self.control = ControlState()
         self.ledgers = self.control.ledgers
         self.index = Index()
@@ -134,6 +143,10 @@ class Holdings:
         """Losses from before ``lost`` was set, which are to be written too."""
         self.lost: Callable[[Sequence[EntriesLost]], None] = self.lost_at_boot.extend
         """Writes losses to the control logs."""
+        self.back: dict[tuple[int, int], None] = {}
+        """Copies noted as lost whose bytes were read well, so that their rows are in the index again: ledger id, location."""
+        self.taken_back: Callable[[], None] = lambda: None
+        """Called after an addition to ``back``."""
         self.ledgers_lacking: set[int] = set()
         """Ledgers that lost entries, until a caller takes them for repair."""
         self.gone: set[int] = set()
@@ -145,9 +158,10 @@ class Holdings:
         self.suspected: set[int] = set()
         """Logs with unreadable bytes: the scrub reads them next."""
         self.lost_copies = 0
-        """Copies that proved unreadable since the start."""
-        self.read_failed: Callable[[LogDirectory], None] = lambda directory: None
-        """Called for each frame that a directory's disk could not read."""
+        """Copies that proved damaged since the start."""
+        self.unread: dict[int, dict[int, Row]] = {}
+        """Rows set aside, by ledger and location."""
+        self._unread_count = self._places_kept = 0
         self.losses_durable = threading.Event()
         self.losses_durable.set()
 
@@ -178,6 +192,68 @@ class Holdings:
             self.leave_gone(piece.ledger_id, piece.first)
         rows = self.index.get(piece.ledger_id)
         return rows is None or piece.where not in [row.where for row in rows.covering(piece.first, piece.last)]
+
+    # -- copies that can't be read now
+
+    def set_aside(self, piece: Piece) -> None:
+        """The disk can't read this piece's copy now. Its row stays in the index, so reads try it again, but it is not held."""
+        where = piece.where
+        if (directory := self.directory_of(log_of(where))) is not None:
+            directory.read_errors += 1
+        rows = self.index.get(piece.ledger_id)
+        found = (
+            [row for row in rows.covering(piece.first, piece.last) if row.where == where] if rows is not None else []
+        )
+        unread = self.unread.get(piece.ledger_id, {})
+        if not found or where in unread or self._unread_count >= _UNREAD_MAX:
+            return
+        self.unread.setdefault(piece.ledger_id, unread)[where] = found[0]
+        self._unread_count += 1
+        self.ledgers_lacking.add(piece.ledger_id)
+        log.warning(
+            "log %08x, byte %d: the disk can't read entries %d to %d of ledger %d now; it is tried again; check the disk",
+            log_of(where),
+            position_of(where),
+            found[0].first,
+            found[0].last,
+            piece.ledger_id,
+        )
+
+    def is_unread(self, ledger_id: int, where: int) -> bool:
+        """Is the copy at ``where`` set aside? It is then not held."""
+        return bool(self.unread) and where in self.unread.get(ledger_id, ())
+
+    def read_well(self, pieces: Iterable[Piece]) -> None:
+        """These pieces were read: none of them is set aside any more."""
+        if self.unread:
+            for piece in pieces:
+                self._forget_unread(piece.ledger_id, [piece.where])
+
+    def unread_pieces(self, count: int) -> list[Piece]:
+        """The first ``count`` pieces set aside, of any ledgers."""
+        found = ((ledger_id, row) for ledger_id, rows in self.unread.items() for row in rows.values())
+        return [Piece(ledger_id, *row, None) for ledger_id, row in islice(found, count)]
+
+    def looked_again(self, good: Sequence[Piece], bad: Sequence[tuple[Piece, Stop]]) -> None:
+        """Pieces set aside were read again. Those that failed again come last from now on."""
+        self.read_well(good)
+        for piece, stop in bad:
+            if stop is Stop.UNREADABLE and (rows := self.unread.pop(piece.ledger_id, None)) is not None:
+                if (row := rows.pop(piece.where, None)) is not None:
+                    rows[piece.where] = row
+                self.unread[piece.ledger_id] = rows
+            elif stop is not Stop.FAILED:
+                self.read_well([piece])
+                self.read_ended([piece], stop)
+
+    def _forget_unread(self, ledger_id: int, wheres: Iterable[int]) -> None:
+        if (rows := self.unread.get(ledger_id)) is None:
+            return
+        for where in wheres:
+            if rows.pop(where, None) is not None:
+                self._unread_count -= 1
+        if not rows:
+            del self.unread[ledger_id]
 
     def ledger(self, ledger_id: int) -> BookieLedger | None:
         """The ledger, read-only; None if it is unknown."""
@@ -211,8 +287,10 @@ class Holdings:
             if self.gone:
                 self.leave_gone(current, start)
             rows = self.index.get(current)
-            held = rows.covering(start, rows.last_entry_id) if rows is not None else ()
-            for row in held if not self.gone else (row for row in held if not self.is_gone(row.where)):
+            held: Iterable[Row] = rows.covering(start, rows.last_entry_id) if rows is not None else ()
+            if self.gone or current in self.unread:
+                held = (row for row in held if not self.is_gone(row.where) and not self.is_unread(current, row.where))
+            for row in held:
                 if len(ranges.ledger_ids) == limit:
                     return ranges, current, row.first
                 values = (current, row.first, row.last, log_of(row.where), position_of(row.where), row.size)
@@ -260,6 +338,7 @@ class Holdings:
     def forget(self, ledger_id: int) -> None:
         """Forget a ledger, except its bytes in the logs."""
         self.volatile.forget(ledger_id)
+        self._forget_unread(ledger_id, list(self.unread.get(ledger_id, ())))
         self.index.forget(ledger_id)
         self.control.forget(ledger_id)
 
@@ -268,7 +347,7 @@ class Holdings:
     def lose(
         self, ledger_id: int, wheres: Collection[int], near: int = 0, within: int | None = None
     ) -> list[EntriesLost]:
-        """Lose the unreadable copies of a ledger's entries at these few locations. Their rows leave the index, and a record of
+        """Lose the copies of a ledger's entries at these few locations. Their rows leave the index, and a record of
         each, which is returned, goes to the control logs. A moved row is no error. ``near``, ``within``: as for
         ``LedgerRows.numbers_at``."""
         rows = self.index.changing(ledger_id)
@@ -293,48 +372,77 @@ class Holdings:
             yield None
         return lost
 
-    def lose_unreadable(self, pieces: Sequence[Piece], stop: Stop | None) -> bool:
-        """Handle a read that ended before ``pieces`` because of ``stop``. If that is damage, or a missing log that rows point
-        into, the first piece's copy is lost, and this returns True."""
-        if stop in (None, Stop.LIMIT, Stop.FAILED):
-            return False
-        ledger_id, first, _, where, size, _ = pieces[0]
+    def read_ended(self, pieces: Sequence[Piece], stop: Stop | None) -> None:
+        """Handle a read that ended before ``pieces`` because of ``stop``: damage loses the first piece's copy, an error of the
+        disk sets it aside."""
+        if stop is Stop.DAMAGED:
+            self.lose_copy(pieces[0], stop)
+        elif stop in (Stop.UNREADABLE, Stop.MOVED):
+            # A moved piece has no row to set aside.
+            self.set_aside(pieces[0])
+
+    def lose_copy(self, piece: Piece, stop: Stop) -> None:
+        """Lose the copy of a piece that is bad, or that can't be read while another copy is about to take its place."""
+        ledger_id, first, _, where, size, _ = piece
         stored = self.logs.get(log_of(where))
         # In an entry log the frame's size bounds its number of ids, and so the range of its rows.
         within = size // ENTRY_OVERHEAD_BYTES if stored is not None and isinstance(stored[1], EntryLog) else None
         if lost := self.lose(ledger_id, [where], first, within):
             self.suspected.add(log_of(where))
             self._tell_lost(lost, stop)
-        return True
 
     def lose_bad(self, bad: Sequence[tuple[Piece, Stop]]) -> Steps[None]:
-        """``lose_unreadable`` for any number of batches, in steps. A batch moved meanwhile is skipped."""
-        by_ledger: dict[int, dict[int, Stop]] = {}
+        """``read_ended`` for any number of batches, in steps. A batch moved meanwhile is skipped."""
+        by_ledger: dict[int, set[int]] = {}
+        set_aside = 0
         for piece, stop in bad:
-            if stop not in (Stop.LIMIT, Stop.FAILED) and log_of(piece.where) not in self.gone:
-                by_ledger.setdefault(piece.ledger_id, {})[piece.where] = stop
-        for ledger_id, stops in by_ledger.items():
-            lost = yield from self.lose_all(ledger_id, stops)
+            if log_of(piece.where) in self.gone:
+                continue
+            if stop is Stop.DAMAGED:
+                by_ledger.setdefault(piece.ledger_id, set()).add(piece.where)
+            elif stop in (Stop.UNREADABLE, Stop.MOVED):
+                self.set_aside(piece)
+                set_aside += 1
+                if set_aside % _LEDGERS_A_STEP == 0:
+                    yield None
+        for ledger_id, wheres in by_ledger.items():
+            lost = yield from self.lose_all(ledger_id, wheres)
             for record in lost:
-                self._tell_lost([record], stops[record.where])
+                self._tell_lost([record], Stop.DAMAGED)
 
-    def _tell_lost(self, lost: Sequence[EntriesLost], stop: Stop | None) -> None:
+    def _tell_lost(self, lost: Sequence[EntriesLost], stop: Stop) -> None:
         for record in lost:
             found = self.logs.get(log_of(record.where))
             if found is None:
                 continue
-            directory, stored = found
             log.error(
                 "%s, byte %d: %s; entries %d to %d of ledger %d are lost here until another bookie's copy replaces them",
-                stored.path,
+                found[1].path,
                 position_of(record.where),
                 "the disk can't read it" if stop is Stop.UNREADABLE else "the bytes are not what was written",
                 record.first,
                 record.last,
                 record.ledger_id,
             )
-            if stop is Stop.UNREADABLE:
-                self.read_failed(directory)
+
+    def take_back(self, piece: Piece) -> None:
+        """The bytes of a piece with entries noted as lost were read, and are good: the entries are held again. The note goes
+        once a checkpoint has the rows (``storage.Losses``)."""
+        ledger_id, first, last, where, size, _ = piece
+        directory = self.directory_of(log_of(where))
+        if directory is None or directory.retired or self.ledgers.look(ledger_id) is None:
+            return
+        self.index.of(ledger_id).insert(first, last, where, size)
+        self.back[ledger_id, where] = None
+        log.warning(
+            "log %08x, byte %d: entries %d to %d of ledger %d were noted as lost, and are good: they are held again",
+            log_of(where),
+            position_of(where),
+            first,
+            last,
+            ledger_id,
+        )
+        self.taken_back()
 
     def lose_directory(self, directory: LogDirectory) -> None:
         """Lose a failed directory's entries. No record notes that: the next start reads the directory, and is lossy if that
@@ -361,6 +469,7 @@ class Holdings:
         numbers = [number for number, where in enumerate(part, start) if where >> 32 in gone]
         if numbers and (changing := self.index.changing(ledger_id)) is not None:
             self.control.lose_for_now(ledger_id, changing.ids_of(numbers))
+            self._forget_unread(ledger_id, [rows.where[number] for number in numbers])
             changing.drop_numbered(numbers)
             self.ledgers_lacking.add(ledger_id)
 
@@ -411,10 +520,18 @@ class Holdings:
         the index. (Their removal puts the ledger into ``ledgers_lacking`` again.)"""
         return NO_RANGES if (ledger := self.ledgers.look(ledger_id)) is None else ledger.lacking
 
+    def not_held(self, ledger_id: int) -> EntryRanges:
+        """``lacking``, and the entries whose copy is set aside."""
+        unread = self.unread.get(ledger_id, {}).values()
+        return with_ranges(self.lacking(ledger_id), sorted((row.first, row.last) for row in unread))
+
     def _note_lost(self, ledger_id: int, rows: Sequence[Row]) -> list[EntriesLost]:
         records: list[EntriesLost] = []
+        self._forget_unread(ledger_id, [row.where for row in rows])
         for first, last, where, _ in rows:
-            if log_of(where) in self.logs:
+            if log_of(where) in self.logs or self._places_kept < _PLACES_MAX:
+                # A missing log may come back.
+                self._places_kept += log_of(where) not in self.logs
                 records.append(EntriesLost(ledger_id, first, last, where))
             elif records and records[-1].last == first - 1 and records[-1].where == NO_COPY:
                 # Entries without a copy may share a record.

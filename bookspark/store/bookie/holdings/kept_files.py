@@ -25,7 +25,6 @@ from bookspark.store.bookie.disk.unclean_marker import NAME as MARKER
 from bookspark.store.bookie.holdings.checkpointing import Checkpoints
 from bookspark.store.bookie.holdings.holdings import Holdings
 from bookspark.store.bookie.holdings.log_directory import LogDirectory
-from bookspark.store.bookie.holdings.reads import is_no_damage
 from bookspark.store.bookie.steps import WAIT, Steps
 from bookspark.store.wire.header import Status
 
@@ -109,9 +108,8 @@ class KeptFiles:
             try:
                 _, found = check_control_log(self._file_system, directory.path, expected=True, synced=synced)
             except OSError as error:
-                found = (
-                    [] if is_no_damage(error) else [Damage(directory.control.path, 0, 0, f"it can't be read: {error}")]
-                )
+                log.warning("%s can't be read now: %s; check the disk", directory.control.path, error)
+                return []
             if not found or directory.control.version == version:
                 return found
         return found

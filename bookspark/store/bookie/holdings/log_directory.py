@@ -10,7 +10,7 @@ possibly acknowledged bytes, makes the boot lossy; the marker records that befor
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Protocol
 
 from bookspark.protocol.bookie.reach import Reach
@@ -19,6 +19,7 @@ from bookspark.store.bookie.commit.commit_thread import CommitThread, GroupWrite
 from bookspark.store.bookie.disk.checkpoint import Checkpoint, Part, read_checkpoint, remove_parts
 from bookspark.store.bookie.disk.control_log import ControlLog, ControlScan
 from bookspark.store.bookie.disk.control_state import LogsNoted
+from bookspark.store.bookie.disk.disk_errors import unless_refused
 from bookspark.store.bookie.disk.entry_log import LOGS, EntryLog, log_numbers
 from bookspark.store.bookie.disk.file_system import TEMPORARY_SUFFIX, FileSystem, NoSpaceError
 from bookspark.store.bookie.disk.index import location, log_of, position_of
@@ -41,6 +42,11 @@ class Filling(Protocol):
     def taking(self, log: int) -> Callable[[LoggedFrames], object]:
         """Return the receiver of an entry log's frames."""
 
+    def logs_of_losses(self) -> Set[int]:
+        """Logs of copies noted as lost. One that was missing at a boot may be back."""
+
+
+READ_ONLY_REMEDY = "it is tried again soon; check its disk, and mount it for writing again"
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +85,7 @@ class LogDirectory:
         self.failure = ""
         """Cause of the retirement."""
         self.read_errors = 0
-        """Frames that its disk could not read."""
+        """Failed reads of frames since the start."""
         self.takes = Takes.ALL
         self.why = "its control log has no room; free some space on its disk"
         """Reason for taking less than all adds, if it does, with the remedy."""
@@ -104,7 +110,8 @@ class LogDirectory:
         for folder in (self.path, logs):
             for name in self.file_system.list(folder):
                 if name.endswith(TEMPORARY_SUFFIX):
-                    self.file_system.unlink(f"{folder}/{name}")
+                    with unless_refused():
+                        self.file_system.unlink(f"{folder}/{name}")
         self.unclean = self.marker.look()
         if self.marker.lost:
             self.losses.append(f"{self.path} lost data before the last start")
@@ -123,7 +130,9 @@ class LogDirectory:
         """Record, at the boot, a loss of possibly acknowledged data in unknown ledgers. ``why``: the reason in words. The boot is
         lossy, and so is the next boot if this boot is interrupted. Raises OSError."""
         log.error("%s: missing entries are answered Unknown until the bookie is healed", why)
-        self.marker.note_loss(lost)
+        # A read-only directory shows the same loss to the next boot.
+        with unless_refused():
+            self.marker.note_loss(lost)
         self.unclean = True
         self.losses.append(why)
 
@@ -132,6 +141,9 @@ class LogDirectory:
         OSError."""
         if not self.control.begin(content, scan, write_number):
             self._fall_behind()
+            if self.control.is_read_only:
+                self.why = f"{self.path} is read-only: it takes nothing; {READ_ONLY_REMEDY}"
+                log.warning("%s", self.why)
 
     def note_without(self, directories: Iterable[int]) -> None:
         """Note, at the boot, that the bookie is used without these directories from now on. A disk that refuses the record counts
@@ -164,7 +176,7 @@ class LogDirectory:
         remove_parts(self.file_system, self.path, self.parts or ())
         numbers = log_numbers(self.file_system, self.path)
         self._found = {*numbers, *(checkpoint.rewritten if checkpoint is not None else ())}
-        unused: list[EntryLog | RewrittenLog] = [*self._recover_rewritten(checkpoint, noted)]
+        unused: list[EntryLog | RewrittenLog] = [*self._recover_rewritten(checkpoint, noted, filling.logs_of_losses())]
         if checkpoint is not None:
             filling.take_checkpoint(self, checkpoint)
         elif self.rewritten:
@@ -193,12 +205,14 @@ class LogDirectory:
         self._look_for_lost(numbers, checkpoint, noted)
         self._settle_logs(unused)
 
-    def _recover_rewritten(self, checkpoint: Checkpoint | None, noted: LogsNoted | None) -> list[RewrittenLog]:
-        """Adopt the rewritten logs that the checkpoint names; return the others, which a crash left before their use. Without a
-        checkpoint all are adopted, and must be scanned."""
+    def _recover_rewritten(
+        self, checkpoint: Checkpoint | None, noted: LogsNoted | None, may_return: Set[int]
+    ) -> list[RewrittenLog]:
+        """Adopt the rewritten logs that the checkpoint names, and those that ``may_return``; return the others, which a crash
+        left before their use. Without a checkpoint all are adopted, and must be scanned."""
         found = rewritten_numbers(self.file_system, self.path)
         if checkpoint is not None:
-            wanted = set(checkpoint.rewritten)
+            wanted = {*checkpoint.rewritten, *(may_return & set(found))}
         else:
             wanted = {*found, *(noted.rewritten if noted is not None else ())}
         for number in sorted(wanted):

@@ -1,17 +1,16 @@
 """Reads of stored batches: from memory until they are written, then from the logs.
 
 Law: bytes from a log are served only after the frame's own checks (header and body checksum), and only if they match the index.
-Any other bytes are damage: that copy is unreadable (``Holdings.lose``). A failed disk read is first repeated once. A lack of
-memory, of open files or of rights is no damage. The loop never waits here for the disk or for decompression: bytes outside the
-page cache, and compressed blocks, are left to a thread. A log removed after the planning of a read is no error: its entries were
-moved or collected, and the read is planned again.
+Any other bytes are damage: that copy is lost (``Holdings.lose``). A failed disk read is first repeated once. An error of the
+disk, a missing log or too few bytes say nothing of the copy: it can't be read now (``Holdings.set_aside``). The loop never waits
+here for the disk or for decompression: bytes outside the page cache, and compressed blocks, are left to a thread. A log removed
+after the planning of a read is no error: its entries were moved or collected, and the read is planned again.
 
 Logs are read by ``preadv``, which has a mode without waiting, and not through a memory map (docs/decisions/no-mmap.md).
 """
 
 from __future__ import annotations
 
-import errno
 import mmap
 import threading
 from collections import OrderedDict
@@ -21,6 +20,7 @@ from typing import NamedTuple
 
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger, absence_proven, answer_absent
 from bookspark.protocol.ledger.responses import Negative, Unknown
+from bookspark.store.bookie.disk.disk_errors import is_of_process
 from bookspark.store.bookie.disk.file_system import File
 from bookspark.store.bookie.disk.index import LedgerRows, log_of, position_of
 from bookspark.store.bookie.disk.rewritten_block import BLOCK_START, parse_block, plain_frame
@@ -66,7 +66,6 @@ _OPEN_FILES_MAX = 256
 _EXTENT_BYTES_MAX = 1 << 20
 PART_BYTES = 256 << 10
 """An answer is read and sent in parts of about this size. A longer entry is a part by itself."""
-_NO_DAMAGE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.EACCES, errno.EPERM)
 READ_BYTES_MAX = 4 << 20
 """Approximate maximum of an answer, even with a higher limit."""
 
@@ -138,9 +137,9 @@ def plan_read(
 class Stop(Enum):
     """Why a fetch returned fewer frames than pieces."""
 
-    DAMAGED = "the next one is bad"
-    UNREADABLE = "the disk can't read the next one"
-    FAILED = "the next one can't be read now, and may be good"
+    DAMAGED = "the bytes of the next one were read, and are not what was written"
+    UNREADABLE = "the disk can't read the next one now, which may be good"
+    FAILED = "the process can't read the next one now, for a cause of its own"
     MOVED = "the next one's log is gone, so it lies elsewhere, if anywhere"
     LIMIT = "the answer is as long as it may be"
 
@@ -241,6 +240,8 @@ class LogFiles:
             except OSError as error:
                 if cached_only:
                     return None
+                # The open file may be that of a disk that is gone.
+                self.forget(number)
                 if failed == index and not together:
                     return Fetched(frames, _stop_of(error))
                 # Read again, frame by frame from here on: the repeat may succeed, and otherwise shows the unreadable frame.
@@ -249,6 +250,8 @@ class LogFiles:
             at = 0
             for piece in extent:
                 stored = view[at : at + piece.size]
+                if len(stored) < piece.size:
+                    return Fetched(frames, Stop.UNREADABLE)
                 if cached_only and stored[:8] == BLOCK_START:
                     return None
                 if total >= bytes_max:
@@ -263,16 +266,8 @@ class LogFiles:
         return Fetched(frames)
 
 
-def is_no_damage(error: OSError) -> bool:
-    """Does a failed read say nothing of the disk? It may succeed later."""
-    return error.errno in _NO_DAMAGE
-
-
 def _stop_of(error: OSError) -> Stop:
-    if isinstance(error, FileNotFoundError):
-        # The disk is readable, and the log is missing.
-        return Stop.DAMAGED
-    return Stop.FAILED if is_no_damage(error) else Stop.UNREADABLE
+    return Stop.FAILED if is_of_process(error) else Stop.UNREADABLE
 
 
 def _extent_end(pieces: Sequence[Piece], start: int) -> int:

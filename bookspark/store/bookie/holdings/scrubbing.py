@@ -2,9 +2,10 @@
 
 Law: a round covers every log that existed when it began, by ascending number, up to its synced position, and every row of the
 index that points into it. Two rounds fit into a period, so all held bytes are read at least once in each period, whenever they
-came or rotted. A batch that fails the checks (``checks``) is read once more, as a client reads it; an unreadable copy is lost
-(``Holdings.lose``). After a start a round continues at the last process's noted progress. Entries moved to a new log meanwhile
-were read when they were moved.
+came or rotted. A batch that fails the checks (``checks``) is read once more, as a client reads it; a damaged copy is lost
+(``Holdings.lose``), and a copy that the disk can't read now is set aside (``Holdings.set_aside``). A good batch with entries that
+are noted as lost brings them back (``Holdings.take_back``), whatever the note says. After a start a round continues at the last
+process's noted progress. Entries moved to a new log meanwhile were read when they were moved.
 
 Damage in *dead bytes*, batches without a row, costs no entry: no read and no rewriting touches them again. They are counted
 (``dead_bytes``), not reported as a loss. A checkpoint covers the log a minute later, so that no boot takes them for a loss. Bytes
@@ -21,16 +22,21 @@ Every directory notes the round's progress; the furthest note counts. One file, 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
+from itertools import islice, takewhile
+from operator import itemgetter
 from typing import NamedTuple
 
 import msgspec
 
-from bookspark.store.bookie.checks import Damage, Stored, Torn, check_entry_log, check_rewritten_log
+from bookspark.protocol.ledger.entry_ranges import EntryRanges
+from bookspark.store.bookie.checks import Damage, NotRead, Stored, Torn, check_entry_log, check_rewritten_log
 from bookspark.store.bookie.disk.entry_log import EntryLog
 from bookspark.store.bookie.disk.file_system import FileSystem, read_all, replace_file, uncached, write_all
-from bookspark.store.bookie.disk.index import log_of, position_of
+from bookspark.store.bookie.disk.index import location, log_of, position_of
 from bookspark.store.bookie.holdings.holdings import Holdings
 from bookspark.store.bookie.holdings.reads import LogFiles, Piece, Stop
 from bookspark.store.bookie.steps import Steps
@@ -44,6 +50,11 @@ _PACE_PART = 0.45
 _GROUP_BYTES = 256 << 20
 """The index is walked once for each group of logs of about this size together."""
 _ROWS_A_STEP = 4096
+_LEDGERS_A_STEP = 256
+_AGAIN_PIECES = 64
+"""Pieces set aside that are read again together."""
+_UNREADABLE_MAX = 64
+"""Failed reads, one after the other, that end a look."""
 _LOOK_BYTES = 4 << 20
 """Bytes read between two pauses."""
 
@@ -61,12 +72,24 @@ class ScrubProgress(msgspec.Struct, frozen=True):
     """When the last whole round ended. 0: never."""
 
 
+class ToRead(NamedTuple):
+    """What a look at a log has to read. ``pieces``: all of the index's pieces in it. ``lacking``: the entries noted as lost, by
+    ledger."""
+
+    pieces: list[Piece]
+    lacking: Mapping[int, EntryRanges]
+
+
 class Looked(NamedTuple):
     """Result of a look at some bytes of a log."""
 
     size: int
-    bad: list[tuple[Piece, Stop]]
-    """Unreadable batches that have rows, and the reasons."""
+    bad: Sequence[tuple[Piece, Stop]] = ()
+    """Batches with rows that could not be read or are damaged, and the reasons."""
+    good: Sequence[Piece] = ()
+    """Batches with rows that were read well."""
+    back: Sequence[Piece] = ()
+    """Good batches with entries noted as lost."""
     dead_bytes: int = 0
     """Damaged bytes outside the index's batches."""
 
@@ -140,14 +163,14 @@ class Scrubbing:
         """Do any logs have to be scrubbed before all others?"""
         return bool(self._holdings.suspected)
 
-    def take_suspected(self) -> Steps[dict[int, list[Piece]]]:
-        """Take the suspected logs, each with the index's pieces in it."""
+    def take_suspected(self) -> Steps[dict[int, ToRead]]:
+        """Take the suspected logs."""
         numbers = set(self._holdings.suspected)
         self._holdings.suspected.clear()
         return (yield from self._pieces(numbers))
 
-    def group(self) -> Steps[tuple[dict[int, list[Piece]], int]]:
-        """The next logs, each with the index's pieces in it; and the log number to continue at after them."""
+    def group(self) -> Steps[tuple[dict[int, ToRead], int]]:
+        """The next logs, and the log number to continue at after them."""
         numbers: set[int] = set()
         size, following = 0, self.progress.end_log
         for number in sorted(self._holdings.logs):
@@ -159,7 +182,20 @@ class Scrubbing:
                 size += self._holdings.logs[number][1].end
         return (yield from self._pieces(numbers)), following
 
-    def _pieces(self, numbers: Iterable[int]) -> Steps[dict[int, list[Piece]]]:
+    def read_again(self) -> Steps[None]:
+        """Read the pieces set aside once more: some of them, and the others if any of these can be read."""
+        left = sum(map(len, self._holdings.unread.values()))
+        while left > 0:
+            pieces = self._holdings.unread_pieces(_AGAIN_PIECES)
+            left -= len(pieces) or left
+            bad: list[tuple[Piece, Stop]] = yield partial(self._read_each, pieces)
+            failed = {(piece.ledger_id, piece.where) for piece, _ in bad}
+            good = [piece for piece in pieces if (piece.ledger_id, piece.where) not in failed]
+            self._holdings.looked_again(good, bad)
+            if not good:
+                return
+
+    def _pieces(self, numbers: Iterable[int]) -> Steps[dict[int, ToRead]]:
         pieces: dict[int, list[Piece]] = {number: [] for number in sorted(numbers)}
         seen = 0
         for ledger_id in self._holdings.index.ids() if pieces else ():
@@ -174,22 +210,29 @@ class Scrubbing:
                 if seen >= _ROWS_A_STEP:
                     seen = 0
                     yield None
-        return pieces
+        lacking: dict[int, EntryRanges] = {}
+        for count, ledger_id in enumerate(list(self._holdings.control.lost_copies) if pieces else (), 1):
+            if lost := self._holdings.lacking(ledger_id):
+                lacking[ledger_id] = lost
+            if count % _LEDGERS_A_STEP == 0:
+                yield None
+        return {number: ToRead(of_log, lacking) for number, of_log in pieces.items()}
 
-    def look(self, number: int, pieces: Sequence[Piece]) -> Iterator[Looked]:
-        """Read and check log ``number``, some bytes with each step, in any thread. ``pieces``: all of the index's pieces in
-        it."""
+    def look(self, number: int, to_read: ToRead) -> Iterator[Looked]:
+        """Read and check log ``number``, some bytes with each step, in any thread."""
         found = self._holdings.logs.get(number)
         if found is None or found[0].retired:
             return
         directory, stored = found
         end, damages, read = stored.synced, [], 0
         unseen: dict[int, list[Piece]] = {}
-        for piece in pieces:
+        good: list[Piece] = []
+        back: list[Piece] = []
+        for piece in to_read.pieces:
             if position_of(piece.where) + piece.size <= end:
                 unseen.setdefault(position_of(piece.where), []).append(piece)
         try:
-            items: Iterator[Stored | Damage | Torn] = (
+            items: Iterator[Stored | Damage | NotRead | Torn] = (
                 check_entry_log(self._file_system, stored.path, end, end)
                 if isinstance(stored, EntryLog)
                 else check_rewritten_log(self._file_system, stored.path, sorted(unseen))
@@ -197,12 +240,15 @@ class Scrubbing:
             for item in items if end else ():
                 if isinstance(item, Damage):
                     damages.append(item)
-                elif isinstance(item, Stored) and all(_is(piece, item) for piece in unseen.get(item.position, ())):
-                    unseen.pop(item.position, None)
+                elif isinstance(item, Stored):
+                    if all(_is(piece, item) for piece in unseen.get(item.position, ())):
+                        good += unseen.pop(item.position, ())
+                    if item.ledger_id in to_read.lacking:
+                        back += _lacking_in(item, number, to_read.lacking[item.ledger_id])
                 read += item.size
                 if read >= _LOOK_BYTES:
-                    yield Looked(read, [])
-                    read = 0
+                    yield Looked(read, good=good)
+                    read, good = 0, []
         except OSError as error:
             # The log was removed, or can't be opened now; the reads below decide.
             log.debug("%s could not be checked: %s", stored.path, error)
@@ -212,20 +258,31 @@ class Scrubbing:
             for damage in damages:
                 self._mend(damage)
             dead = sum(damage.size - _covered(damage, left) for damage in damages if damage.content is None)
-            yield Looked(read, bad, dead)
+            failed = {id(piece) for piece, _ in self._read_each(back)}
+            yield Looked(read, bad, good, [piece for piece in back if id(piece) not in failed], dead)
 
     def _read_again(self, number: int, path: str, pieces: Sequence[Piece]) -> list[tuple[Piece, Stop]]:
-        """Read the pieces that passed no check, as a client does; return the unreadable pieces."""
-        bad: list[tuple[Piece, Stop]] = []
+        """Read the pieces that passed no check, as a client does; return those that are bad or can't be read."""
         self._files.forget(number)
         if pieces:
             with suppress(OSError):
                 uncached(self._file_system, path)
+        return [(piece, stop) for piece, stop in self._read_each(pieces) if stop not in (Stop.FAILED, Stop.MOVED)]
+
+    def _read_each(self, pieces: Sequence[Piece]) -> list[tuple[Piece, Stop]]:
+        """Read these pieces; return those that failed. A disk that fails again and again is left alone: the last pieces then
+        count as failed by the process."""
+        bad: list[tuple[Piece, Stop]] = []
+        unreadable = 0
         for piece in pieces:
+            if unreadable >= _UNREADABLE_MAX:
+                bad.append((piece, Stop.FAILED))
+                continue
             fetched = self._files.fetch([piece], cached_only=False)
             assert fetched is not None
-            if fetched.stop not in (None, Stop.LIMIT, Stop.FAILED, Stop.MOVED):
+            if fetched.stop not in (None, Stop.LIMIT):
                 bad.append((piece, fetched.stop))
+            unreadable = unreadable + 1 if fetched.stop is Stop.UNREADABLE else 0
         return bad
 
     def _mend(self, damage: Damage) -> None:
@@ -233,7 +290,7 @@ class Scrubbing:
         if damage.content is None:
             return
         try:
-            file = self._file_system.open(damage.path)
+            file = self._file_system.open(damage.path, write=True)
             try:
                 write_all(file, [damage.content], damage.position)
                 file.sync()
@@ -253,6 +310,11 @@ class Scrubbing:
                 looked.dead_bytes,
                 number,
             )
+        self._holdings.read_well(looked.good)
+        for count, piece in enumerate(looked.back, 1):
+            self._holdings.take_back(piece)
+            if count % _LEDGERS_A_STEP == 0:
+                yield None
         yield from self._holdings.lose_bad(looked.bad)
 
     def end_group(self, following: int, now_ms: int) -> None:
@@ -276,6 +338,14 @@ def _is(piece: Piece, found: Stored) -> bool:
         and found.first <= piece.first
         and piece.last <= found.last
     )
+
+
+def _lacking_in(found: Stored, number: int, lacking: EntryRanges) -> Iterator[Piece]:
+    """The pieces of a good batch of log ``number`` with ``lacking`` entries."""
+    start = bisect_left(lacking, found.first, key=itemgetter(1))
+    for first, last in takewhile(lambda one: one[0] <= found.last, islice(lacking, start, None)):
+        ids = max(first, found.first), min(last, found.last)
+        yield Piece(found.ledger_id, *ids, location(number, found.position), found.size, None)
 
 
 def _covered(damage: Damage, pieces: Sequence[Piece]) -> int:

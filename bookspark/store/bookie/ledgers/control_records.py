@@ -10,6 +10,7 @@ end of the new log: a record may stand there twice, and in any order.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from functools import partial
 
@@ -21,6 +22,8 @@ from bookspark.store.bookie.disk.control_state import ControlState, Record, Writ
 from bookspark.store.bookie.holdings.log_directory import LogDirectory
 from bookspark.store.bookie.steps import Steps
 from bookspark.store.wire.header import Status
+
+log = logging.getLogger(__name__)
 
 
 class _Unsure:
@@ -115,6 +118,15 @@ class ControlRecords:
         """Write a new control log in one directory. ``done``: OK once it is durable, READ_ONLY or IO_ERROR."""
         content = yield from self._encoded()
         directory.commit.submit(ControlRewrite(content, done, self._state.write_number))
+
+    def rewrite_at_once(self) -> None:
+        """After the end of the commit threads: write a new control log in every directory. A failure leaves the old one."""
+        content = [encode_records(records) for records in self._state.records()]
+        for directory in list(self._live):
+            try:
+                directory.control.rewrite(content, self._state.write_number)
+            except OSError as error:
+                log.warning("%s: its control log can't be written anew: %s", directory.path, error)
 
     def _encoded(self) -> Steps[list[bytes]]:
         noted: list[bytes] = []

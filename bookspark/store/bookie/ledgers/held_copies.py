@@ -1,7 +1,7 @@
 """Copies of entries that a bookie holds: comparison with an add, their ranges, and waits for their durability.
 
-Law: the first copy of an entry is kept as long as it is readable, and a later copy has to be equal to it (``same_content``). An
-unreadable copy is lost, so a new copy takes its place. A wait for durable copies ends after everything queued earlier in their
+Law: the first copy of an entry is kept as long as it is readable, and a later copy has to be equal to it (``same_content``). A
+new copy takes the place of an unreadable copy. A wait for durable copies ends after everything queued earlier in their
 directories.
 """
 
@@ -29,7 +29,7 @@ _ROWS_A_TURN = 1 << 10
 
 class Compared(NamedTuple):
     """Result of a comparison with the rows ``held``. ``refusal``: CONFLICT, IO_ERROR if a copy can't be read now, None if the
-    readable entries are equal. ``unreadable``: lost copies, each with the reason."""
+    readable entries are equal. ``unreadable``: copies that the add replaces, each with the reason."""
 
     held: Sequence[Row]
     refusal: Status | None
@@ -83,7 +83,7 @@ class HeldCopies:
         for row in looked_at:
             count += 1
             start = row.last + 1
-            if self._holdings.is_gone(row.where):
+            if self._holdings.is_gone(row.where) or self._holdings.is_unread(ledger_id, row.where):
                 continue
             if not self._holdings.is_synced(row.where):
                 unsynced.append(row.where)

@@ -9,10 +9,19 @@ serves.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 
-from bookspark.protocol.bookie.bookie_boot import HealedNoted, LossyBootNoted, PhaseOne, first_mark
-from bookspark.protocol.bookie.bookie_ledger import EntriesLost
+from bookspark.errors import StorageError
+from bookspark.protocol.bookie.bookie_boot import (
+    HealedNoted,
+    LossyBootNoted,
+    PhaseOne,
+    absence_over,
+    first_mark,
+    only_absent,
+)
+from bookspark.protocol.bookie.bookie_ledger import EntriesLost, LimboCleared
 from bookspark.store.bookie.commit.completions import Done
 from bookspark.store.bookie.disk.control_state import Record
 from bookspark.store.bookie.holdings.boot import note_in_each
@@ -20,6 +29,8 @@ from bookspark.store.bookie.holdings.disks import Disks
 from bookspark.store.bookie.holdings.holdings import Holdings
 from bookspark.store.bookie.ledgers.control_records import ControlRecords
 from bookspark.store.wire.header import Status
+
+log = logging.getLogger(__name__)
 
 
 class LossyBoots:
@@ -52,7 +63,27 @@ class LossyBoots:
         """May a fence of any ledger be lost?"""
         return self._state.fences_lost or bool(self.unreadable)
 
+    def only_absent(self, emptied: Sequence[str]) -> int:
+        """``absent`` of the mark of this lossy boot. ``emptied``: directories that lost their data."""
+        other_causes = bool(emptied or self.unclean or self.losses)
+        return only_absent(
+            self._holdings.absent_directories,
+            other_causes=other_causes,
+            before=self._state.mark,
+            healed=self._state.healed,
+        )
+
     # -- phase one, before the storage is started
+
+    def end_absence(self) -> None:
+        """At a boot that is not lossy: if all directories are back whose absence made the last boot lossy, end that, durably.
+        Raises StorageError."""
+        mark = self._state.mark
+        if not absence_over(mark, self._state.healed, self._holdings.absent_directories):
+            return
+        records: list[Record] = [LimboCleared(ledger_id, mark.boot) for ledger_id in self._state.all_in_limbo()]
+        log.warning("all directories are back, and nothing is lost: %d ledgers leave limbo", len(records))
+        self._note([*records, HealedNoted(mark.boot)])
 
     def note_lossy_boot(self, found: PhaseOne, *, fences_lost: bool = False) -> None:
         """Make the lossy-boot mark durable, with its fences and ledgers in limbo. ``fences_lost``: also note all other fences as
@@ -66,10 +97,16 @@ class LossyBoots:
         self._note(noted)
 
     def note_first_mark(self, highest_ledger_id: int) -> None:
-        """At the first boot: make the mark durable (``bookie_boot.first_mark``). Raises StorageError if no directory took it."""
+        """At the first boot: make the mark durable (``bookie_boot.first_mark``). A bookie that can't write now takes no adds, and
+        notes it with the control logs that it writes before it does."""
         mark = first_mark(highest_ledger_id, self._state.mark)
         if mark is not None:
-            self._note([mark])
+            try:
+                self._note([mark])
+            except StorageError as error:
+                log.warning("%s", error)
+                self._disks.sort()
+                self._state.replay([mark])
 
     def _note(self, noted: Sequence[Record]) -> None:
         note_in_each(self._live, self._state, noted)

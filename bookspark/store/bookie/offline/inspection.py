@@ -41,7 +41,7 @@ class DryRunFileSystem:
         self._made: set[str] = set()
         self._gone: set[str] = set()
 
-    def open(self, path: str, *, create: bool = False) -> File:
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
         if path not in self._gone and self._inner.exists(path):
             return _UnchangedFile(self._inner.open(path))
         if not create and path not in self._made:
@@ -214,7 +214,7 @@ class Inspection:
     def _plain_batches(self, entry_log: EntryLog) -> Iterator[Batch]:
         file = self._file_system.open(entry_log.path)
         try:
-            for found in read_frames(file, len(SCHEMA), size := file.size(), size):
+            for found in read_frames(file, len(SCHEMA), size := file.size(), size, unread=[]):
                 if isinstance(found, BadBytes):
                     continue
                 frame, content = found
@@ -232,7 +232,7 @@ class Inspection:
             file.close()
 
     def _rewritten_batches(self, log: RewrittenLog) -> Iterator[Batch]:
-        for found in scan_rewritten(self._file_system, log.path):
+        for found in scan_rewritten(self._file_system, log.path, unread=[]):
             if isinstance(found, BadPart):
                 continue
             block, content = found

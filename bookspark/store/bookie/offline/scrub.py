@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from bookspark.store.bookie import checks
-from bookspark.store.bookie.checks import Stored, Torn
+from bookspark.store.bookie.checks import NotRead, Stored, Torn
 from bookspark.store.bookie.disk.checkpoint import Checkpoint
 from bookspark.store.bookie.disk.entry_log import LOGS, EntryLog, log_numbers
 from bookspark.store.bookie.disk.file_system import FileSystem
@@ -116,7 +116,7 @@ def _scrub_log(entry_log: EntryLog, file_system: FileSystem, rows: list[_LedgerR
 def _take(
     path: str,
     number: int,
-    items: Iterable[Stored | checks.Damage | Torn],
+    items: Iterable[Stored | checks.Damage | NotRead | Torn],
     rows: list[_LedgerRow],
     found: Scrubbed,
 ) -> None:
@@ -130,6 +130,9 @@ def _take(
             found.entries += item.entries
         elif isinstance(item, Torn):
             found.torn += item.size
+        elif isinstance(item, NotRead):
+            what = "the disk can't read these bytes now; they may be good"
+            _tell([checks.Damage(*item, what)], rows, found)
         else:
             _tell([item], rows, found)
     _check_rows(path, located, rows, found)

@@ -429,9 +429,10 @@ class EntryReads:
         sent = answer.sent + self._send_batches(header, plan, frames)
         left = answer.left - sum(map(len, frames))
         end, status = plan.end, Status.OK if plan.refusal is None else status_of(plan.refusal)
+        self._storage.holdings.read_well(plan.pieces[: len(frames)])
         if stop is not None and plan.pieces:
             following = plan.pieces[len(frames)]
-            self._storage.holdings.lose_unreadable(plan.pieces[len(frames) :], stop)
+            self._storage.holdings.read_ended(plan.pieces[len(frames) :], stop)
             if stop is not Stop.LIMIT and self._storage.holdings.has_moved(following):
                 # The next plan reads another copy, or reports the entry as lost.
                 return answer._replace(first=following.first, sent=sent, left=max(left, 1))

@@ -27,8 +27,7 @@ from typing import NamedTuple, TypeVar
 from bookspark.protocol.repair.audit_plan import mark_of_lacking
 from bookspark.store.bookie.bookie_config import BookieConfig
 from bookspark.store.bookie.holdings.log_directory import LogDirectory
-from bookspark.store.bookie.holdings.reads import Piece
-from bookspark.store.bookie.holdings.scrubbing import ROUND_PART
+from bookspark.store.bookie.holdings.scrubbing import ROUND_PART, ToRead
 from bookspark.store.bookie.space.garbage_collection import AskOthers
 from bookspark.store.bookie.space.reclaiming import Rewriter
 from bookspark.store.bookie.steps import Finished, Outcome, Steps, Wait, advance
@@ -119,6 +118,7 @@ _FORCED_PAUSE = 9.0
 _SCRUB_PAUSE = 1.0
 _KEPT_FILES_PART = 0.01
 """Fraction of a scrub's period between two checks of the files beside the logs."""
+_READ_AGAIN_SECONDS = 5.0
 _LOSSES_SECONDS = 1.0
 _MARKS_AT_ONCE = 256
 
@@ -188,6 +188,7 @@ class Maintenance:
             self._collection(),
             self._rewriting(),
             self._scrub(),
+            self._read_again(),
             self._losses(),
         )
         self._tasks = [asyncio.get_running_loop().create_task(work) for work in works]
@@ -349,7 +350,7 @@ class Maintenance:
         # The pause follows the save, so that a bookie with many restarts gets on with its round too.
         await self._pause_scrub(scrubbing.ahead_seconds(_now_ms(), period), period)
 
-    async def _scrub_logs(self, logs: dict[int, list[Piece]]) -> None:
+    async def _scrub_logs(self, logs: dict[int, ToRead]) -> None:
         """Read and check these logs, no faster than the rate."""
         scrubbing, rate = self._storage.scrubbing, self._config.scrub_rate_bytes_per_second
         for number in list(logs):
@@ -372,6 +373,15 @@ class Maintenance:
             if (left := until - now) <= 0:
                 return
             await asyncio.sleep(min(left, _SCRUB_PAUSE, _KEPT_FILES_PART * period))
+
+    async def _read_again(self) -> None:
+        """Read what the disks could not read once more, again and again."""
+        while True:
+            await asyncio.sleep(_READ_AGAIN_SECONDS)
+            if self._storage.holdings.unread:
+                await _tried(
+                    "not all copies were read again", lambda: self._drive(self._storage.scrubbing.read_again())
+                )
 
     async def _losses(self) -> None:
         while self._metadata is not None:

@@ -12,9 +12,10 @@ cleans up::
     remove      the old logs are unlinked                                           next pass removes them
 
 The index alone decides: every row that points into a source is read and checked (``living``), no length inside a log is trusted,
-and a log goes only when no row points into it. An unreadable batch is lost (``Holdings.lose``): its absence is unknown from then
-on. Damaged directories are left alone. Only sealed logs are considered: their dead bytes stay dead. ``choose`` selects the logs
-to rewrite. A failed job ends no other job.
+and a log goes only when no row points into it. A damaged batch is lost (``Holdings.lose``): its absence is unknown from then
+on. A log with a batch that can't be read now stays as it is, and so does a log with a copy of an entry that is noted as lost and
+not back: its bytes may turn out to be good. Damaged directories are left alone. Only sealed logs are considered: their dead bytes
+stay dead. ``choose`` selects the logs to rewrite. A failed job ends no other job.
 
 Source: docs/decisions/one-log.md; BookKeeper's ``GarbageCollectorThread`` and ``TransactionalEntryLogCompactor``.
 """
@@ -292,6 +293,7 @@ def _walk(index: Index) -> Iterator[_Part | None]:
 
 _IDS_A_STEP = 1 << 10
 """Ids between the first and the last entry that a step of ``_switch`` moves. A row of a single entry takes some 2 µs."""
+_LEDGERS_A_STEP = 1 << 10
 _REMOVE_BYTES = 1 << 30
 """Bytes of doomed logs that start a checkpoint within the pass."""
 
@@ -345,12 +347,14 @@ class Reclaiming:
         """Bytes of removed logs, and of their replacements, since the start."""
 
     def uses(self) -> Steps[list[LogUse]]:
-        """Count the live bytes of each sealed log."""
+        """Count the live bytes of each sealed log, without those that may have the last copy of an entry."""
+        needed = yield from self._needed()
         sealed = [
             (directory, found)
             for directory in self._holdings.live
             if not directory.damaged and not directory.retired
             for found in directory.sealed
+            if found.number not in needed
         ]
         live = yield from live_bytes(self._index)
         uses = [LogUse(directory, found, live[found.number]) for directory, found in sealed]
@@ -359,6 +363,16 @@ class Reclaiming:
             garbage[use.directory.path] += max(0, use.log.end - use.live_bytes)
         self.garbage = garbage
         return uses
+
+    def _needed(self) -> Steps[set[int]]:
+        """Logs with copies noted as lost, of entries that are not back: their bytes may turn out to be good."""
+        needed: set[int] = set()
+        for count, ledger_id in enumerate(list(self._holdings.control.lost_copies), 1):
+            if self._holdings.lacking(ledger_id):
+                needed.update(map(log_of, self._holdings.control.lost_copies.get(ledger_id, ())))
+            if count % _LEDGERS_A_STEP == 0:
+                yield None
+        return needed
 
     def reclaim(
         self,
@@ -443,17 +457,18 @@ class Reclaiming:
                 self._holdings.logs[number] = (directory, made)
                 self.rewritten_bytes += made.end
                 yield from self._switch(numbers, rewritten.rows)
-        self._doom(sources)
+        needed = yield from self._needed()
+        self._doom([use for use in sources if use.log.number not in needed])
         return 0 if made is None else made.end
 
     def _lose(self, damaged: Ranges) -> Steps[None]:
-        """Lose the unreadable batches of these rows. The loss is durable before any log is removed, as a checkpoint waits for
+        """Lose the damaged batches of these rows. The loss is durable before any log is removed, as a checkpoint waits for
         it."""
         for ledger_id, found in groupby(zip(*damaged, strict=True), key=lambda row: row[0]):
             rows = list(found)
             _, first, _, number, position, _ = rows[0]
             log.error(
-                "%d batches of ledger %d can't be read, the first one (entry %d) at byte %d of log %08x: they are lost here, and "
+                "%d batches of ledger %d are damaged, the first one (entry %d) at byte %d of log %08x: they are lost here, and "
                 "autorecovery copies them back; check the disk",
                 len(rows),
                 ledger_id,

@@ -2,8 +2,8 @@
 
 Law: rewriting reads sealed logs and writes one file under a temporary name, nothing else; ``reclaiming`` handles the index and
 the old logs. It reads only batches with rows in the index, so damage in dead bytes can't misplace live batches. Every copied
-batch has passed its checks and matches its row; entries are copied verbatim. Rows with a bad or unreadable batch are left out and
-reported. The file is synced when ``rewrite`` returns.
+batch has passed its checks and matches its row; entries are copied verbatim. Rows with a bad batch are left out and reported. A
+batch that can't be read now ends the job, so its log stays. The file is synced when ``rewrite`` returns.
 
 Small slices are written and synced, with waits between them to keep the rate, so that appends get the disk too. The functions run
 in a process of their own (``rewriting_process``), in tests in the bookie's process.
@@ -17,7 +17,6 @@ import errno
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from itertools import groupby
 from typing import NamedTuple
 
@@ -36,8 +35,6 @@ BLOCK_PAYLOAD_BYTES_MAX = 256 << 10
 _SLICE_BYTES = 256 << 10
 """Bytes written and synced between two waits. A slice under way delays the syncs of appends."""
 _POSITION_MAX = (1 << 32) - 1
-_UNREADABLE = (errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.ENODATA)
-"""Errors of a disk that can't read the bytes. Others have other causes, such as too many open files."""
 
 _Row = tuple[int, int, int, int, int, int]
 """A row of ``Ranges``: ledger id, first and last entry id, log, position, size."""
@@ -83,7 +80,7 @@ class Rewritten(NamedTuple):
     rows: Ranges
     size: int
     damaged: Ranges
-    """Rows with a bad or unreadable batch. The new log holds all others."""
+    """Rows with a bad batch. The new log holds all others."""
 
 
 def rewrite(file_system: FileSystem, job: Job, wait: Callable[[float], None]) -> Rewritten:
@@ -93,9 +90,7 @@ def rewrite(file_system: FileSystem, job: Job, wait: Callable[[float], None]) ->
     target: _Target | None = None
     try:
         for source in job.sources:
-            # Every row of a missing log is damaged.
-            with suppress(FileNotFoundError):
-                sources[source.number] = file_system.open(source.path)
+            sources[source.number] = file_system.open(source.path)
         target = _Target(file_system.open(temporary_path(job.directory, job.number), create=True), job, wait)
         living = sorted(zip(*Ranges.decode(memoryview(job.rows)), strict=True))
         for ledger_id, rows in groupby(living, key=lambda row: row[0]):
@@ -121,18 +116,11 @@ def rewrite(file_system: FileSystem, job: Job, wait: Callable[[float], None]) ->
 
 
 def _read(sources: Mapping[int, File], row: _Row) -> EntryBatch | None:
-    """The checked batch of a row; None if it is bad, differs from its row, or can't be read. Raises other OSErrors."""
+    """The checked batch of a row; None if it is bad or differs from its row. Raises OSError."""
     ledger_id, first, last, log, position, size = row
-    if (file := sources.get(log)) is None:
-        return None
-    try:
-        content = memoryview(file.read(size, position))
-    except OSError as error:
-        if error.errno in _UNREADABLE:
-            return None
-        raise
+    content = memoryview(sources[log].read(size, position))
     if len(content) != size:
-        return None
+        raise OSError(errno.EIO, f"log {log:08x} ends before byte {position + size}")
     if content[:8] == BLOCK_START:
         block = parse_block(content, position)
         if block is None or block.size != size or block.ledger_id != ledger_id:
