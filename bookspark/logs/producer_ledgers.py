@@ -27,7 +27,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from math import inf
-from time import monotonic, time_ns
+from time import monotonic, monotonic_ns
 from typing import TYPE_CHECKING, NamedTuple
 
 from bookspark.errors import (
@@ -155,6 +155,8 @@ class ProducerLedgers:
         """Bytes that the open ledger may still take, and the time at which the next ledger is due."""
         self.time_ms = header.time_ms
         """Time of the newest row or commit, in ms since 1970."""
+        self.ahead_ns = bookkeeper.metadata.clock.ahead_ns()
+        """The time now minus the monotonic clock; read anew for each ledger."""
         self._wanted = record
         """Last read record of the lane; ``_record`` is the record by which the open ledger was created."""
         self._changed, self._old_ms = False, 0
@@ -169,11 +171,11 @@ class ProducerLedgers:
             self._take_over(header.open_ledger)
 
     def now_ms(self) -> int:
-        """Time of the next row, in ms since 1970; never decreases, although clocks jump."""
-        now_ms = time_ns() // 1_000_000
-        if now_ms < self.time_ms:
-            return self.time_ms
-        self.time_ms = now_ms
+        """The time now, in ms since 1970. ``time_ms`` becomes the time of the next row: it never decreases, although clocks jump,
+        and stands still until now has passed it."""
+        now_ms = (monotonic_ns() + self.ahead_ns) // 1_000_000
+        if now_ms > self.time_ms:
+            self.time_ms = now_ms
         return now_ms
 
     @property
@@ -193,7 +195,7 @@ class ProducerLedgers:
         made = self._ahead is not None and self._ahead.done()
         if self.is_fenced:
             return True
-        if handle is None or (self.bytes_left > 0 and self.time_ms < self.due_ms and not made):
+        if handle is None or (self.bytes_left > 0 and self.now_ms() < self.due_ms and not made):
             return handle is None
         # A guaranteed ledger can't be closed while copies are missing, but still accepts rows.
         return (
@@ -223,7 +225,8 @@ class ProducerLedgers:
         self._record, self.encode = record, _encoder(record)
         self.at = self.at._replace(handle=handle, appender=handle.sole_appender(self._on_fenced))
         self.bytes_left = LEDGER_BYTES_MAX
-        self._old_ms = self.due_ms = self.time_ms + LEDGER_MS_MAX
+        self.ahead_ns = self._bookkeeper.metadata.clock.ahead_ns()
+        self._old_ms = self.due_ms = self.now_ms() + LEDGER_MS_MAX
         self._move()
         # The options changed while the ledger was opened, or the commit itself changed the record; or rows that move delayed the
         # ledger with the changed options.
@@ -410,7 +413,8 @@ class ProducerLedgers:
         moving, appender = self._moving, self.at.appender
         if moving is None or appender is None:
             return
-        count, time_ms = len(moving.rows), self.now_ms()
+        self.now_ms()
+        count, time_ms = len(moving.rows), self.time_ms
         follow = partial(_follow, moving.acknowledged, moving.first, count, appender.acknowledged)
         # Before the append: after an interrupt in between, the futures would wait for ever.
         appender.acknowledged.call_when(count - 1, follow)
@@ -426,13 +430,14 @@ class ProducerLedgers:
         """Commit the settled rows, and open the ledger."""
         run = self._run
         last = self.at.numbers.of(-1)
+        self.now_ms()
         commit = Commit(
             self._writer,
             last,
             run.run,
             run.epoch,
             self._unsettled,
-            self.now_ms(),
+            self.time_ms,
             open_ledger=open_ledger,
             stamped=True,
         )

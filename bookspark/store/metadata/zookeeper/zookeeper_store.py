@@ -56,6 +56,7 @@ from bookspark.store.metadata.records.versioned import (
     VersionedLedger,
     compare_and_set,
 )
+from bookspark.store.metadata.store_clock import StoreClock
 from bookspark.store.metadata.zookeeper.connection import Connection, DefiniteError
 from bookspark.store.metadata.zookeeper.layout import (
     Layout,
@@ -728,6 +729,7 @@ class ZooKeeperStore:
             connected=self._connected,
         )
         self._nodes = Nodes(self.connection)
+        self.clock = StoreClock(self._store_ms)
         try:
             self.layout = find_cluster(self.connection, self._nodes, begin)
             self._instance_id = identify(self.connection, self._nodes, self.layout)
@@ -951,7 +953,7 @@ class ZooKeeperStore:
 
     @property
     def underreplication(self) -> Underreplication:
-        return Underreplication(self._autorecovery, bookkeepers=self.layout.bookkeepers_formats)
+        return Underreplication(self._autorecovery, self.clock, self.layout.bookkeepers_formats)
 
     @property
     def auditors(self) -> Auditors:
@@ -965,6 +967,9 @@ class ZooKeeperStore:
         return Sharing(ZooKeeperTree(self._nodes, self._notifier, self.layout.sharing), path, name)
 
     # -- within
+
+    def _store_ms(self) -> int:
+        return self._nodes.time_of_a_change("reading the time", self.layout.clocks)
 
     def _absent(self, ledger_id: int) -> NoSuchLedgerError:
         """The error for a ledger without a record. Raises MetadataStoreError if all records are gone."""
