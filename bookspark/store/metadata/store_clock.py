@@ -34,6 +34,8 @@ class _Reading(NamedTuple):
     counts_ns: int
     at_ns: int
     """Moment of the reading, by the monotonic clock."""
+    own: bool
+    """This session asked the store. False: somebody told it."""
 
 
 class StoreClock:
@@ -48,10 +50,10 @@ class StoreClock:
         """What has to be added to ``time.monotonic_ns()`` for the time now. Raises MetadataStoreError if the store was never
         reached."""
         reading = self._reading
-        if reading is None or time.monotonic_ns() >= reading.at_ns + self._renew_ns:
-            sent_ns = time.monotonic_ns()
+        sent_ns = time.monotonic_ns()
+        if reading is None or not reading.own or sent_ns >= reading.at_ns + self._renew_ns:
             try:
-                self.heard(self._ask(), sent_ns)
+                self._take(self._ask(), sent_ns, own=True)
             except MetadataStoreError:
                 if reading is None:
                     raise
@@ -81,13 +83,25 @@ class StoreClock:
         return round(off_ns / _MS)
 
     def heard(self, store_ms: int, sent_ns: int) -> None:
-        """Take ``store_ms`` for the store's time at some moment between ``sent_ns`` (of ``time.monotonic_ns``) and now."""
+        """Take ``store_ms`` for the store's time at some moment between ``sent_ns`` (of ``time.monotonic_ns``) and now, unless
+        this session has asked the store itself."""
+        reading = self._reading
+        if reading is None or not reading.own:
+            self._take(store_ms, sent_ns, own=False)
+
+    def doubt(self) -> None:
+        """Ask again before the next change: the connection was lost, as when this machine stood still, and with it the monotonic
+        clock."""
+        if self._reading is not None:
+            self._reading = self._reading._replace(own=False)
+
+    def _take(self, store_ms: int, sent_ns: int, own: bool) -> None:
         at_ns = time.monotonic_ns()
         least_ns, most_ns = store_ms * _MS - at_ns, (store_ms + 1) * _MS - sent_ns
         wall_ns, agrees_ns = _wall_ahead_ns(), AGREES_MS * _MS
         agrees = least_ns - agrees_ns <= wall_ns <= most_ns + agrees_ns
         counts_ns = wall_ns if agrees else min(max(wall_ns, least_ns), most_ns)
-        self._reading = _Reading(least_ns, most_ns, counts_ns, at_ns)
+        self._reading = _Reading(least_ns, most_ns, counts_ns, at_ns, own)
 
 
 def _wall_ahead_ns() -> int:

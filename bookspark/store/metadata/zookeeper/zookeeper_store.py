@@ -721,6 +721,7 @@ class ZooKeeperStore:
         """With the marks that validate it."""
         self._bookies_changed: list[Callable[[], None]] = []
         self._lock = threading.RLock()
+        self.clock = StoreClock(self._store_ms)
         self.connection = Connection(
             address,
             timeout_seconds=timeout_seconds,
@@ -729,7 +730,6 @@ class ZooKeeperStore:
             connected=self._connected,
         )
         self._nodes = Nodes(self.connection)
-        self.clock = StoreClock(self._store_ms)
         try:
             self.layout = find_cluster(self.connection, self._nodes, begin)
             self._instance_id = identify(self.connection, self._nodes, self.layout)
@@ -879,6 +879,7 @@ class ZooKeeperStore:
 
     def _connected(self) -> None:
         """Called from kazoo's thread at each connection."""
+        self.clock.doubt()
         if self._registrar is not None:
             self._upkeep.request(self._registrar.renew)
 
