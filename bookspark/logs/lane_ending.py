@@ -79,7 +79,7 @@ def end_idle_lanes(bookkeeper: BookKeeper, name: LogName, password: Password = b
     registry = LogRegistry(bookkeeper.metadata)
     record = registry.get(name)
     check_password(record, password)
-    since_ms = registry.now_ms() - round(idle_days * 86_400_000)
+    since_ms = bookkeeper.metadata.clock.now_ms() - round(idle_days * 86_400_000)
     ended = []
     for one in record.lanes:
         lane = lane_id(record).lane(one.number)

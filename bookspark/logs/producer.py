@@ -30,7 +30,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from time import time_ns
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 from msgspec import Meta
@@ -264,11 +264,10 @@ class Producer:
             self._leave()
             raise
         try:
-            ledgers, now_ms = self._ledgers, time_ns() // 1_000_000
+            ledgers = self._ledgers
+            now_ms = (monotonic_ns() + ledgers.ahead_ns) // 1_000_000
             if now_ms > ledgers.time_ms:
                 ledgers.time_ms = now_ms
-            else:
-                now_ms = ledgers.time_ms
             if (
                 self._stopped
                 or now_ms >= ledgers.due_ms
@@ -276,7 +275,7 @@ class Producer:
                 or self._process is not here.process
             ):
                 self._check_open()
-                now_ms = ledgers.now_ms()
+                ledgers.now_ms()
             _, before, numbers, appender = ledgers.at
             if appender is None:
                 # A signal handler has closed it since.
@@ -294,9 +293,9 @@ class Producer:
             if ledgers.encode is not None:
                 value = ledgers.encode(value)
             if key is None and not headers:
-                row = plain_stamp(now_ms, following, 0) + value
+                row = plain_stamp(ledgers.time_ms, following, 0) + value
             else:
-                row = stamped(now_ms, following, value, key, headers)
+                row = stamped(ledgers.time_ms, following, value, key, headers)
             ledgers.bytes_left -= len(row)
             appender.append(row)
             return RowFuture(appender.acknowledged, entry_id, self._answer)  # type: ignore[return-value]
@@ -322,7 +321,8 @@ class Producer:
         if self._is_mine():
             raise self._turns.interrupted()
         try:
-            now_ms, ledgers = self._begin(), self._ledgers
+            self._begin()
+            ledgers = self._ledgers
         except BaseException:
             self._leave()
             raise
@@ -333,7 +333,7 @@ class Producer:
                 raise self._is_closed()
             count, end, first = len(values), before + 1, appender.driver.next_entry_id
             encoded = list(values if ledgers.encode is None else map(ledgers.encode, values))
-            stamps = plain_stamps(now_ms, first + numbers.more, count)
+            stamps = plain_stamps(ledgers.time_ms, first + numbers.more, count)
             ledgers.bytes_left -= appender.append_all(encoded, stamps)
             answer = lambda entry_id: range(end + entry_id - count, end + entry_id)  # noqa: E731
             return RowFuture(appender.acknowledged, first + count - 1, answer)  # type: ignore[return-value]
@@ -404,17 +404,15 @@ class Producer:
         )
         return future
 
-    def _begin(self) -> int:
-        """Take the turn, with an open ledger for the next row; returns the row's time. After an error the caller releases the
-        turn."""
+    def _begin(self) -> None:
+        """Take the turn, with an open ledger for the next row. After an error the caller releases the turn."""
         if not self._lock.acquire(False):
             self._turns.wait()
         ledgers = self._ledgers
-        now_ms = ledgers.now_ms()
-        if self._stopped or now_ms >= ledgers.due_ms or ledgers.bytes_left <= 0 or self._process is not here.process:
+        late = ledgers.now_ms() >= ledgers.due_ms
+        if self._stopped or late or ledgers.bytes_left <= 0 or self._process is not here.process:
             self._check_open()
-            now_ms = ledgers.now_ms()
-        return now_ms
+            ledgers.now_ms()
 
     def _leave(self) -> None:
         if self._is_mine():

@@ -27,7 +27,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from math import inf
-from time import monotonic, time_ns
+from time import monotonic, monotonic_ns
 from typing import TYPE_CHECKING, NamedTuple
 
 from bookspark.errors import (
@@ -159,14 +159,16 @@ class ProducerLedgers:
         """Bytes that the open ledger may still take, and the time at which the next ledger is due."""
         self.time_ms = header.time_ms
         """Time of the newest row or commit, in ms since 1970."""
+        self.ahead_ns = bookkeeper.metadata.clock.ahead_ns()
+        """The time now minus the monotonic clock; read anew for each ledger."""
         self._wanted = record
         """Last read record of the lane; ``_record`` is the record by which the open ledger was created."""
         self._changed, self._old_ms = False, 0
         """May the lane's record differ from ``_wanted``? And the time at which the open ledger is too old."""
         self._ahead: _Ahead | None = None
         """The next ledger, if its creation has begun."""
-        self._larger_ms: float = inf
-        """Time at which a ledger over more bookies is tried, if the open one is over fewer than wanted."""
+        self._larger_ms = 0
+        """Time at which a ledger over more bookies is tried, if the open one is over fewer than wanted; else ``_old_ms``."""
         self._unsettled: tuple[EntryRange, ...] = ()
         """Rows of the closed ledger that the newest commit opened."""
         self._taken_over = header.open_ledger is not None
@@ -175,11 +177,11 @@ class ProducerLedgers:
             self._take_over(header.open_ledger)
 
     def now_ms(self) -> int:
-        """Time of the next row, in ms since 1970; never decreases, although clocks jump."""
-        now_ms = time_ns() // 1_000_000
-        if now_ms < self.time_ms:
-            return self.time_ms
-        self.time_ms = now_ms
+        """The time now, in ms since 1970. ``time_ms`` becomes the time of the next row: it never decreases, although clocks jump,
+        and stands still until now has passed it."""
+        now_ms = (monotonic_ns() + self.ahead_ns) // 1_000_000
+        if now_ms > self.time_ms:
+            self.time_ms = now_ms
         return now_ms
 
     @property
@@ -196,12 +198,12 @@ class ProducerLedgers:
         if self._changed:
             self._learn_options()
             self._make_ahead()
-        if self.time_ms >= self._larger_ms:
+        if self._larger_ms <= self.now_ms() < self._old_ms:
             self._try_larger()
         made = self._ahead is not None and self._is_made(self._ahead)
         if self.is_fenced:
             return True
-        if handle is None or (self.bytes_left > 0 and self.time_ms < self.due_ms and not made):
+        if handle is None or (self.bytes_left > 0 and self.now_ms() < self.due_ms and not made):
             return handle is None
         # A guaranteed ledger can't be closed while copies are missing, but still accepts rows.
         return (
@@ -231,9 +233,12 @@ class ProducerLedgers:
         self._record, self.encode = record, _encoder(record)
         self.at = self.at._replace(handle=handle, appender=handle.sole_appender(self._on_fenced))
         self.bytes_left = LEDGER_BYTES_MAX
-        self._old_ms = self.due_ms = self.time_ms + LEDGER_MS_MAX
+        self.ahead_ns = self._bookkeeper.metadata.clock.ahead_ns()
+        now_ms = self.now_ms()
         small = handle.metadata.ensemble_size < record.options.ensemble_size
-        self._larger_ms = self.time_ms + 1000 * LARGER_SECONDS if small else inf
+        self._old_ms = now_ms + LEDGER_MS_MAX
+        self._larger_ms = now_ms + 1000 * LARGER_SECONDS if small else self._old_ms
+        self.due_ms = self._larger_ms
         self._move()
         # The options changed while the ledger was opened, or the commit itself changed the record; or rows that move delayed the
         # ledger with the changed options.
@@ -289,7 +294,7 @@ class ProducerLedgers:
     def _learn_options(self) -> None:
         """Read the lane's record, and watch it. If the store does not answer, the opening of the next ledger reports that. Raises
         the errors of ``is_due``."""
-        self.due_ms, self._changed = self._old_ms, False
+        self.due_ms, self._changed = self._larger_ms, False
         with suppress(MetadataStoreError):
             # Watched before the read, so no change is missed.
             self._end_watch()
@@ -327,7 +332,9 @@ class ProducerLedgers:
 
     def _try_larger(self) -> None:
         """Begin to create a ledger over as many bookies as wanted. If there are too few, the open ledger stays."""
-        self._larger_ms = self.time_ms + 1000 * LARGER_SECONDS
+        if self.due_ms:
+            self.due_ms = min(self.now_ms() + 1000 * LARGER_SECONDS, self._old_ms)
+            self._larger_ms = self.due_ms
         self._make_ahead()
         if self.at.handle is not None and self._ahead is None:
             self._begin_ahead(self._wanted, self.at.handle)
@@ -445,7 +452,8 @@ class ProducerLedgers:
         moving, appender = self._moving, self.at.appender
         if moving is None or appender is None:
             return
-        count, time_ms = len(moving.rows), self.now_ms()
+        self.now_ms()
+        count, time_ms = len(moving.rows), self.time_ms
         follow = partial(_follow, moving.acknowledged, moving.first, count, appender.acknowledged)
         # Before the append: after an interrupt in between, the futures would wait for ever.
         appender.acknowledged.call_when(count - 1, follow)
@@ -461,13 +469,14 @@ class ProducerLedgers:
         """Commit the settled rows, and open the ledger."""
         run = self._run
         last = self.at.numbers.of(-1)
+        self.now_ms()
         commit = Commit(
             self._writer,
             last,
             run.run,
             run.epoch,
             self._unsettled,
-            self.now_ms(),
+            self.time_ms,
             open_ledger=open_ledger,
             stamped=True,
         )

@@ -42,7 +42,6 @@ from bookspark.logs.chain.stamps import Headers
 from bookspark.logs.feeds.gaps import Gap, GapKind, deleted_gap, joined, kind_of, rows_and_gaps, with_truncated
 from bookspark.logs.feeds.log_feed import Limit, LogFeed, Offset
 from bookspark.logs.feeds.times import RowTimes
-from bookspark.logs.readers.records import now_ms
 from bookspark.logs.readers.registration import Registration
 from bookspark.logs.rows.encodings import ARROW, PLAIN
 from bookspark.logs.rows.splits import Piece, ends_of_runs, fewest
@@ -83,8 +82,8 @@ class LaneShare:
 
     def __init__(self, bookkeeper: BookKeeper, log: str, group: str) -> None:
         """``log``: the key of the log or lane."""
-        # Earlier members sort first, as far as the hosts' clocks agree.
-        self._name = f"{now_ms():013}-{uuid.uuid4().hex[:12]}"
+        # Earlier members sort first, as far as their hosts know the store's time.
+        self._name = f"{bookkeeper.metadata.clock.known_ms():013}-{uuid.uuid4().hex[:12]}"
         self._sharing = bookkeeper.metadata.sharing(f"{group}@{log}", self._name)
         self.lanes: frozenset[int] = frozenset()
         """Lanes that it reads."""

@@ -6,6 +6,7 @@ cookie and without a registration is down. Silence is a problem with a reason, n
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 _BOOKIES_AT_ONCE = 16
 _HOMES_AT_ONCE = 8
+_ASKED_FOR_TIME = 3
+"""Most bookies that are asked for the time, one after the other."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +39,6 @@ class BookieView:
     """The bookie's answer. None: not asked, down or silent."""
     problem: str = ""
     """The reason for a missing answer, as a predicate; "" if the bookie was not asked."""
-    clock_ahead_ms: int = 0
-    """Least lead of its clock over the clock here; below 0: least lag."""
     home: BookieHome | None = None
     """Last known place, read for bookies without an answer."""
 
@@ -108,15 +109,23 @@ def _changed(
 
 
 def _answering(bookkeeper: BookKeeper, bookie: BookieView) -> BookieView:
-    asked_ms = time.time_ns() // 1_000_000
+    asked_ns = time.monotonic_ns()
     try:
         status = bookkeeper.bookie_status(bookie.bookie_id)
     except BookKeeperError as error:
         return replace(bookie, problem=f"does not answer ({error})")
-    ahead_ms = _ahead(status.clock_ms, asked_ms, time.time_ns() // 1_000_000) if status.clock_ms else 0
-    return replace(bookie, status=status, clock_ahead_ms=ahead_ms)
+    if status.store_ms:
+        bookkeeper.metadata.clock.heard(status.store_ms, asked_ns)
+    return replace(bookie, status=status)
 
 
-def _ahead(told_ms: int, asked_ms: int, answered_ms: int) -> int:
-    """Least lead of the clock that reported ``told_ms`` between two readings of the clock here, in ms."""
-    return max(0, told_ms - answered_ms) + min(0, told_ms - asked_ms)
+def learn_time(bookkeeper: BookKeeper) -> int:
+    """The time now, in ms since 1970, for a caller that changes nothing: by a bookie's answer, unless it is known here already.
+    Raises MetadataStoreError."""
+    clock = bookkeeper.metadata.clock
+    if not clock.store_ms():
+        registered = list(known_bookies(bookkeeper.metadata).registered())
+        for bookie_id in random.sample(registered, min(_ASKED_FOR_TIME, len(registered))):
+            if (found := _answering(bookkeeper, BookieView(bookie_id)).status) is not None and found.store_ms:
+                break
+    return clock.known_ms()

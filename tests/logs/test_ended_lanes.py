@@ -7,7 +7,6 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +24,6 @@ from bookspark.logs import (
     create_log,
     delete_log,
     lane_ending,
-    producer,
     producer_ledgers,
 )
 from bookspark.logs.chain.lane_index import LaneIndex, NewLane
@@ -42,6 +40,7 @@ from bookspark.store.client import BookKeeper
 from bookspark.store.metadata.memory.memory_store import MemoryStore
 from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from tests.awaiting import SECONDS_MAX, await_that
+from tests.clocks import DAY_MS, show_time, wrong_clock
 from tests.operations.cli.conftest import Run, bookspark  # noqa: F401
 from tests.spark.memory_bookkeeper import MemoryBookKeeper
 
@@ -331,20 +330,6 @@ def test_log_end_ends_given_and_idle_lanes_but_never_lane_0(
         end_lane(bookkeeper, f"{log.name}@7")
 
 
-DAY_NS = 86_400 * 10**9
-
-
-@contextmanager
-def clock_set(days: float) -> Iterator[None]:
-    """The clock of this process, that many days ahead."""
-    now_ns, now = time.time_ns, time.time
-    with pytest.MonkeyPatch.context() as patched:
-        for module in (time, producer, producer_ledgers):
-            patched.setattr(module, "time_ns", lambda: now_ns() + round(days * DAY_NS))
-        patched.setattr(time, "time", lambda: now() + days * 86_400)
-        yield
-
-
 @pytest.mark.parametrize("ahead", [30, -30])
 def test_lane_that_was_taken_just_now_is_not_idle_whatever_the_clocks_of_hosts_say(
     bookkeeper: BookKeeper, ahead: int
@@ -352,16 +337,16 @@ def test_lane_that_was_taken_just_now_is_not_idle_whatever_the_clocks_of_hosts_s
     """A lane without rows, or with rows of a clock that was behind, ended under the hands of its new owner."""
     log = create_log(bookkeeper, f"clocks{ahead}")
     with log.producer("empty") as empty, log.producer("written") as written:
-        with clock_set(-30), log.producer("behind") as behind:
+        with wrong_clock(-30), log.producer("behind") as behind:
             behind.append(b"long ago")
         written.append(b"now")
         with log.producer("behind") as behind:
-            with clock_set(ahead):
+            with wrong_clock(ahead):
                 assert end_idle_lanes(bookkeeper, log.name) == []
             for owner in (empty, written, behind):
                 owner.append(b"more")
             lanes = [f"{log.name}@{owner.lane}" for owner in (empty, written, behind)]
-            with clock_set(ahead):
+            with wrong_clock(ahead):
                 # The caller's clock would say that all lanes are too old, or that none is old enough.
                 assert sorted(end_idle_lanes(bookkeeper, log.name, idle_days=0)) == lanes
 
@@ -371,17 +356,20 @@ def test_lane_ends_only_if_neither_its_record_nor_its_rows_are_newer_than_the_bo
 ) -> None:
     # A row in an open ledger changes no record.
     monkeypatch.setattr(producer_ledgers, "LEDGER_MS_MAX", 30 * 86_400_000)
-    with clock_set(-8):
-        memory = Memory(monkeypatch)
-        bookkeeper = memory.bookkeeper
-        made = {
-            name: Producer(bookkeeper, LogAddress("memory", "orders"), name)
-            for name in ("empty", "old", "taken again", "written again", "taken meanwhile")
-        }
-        for name in ("old", "taken again", "written again"):
-            made[name].append(b"old")
-        for name in ("empty", "old", "taken again"):
-            made[name].close()
+    days, now_ns = [-8], time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: now_ns() + days[0] * DAY_MS * 1_000_000)
+    show_time(monkeypatch, lambda: time.time_ns() // 1_000_000)
+    memory = Memory(monkeypatch)
+    bookkeeper = memory.bookkeeper
+    made = {
+        name: Producer(bookkeeper, LogAddress("memory", "orders"), name)
+        for name in ("empty", "old", "taken again", "written again", "taken meanwhile")
+    }
+    for name in ("old", "taken again", "written again"):
+        made[name].append(b"old")
+    for name in ("empty", "old", "taken again"):
+        made[name].close()
+    days[0] = 0
     again = Producer(bookkeeper, LogAddress("memory", "orders"), "taken again")
     made["written again"].append(b"new")
     assert end_idle_lanes(bookkeeper, "orders", idle_days=9) == []

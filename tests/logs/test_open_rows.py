@@ -23,7 +23,6 @@ from bookspark.logs import (
     producer_ledgers,
     truncate_log,
 )
-from bookspark.logs import producer as producer_module
 from bookspark.logs.chain import codec
 from bookspark.logs.chain.commit_times import row_at, time_of
 from bookspark.logs.chain.reader import AT_THE_END
@@ -36,6 +35,7 @@ from bookspark.protocol.logs.commits import Commit, CommitHeader
 from bookspark.protocol.logs.log_options import Compression, LogOptions
 from bookspark.store.client import BookKeeper
 from tests.awaiting import await_that
+from tests.clocks import show_time
 
 SECONDS = 60
 HOUR_MS = 3_600_000
@@ -66,9 +66,9 @@ def values(log: Log) -> list[bytes]:
 @pytest.fixture
 def set_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     def set_to(ms: int) -> None:
-        for module in ("producer", "producer_ledgers"):
-            monkeypatch.setattr(f"bookspark.logs.{module}.time_ns", lambda: ms * 1_000_000)
+        show_time(monkeypatch, lambda: ms)
 
+    set_to(HOUR_MS)
     return set_to
 
 
@@ -320,8 +320,7 @@ def test_reader_locates_times_of_rows_appended_since_its_last_look(
 ) -> None:
     """It knows the open ledger as of its last look."""
     now = [4 * 10**18]
-    for module in (producer_module, producer_ledgers):
-        monkeypatch.setattr(module, "time_ns", lambda: now[0])
+    show_time(monkeypatch, lambda: now[0] // 1_000_000)
     with log.producer("service") as service:
         service.append(b"0")
         lane = LaneFeed(bookkeeper, f"{log.name}@1", b"", PassedOver(True))

@@ -126,7 +126,7 @@ def test_lag_in_seconds_is_the_age_of_the_first_unread_row(
         producer.append(b"third")
     with log.reader() as reader, log.reader(group="audit") as audit:
         rows = audit.read(rows_max=1) + reader.read()
-        monkeypatch.setattr(lag.time, "time", lambda: rows[2].time_ms / 1000 + 50)
+        monkeypatch.setattr(lag, "learn_time", lambda _: rows[2].time_ms + 50_000)
         await_that(lambda: len(readers_of(bookkeeper, log.name)) == 2)
         await_that(lambda: sorted(one.lag_rows or 0 for one in readers_of(bookkeeper, log.name)) == [0, 2])
         seconds = {one.title: one.lag_seconds for one in readers_of(bookkeeper, log.name)}
@@ -195,7 +195,7 @@ def test_dead_reader_turns_stale_and_its_lag_becomes_that_of_its_group(
         finally:
             process.send_signal(signal.SIGKILL)
     assert only(bookkeeper, log).state is ReaderState.LIVE
-    monkeypatch.setattr(lag, "now_ms", lambda: heard.heard_ms + 2 * STALE_MS)
+    monkeypatch.setattr(lag, "learn_time", lambda _: heard.heard_ms + 2 * STALE_MS)
     found = only(bookkeeper, log)
     # The group's next reader continues from the committed offset.
     assert (found.state, found.lag_rows, found.lanes[1]) == (ReaderState.STALE, 6, 4)

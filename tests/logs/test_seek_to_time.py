@@ -26,6 +26,7 @@ from bookspark.protocol.logs.log_record import LogRecreatedError
 from bookspark.store.client import BookKeeper
 from bookspark.store.client.reading.read_handle import ReadHandle
 from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
+from tests.clocks import show_time
 from tests.stories import seeds
 
 BEGUN_MS = 1_700_000_000_000
@@ -50,10 +51,9 @@ def log(bookkeeper: BookKeeper) -> Log:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Time in ms that the producers' clocks show."""
+    """The cluster's time in ms."""
     shown = [BEGUN_MS]
-    for module in ("producer", "producer_ledgers"):
-        monkeypatch.setattr(f"bookspark.logs.{module}.time_ns", lambda: shown[0] * 1_000_000)
+    show_time(monkeypatch, lambda: shown[0])
     return shown
 
 

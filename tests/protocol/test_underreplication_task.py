@@ -11,20 +11,20 @@ from bookspark.protocol.repair.underreplication_task import Mark, Missed, Reason
 from tests.protocol.ledgers import LOST, NO
 
 MISSED = (Missed(3, 4, False, ("b2",), {"b2": "away"}),)
-FAILED = new_task(Mark(7, {"b1": Reason.LOST}, "b1 lost"), 5).failed("no bookie", 1000, MISSED)
+FAILED = new_task(Mark(7, {"b1": Reason.LOST}, "b1 lost"), 5).failed("no bookie", 1000, 500, MISSED)
 
 
 def test_new_task_is_due_and_a_failed_attempt_postpones_it():
     assert new_task(Mark(7, {"b1": Reason.LOST}, "b1 lost"), 5) == Task(7, {"b1": Reason.LOST}, "b1 lost", 5)
     assert new_task(Mark(7, {}), 5).due(0)
     assert (FAILED.attempts, FAILED.error, FAILED.missed) == (1, "no bookie", MISSED)
-    assert not FAILED.due(999) and FAILED.due(1000)
-    assert FAILED.failed("again", 2000).attempts == 2
+    assert not FAILED.due(1499) and FAILED.due(1500)
+    assert FAILED.failed("again", 2000, 500).attempts == 2
 
 
 def test_repeated_mark_does_not_make_the_task_due():
     again = FAILED.marked(Mark(7, {"b1": Reason.LOST}))
-    assert (again.marks, again.not_before_ms, again.missed, again.detail) == (2, 1000, MISSED, "b1 lost")
+    assert (again.marks, again.not_before_ms, again.missed, again.detail) == (2, 1500, MISSED, "b1 lost")
 
 
 @pytest.mark.parametrize("bookies", [{"b2": Reason.LACKS}, {"b1": Reason.LACKS}])
@@ -41,7 +41,7 @@ def test_mark_of_another_ledger_is_refused():
 
 
 def test_texts_and_missed_ranges_are_truncated():
-    long = FAILED.marked(Mark(7, {}, "x" * 600)).failed("y" * 600, 0, MISSED * 300)
+    long = FAILED.marked(Mark(7, {}, "x" * 600)).failed("y" * 600, 0, 0, MISSED * 300)
     assert (len(long.detail), len(long.error), len(long.missed)) == (500, 500, 200)
 
 

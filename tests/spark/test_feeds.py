@@ -356,7 +356,7 @@ def test_batch_written_to_two_logs_of_the_same_name_is_not_committed() -> None:
         for log_id in (7, 8)
     ]
     with pytest.raises(BookKeeperError, match=r"batch 0 of query q is not committed.*log [78]\).*log [78]\)"):
-        writer.commit_of(messages)
+        writer.commit_of(messages, 0)
 
 
 def test_stream_never_goes_back_when_a_known_lac_is_not_reported_again(log: Log) -> None:

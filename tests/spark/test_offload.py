@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 
 import pyarrow
 import pytest
@@ -27,6 +25,7 @@ from bookspark.spark.process_client import client, kept_client
 from bookspark.spark.rows import rows as row_codecs
 from bookspark.spark.tables.system_tables import system_table
 from bookspark.store.client import BookKeeper
+from bookspark.store.metadata.store_clock import StoreClock
 from tests.awaiting import await_that
 from tests.operations.cli.conftest import Run, bookspark  # noqa: F401
 
@@ -131,7 +130,8 @@ def test_readers_do_not_notice_the_offload_of_ledgers(log: Log, bookspark: Run) 
     log.write()
     with pytest.MonkeyPatch.context() as patched:
         # The clock of the offloading host may be an hour behind the writers' clocks.
-        patched.setattr(module, "time", SimpleNamespace(time=lambda: time.time() - 3600))
+        now_ms = StoreClock.now_ms
+        patched.setattr(StoreClock, "now_ms", lambda clock: now_ms(clock) - 3_600_000)
         done = log.offload(delete_after_seconds=0.0)
     assert (done.rows, done.position) == (100, 200) and set(done.deleted) == log.ledgers()
     assert not log.ledgers() & set(log.bookkeeper.list_ledgers())

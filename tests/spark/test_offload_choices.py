@@ -21,7 +21,7 @@ from bookspark.spark.offload import offloading
 from bookspark.spark.offload import table as tables
 from bookspark.spark.offload.offloading import _Run, place_of
 from bookspark.store.client import BookKeeper
-from tests.clocks import keep_steady
+from tests.clocks import keep_steady, wrong_clock
 from tests.spark.test_feeds import ROWS, Log
 from tests.spark.test_offload_table import SCHEMA, Table
 
@@ -89,6 +89,19 @@ def test_idle_open_ledger_of_a_running_query_is_closed_for_the_offload(log: Log)
     with pytest.raises(LedgerFencedError):
         left.append(b"one that is there after all begins another ledger")
     assert not log.bookkeeper.get_ledger_metadata(log.data.ledger_id).closed, "a commit named it just now"
+
+
+@pytest.mark.parametrize("days", [400, -400])
+def test_offloading_host_with_a_wrong_clock_takes_no_other_ledger_for_idle(log: Log, days: int) -> None:
+    now = int(time.time() * 1000)
+    log.commit(1, now - 100_000)
+    log.roll()
+    log.commit(1, now)
+    with wrong_clock(days):
+        run_of(log).close_idle(200)
+        assert end_of(log) is None
+        run_of(log).close_idle(50)
+    assert end_of(log) == 10
 
 
 def test_transaction_is_bounded_in_bytes_but_has_at_least_a_commit(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from bookspark.spark.snapshots.retention import _dispensable, _older_than, write
 from bookspark.support.snapshot_commits import LAST, Commit, kept
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
+NOW = START + timedelta(hours=1)
 
 
 def commit(n: int, oldest: int, table: str = LAST, version: int | None = None) -> Commit:
@@ -32,14 +33,20 @@ def test_files_go_only_if_older_than_the_predecessor_of_the_oldest_kept_snapshot
     """The limit was the commit of the oldest kept snapshot, whose files are written before it. After a week, when Delta's log
     had forgotten when they were replaced, only the rounding to whole hours kept them."""
     found = [commit(n, 0) for n in range(6)]
-    assert _older_than(found[::-1], {"s3", "s4", "s5"}) == START + timedelta(minutes=2)
-    assert _older_than(found, {"s0"}) is None, "nothing came before it"
+    assert _older_than(found[::-1], {"s3", "s4", "s5"}, NOW) == START + timedelta(minutes=2)
+    assert _older_than(found, {"s0"}, NOW) is None, "nothing came before it"
+
+
+def test_no_file_goes_while_a_snapshot_that_was_given_up_has_a_time_of_the_future() -> None:
+    """A driver's clock was ahead for a moment: files of later snapshots, which are kept, are older."""
+    found = [commit(n, 0) for n in range(6)]
+    assert _older_than(found, {"s3", "s4", "s5"}, START + timedelta(minutes=1)) is None
 
 
 def test_table_absent_from_some_snapshots_counts_by_its_first_kept_version() -> None:
     found = [commit(n, 0, "entry_checksums", version) for version, n in enumerate((0, 2, 5))]
-    assert _older_than(found, {"s3", "s4", "s5"}) == START + timedelta(minutes=2)
-    assert _older_than(found, {"s6"}) == START + timedelta(minutes=2), "the last one stands until it is replaced"
+    assert _older_than(found, {"s3", "s4", "s5"}, NOW) == START + timedelta(minutes=2)
+    assert _older_than(found, {"s6"}, NOW) == START + timedelta(minutes=2), "the last one stands until it is replaced"
 
 
 def delta_log(versions: int, *checkpoints: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from bookspark.protocol.logs.log_record import LogRecord
 from bookspark.spark.connector import sink
 from bookspark.spark.connector.data_source import BookSparkDataSource, register
 from bookspark.spark.options.sink_options import SinkOptions
+from tests.clocks import DAY_MS, wrong_clock
 from tests.spark.stand_in_spark import StandInSpark, _batches
 from tests.stories import seeds
 
@@ -64,6 +66,15 @@ def test_version_already_in_the_log_or_earlier_is_not_written(engine: StandInSpa
     write(engine, "other", 3, "c")
     write(engine, "other", 3, "c again")
     assert values(engine) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("days", [400, -400])
+def test_commit_has_the_clusters_time_whatever_the_clock_of_the_driver(engine: StandInSpark, days: int) -> None:
+    with wrong_clock(days):
+        write(engine, "etl", 1, "there")
+    write(engine, "etl", 2, "here")
+    times = [placed.commit.time_ms for placed in commits(engine.bookkeeper, "orders", b"")]
+    assert len(times) == 2 and all(abs(one - time.time_ns() // 1_000_000) < DAY_MS for one in times)
 
 
 def test_same_version_in_two_concurrent_writes_comes_once(engine: StandInSpark) -> None:

@@ -6,11 +6,13 @@ from types import SimpleNamespace
 
 from bookspark.errors import ReadError
 from bookspark.protocol.bookie.cookie import Cookie
-from bookspark.store.cluster_view import answering_bookies, known_bookies, with_homes
+from bookspark.store.cluster_view import answering_bookies, known_bookies, learn_time, with_homes
 from bookspark.store.metadata.bookie_homes import BookieHome, note_home
 from bookspark.store.metadata.memory.memory_store import MemoryStore
 from bookspark.store.metadata.records.bookie_registration import BookieRegistration
 from bookspark.store.wire.messages import BookieStatus
+
+YEAR_2000_MS = 946_684_800_000
 
 
 def cluster() -> SimpleNamespace:
@@ -26,8 +28,7 @@ def cluster() -> SimpleNamespace:
     def bookie_status(name: str) -> BookieStatus:
         if name == "b":
             raise ReadError("no answer in time")
-        clock_ms = 1 if name == "c" else 0
-        return BookieStatus(name, 1, 1, ["/d"], 0, 0, 0, clock_ms=clock_ms)
+        return BookieStatus(name, 1, 1, ["/d"], 0, 0, 0, store_ms=YEAR_2000_MS if name == "c" else 0)
 
     return SimpleNamespace(metadata=store, bookie_status=bookie_status)
 
@@ -46,10 +47,15 @@ def test_silent_bookie_keeps_the_reason_and_has_no_status() -> None:
     assert view.problems == {"b": "does not answer (no answer in time)"}
 
 
-def test_clock_of_a_bookie_is_compared_with_the_clock_here() -> None:
-    view = answering_bookies(cluster())
-    assert view.bookies["a"].clock_ahead_ms == 0, "a status without a time tells nothing"
-    assert view.bookies["c"].clock_ahead_ms < -1_000_000_000_000
+def test_who_only_looks_learns_the_stores_time_from_a_bookie_that_knows_it() -> None:
+    """The host's own clock is 25 years ahead then."""
+    for look in (answering_bookies, learn_time):
+        bookkeeper = cluster()
+        clock = bookkeeper.metadata.clock
+        assert clock.store_ms() == 0
+        look(bookkeeper)
+        assert 0 <= clock.known_ms() - YEAR_2000_MS < 3_600_000
+        assert clock.host_ahead_ms() > 20 * 365 * 86_400_000
 
 
 def test_bookies_without_an_answer_have_their_last_known_host() -> None:

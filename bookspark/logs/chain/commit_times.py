@@ -1,6 +1,6 @@
 """Search for the first row of a time in a log's lane.
 
-Law: a row has the time of its commit: the writer's clock, but never earlier than the previous commit, so times ascend along a
+Law: a row has the time of its commit: the cluster's time, but never earlier than the previous commit, so times ascend along a
 lane (``CommitHeader.placed``).
 
 A producer's rows have their own times of append; their commit has the time of the last row, or a later one.

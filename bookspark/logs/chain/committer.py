@@ -213,7 +213,7 @@ class Committer:
         while failures < ATTEMPTS_MAX and races < RACES_MAX:
             if failures or races:
                 # The time is the attempt's: a reader that has read up to a time must not get rows of an earlier time later.
-                commit = replace(commit, time_ms=max(commit.time_ms, time.time_ns() // 1_000_000))
+                commit = replace(commit, time_ms=max(commit.time_ms, self._bookkeeper.metadata.clock.now_ms()))
             try:
                 if self._ledger is None:
                     header = self._recover()

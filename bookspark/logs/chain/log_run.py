@@ -52,7 +52,7 @@ def lane_of_ledger(metadata: LedgerMetadata) -> LaneId:
     return LaneId(int(number), lane, name)
 
 
-LARGER_SECONDS = 2.0
+LARGER_SECONDS = 2
 """A writer of a ledger over fewer bookies looks this often whether there are enough for one of the wanted size."""
 CLOSE_SECONDS_MAX = 30.0
 """Time limit of closing a ledger before it is left for recovery; a guaranteed ledger would retry for ever."""

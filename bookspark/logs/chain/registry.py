@@ -24,8 +24,6 @@ from __future__ import annotations
 
 import logging
 import re
-import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -92,8 +90,6 @@ ENDED, BLOCKS = "ended", "ended_blocks"
 """Kinds of records of ended lanes: by writer, ``<id>@<digest>``, and lists of ended lanes, 1,000 in each record,
 ``<id>@<number>``."""
 
-CLOCKS = "clocks"
-"""Kind of the records that show the time by the store's clock."""
 RETENTION = "retention"
 """Kind of the records of retention, ``<id>``."""
 _IDS = 31
@@ -208,23 +204,13 @@ class LogRegistry:
         found = self._store.read_records(RECORDS, [lane.key for lane in lanes])
         return (None if one is None else _record(one, lane) for lane, one in zip(lanes, found, strict=True))
 
-    def now_ms(self) -> int:
-        """The time by the store's clock, in ms since 1970, to which the times of records' changes compare. Writes a record to
-        learn it, and deletes it."""
-        name = uuid.uuid4().hex
-        self._store.write_record(CLOCKS, name, b"{}", None)
-        found = self._store.read_record(CLOCKS, name)
-        self._store.delete_record(CLOCKS, name)
-        assert found is not None, "nobody else deletes it"
-        return found.changed_ms
-
     def exists(self, log_id: int) -> bool:
         """Does the log with this id exist?"""
         return self._store.read_record(RECORDS, str(log_id)) is not None
 
     def create(self, name: LogName, options: LogOptions, password: Password) -> LogRecord:
         """Create an empty log. Raises LogExistsError."""
-        made_ms = time.time_ns() // 1_000_000
+        made_ms = self._store.clock.known_ms()
         record = LogRecord(name, options, master_key(password), ctime_ms=made_ms, log_id=self._new_id())
         made = lane_id(record)
 

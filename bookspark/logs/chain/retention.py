@@ -17,7 +17,6 @@ Source: docs/decisions/lanes.md.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 from itertools import pairwise
@@ -65,7 +64,7 @@ def link_ends(bookkeeper: BookKeeper, record: LogRecord, password: bytes, row: i
 
 def truncate_expired_of_lane(bookkeeper: BookKeeper, lane: LaneId, password: bytes) -> list[int]:
     """``truncate_expired`` for one lane."""
-    registry, now_ms = LogRegistry(bookkeeper.metadata), time.time_ns() // 1_000_000
+    registry = LogRegistry(bookkeeper.metadata)
     record = registry.get(lane)
     retention = registry.retention(record)
     if retention.forever:
@@ -73,6 +72,7 @@ def truncate_expired_of_lane(bookkeeper: BookKeeper, lane: LaneId, password: byt
     if record.offload is not None:
         log.info("log %s: it is offloaded, so its retention is not kept", lane)
         return []
+    now_ms = bookkeeper.metadata.clock.now_ms() if retention.retention_ms else 0
     size = newest_header(bookkeeper, lane, password)[1].position.size if retention.retention_bytes else 0
     row, last_entries = record.first_position, dict[int, int]()
     for placed in commits(bookkeeper, lane, password):

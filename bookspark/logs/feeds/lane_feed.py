@@ -5,7 +5,6 @@ Law: that of every feed (``spark.connector.feeds``). A place in a lane is the nu
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
@@ -203,7 +202,7 @@ class LaneFeed:
                 return following
 
     def _open_pieces(self, rows: OpenRows, at: int, first: int, last: int) -> Iterator[_Found]:
-        now_ms = time.time_ns() // 1_000_000 if self._with_times else None
+        now_ms = self._bookkeeper.metadata.clock.known_ms() if self._with_times else None
         for piece, size in positioned([rows.range_of(last - at)], at, first, last, self.lane.number, now_ms):
             yield piece, size, None
 

@@ -6,7 +6,6 @@ a dead reader of a group, the group's saved offset. So the lag of dead readers i
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,9 +14,10 @@ from bookspark.errors import BookKeeperError, MetadataStoreError, UnreadableReco
 from bookspark.logs.chain.commit_times import time_of
 from bookspark.logs.chain.reader import AT_THE_END, LogReader
 from bookspark.logs.chain.registry import POSITIONS, Lane, LogRegistry, check_password
-from bookspark.logs.readers.records import now_ms, records_of
+from bookspark.logs.readers.records import records_of
 from bookspark.protocol.logs.lanes import MARK, LaneId, ended_before, is_offset, lane_of, rows_before
 from bookspark.protocol.logs.reader_record import ReaderKind, ReaderRecord, ReaderState, outdated
+from bookspark.store.cluster_view import learn_time
 from bookspark.store.metadata.records.documents import read_struct
 from bookspark.support.arguments import Password, checked
 from bookspark.support.metrics.described import Figures
@@ -75,7 +75,7 @@ def readers_of(bookkeeper: BookKeeper, name: Lane, password: Password = b"") -> 
     check_password(record, password)
     wanted = {lane.number for lane in lanes_of}
     ended = registry.ended_lanes(record) if len(lanes_of) > 1 else []
-    records, now = records_of(store, log.log), now_ms()
+    records, now = records_of(store, log.log), learn_time(bookkeeper)
     gone = outdated(records, now)
     ends = _Ends(bookkeeper, log, password)
     found = []
@@ -83,7 +83,7 @@ def readers_of(bookkeeper: BookKeeper, name: Lane, password: Password = b"") -> 
         lanes = {lane_of(what)[1]} & wanted if MARK in what else wanted
         if lanes:
             named = f"{log.name}{what.removeprefix(log.key)}"
-            found.append(_lag(one, key, named, _place(store, one, what, now), lanes, ended, ends))
+            found.append(_lag(one, key, named, _place(store, one, what, now), lanes, ended, ends, now))
     return sorted(found, key=lambda one: (one.state is not ReaderState.LIVE, -(one.lag_rows or 0), one.title))
 
 
@@ -107,7 +107,14 @@ def _place(store: MetadataStore, record: ReaderRecord, what: str, now: int) -> M
 
 
 def _lag(
-    record: ReaderRecord, key: str, what: str, place: Mapping[str, int], wanted: set[int], ended: list[int], ends: _Ends
+    record: ReaderRecord,
+    key: str,
+    what: str,
+    place: Mapping[str, int],
+    wanted: set[int],
+    ended: list[int],
+    ends: _Ends,
+    now: int,
 ) -> ReaderLag:
     before = rows_before(place)
     # The reader has read all lanes that ended before its offset, which no longer names them.
@@ -122,14 +129,14 @@ def _lag(
         raise
     except BookKeeperError as error:
         rows, problem = None, str(error)
-    seconds = None if problem else 0.0 if oldest_ms is None else max(0.0, time.time() - oldest_ms / 1000)
+    seconds = None if problem else 0.0 if oldest_ms is None else max(0.0, (now - oldest_ms) / 1000)
     return ReaderLag(
         what,
         key,
         record.kind,
         record.reader,
         record.name,
-        record.state(now_ms()),
+        record.state(now),
         record.since_ms,
         record.heard_ms,
         lanes,

@@ -21,7 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from bookspark.logs.chain.registry import READERS
-from bookspark.logs.readers.records import forget_outdated, now_ms, update
+from bookspark.logs.readers.records import forget_outdated, update
 from bookspark.protocol.logs.lanes import MARK, lane_of
 from bookspark.protocol.logs.reader_record import BEAT_MS, ReaderKind, ReaderRecord
 from bookspark.support.threads import Latch
@@ -60,7 +60,7 @@ class Registration:
         self.name = f"{self.key}{MARK}{log}"
         self._place = offset if callable(offset) else partial(dict[str, int], offset)
         self._closed = False
-        self._who = ReaderRecord(kind, {}, now_ms(), reader)
+        self._who = ReaderRecord(kind, {}, time.time_ns() // 1_000_000, reader)
         """The reader's record without its offset."""
         self._told: Mapping[str, int] | None = None
         self._told_at = time.monotonic() if kind is ReaderKind.PYTHON else float("-inf")

@@ -334,7 +334,7 @@ class Applying:
         self._looking = Looking(bookkeeper)
         self._stopping = threading.Event()
         self._moving = Moving(bookkeeper, self._config, self._stopping)
-        self._change_lock = bookkeeper.metadata.change_lock
+        self._change_lock, self._clock = bookkeeper.metadata.change_lock, bookkeeper.metadata.clock
         self._lock: Lock | None = None
         self._told: tuple[str, ...] = ()
         self._asked: Request | None = None
@@ -374,7 +374,7 @@ class Applying:
     def begin(self, wanted: Wanted) -> ChangeRecord:
         """Record the wanted change; the same change continues. Raises ConfigurationError if another change is under way."""
         now = self._kept.own()
-        record = new_record(wanted, begin(wanted, self._looking.look()), time.time_ns() // 1_000_000)
+        record = new_record(wanted, begin(wanted, self._looking.look()), self._clock.known_ms())
         if now is not None and now.under_way:
             if now.wanted == record.wanted and now.state is ChangeState.UNDER_WAY:
                 return now
@@ -449,7 +449,7 @@ class Applying:
             raise BookieError("; ".join(decision.refusals))
         if decision.complete:
             state = ChangeState.COMPLETE if record.state is ChangeState.UNDER_WAY else record.state
-            record = msgspec.structs.replace(record, state=state, ended_at_ms=time.time_ns() // 1_000_000)
+            record = msgspec.structs.replace(record, state=state, ended_at_ms=self._clock.known_ms())
             return self._kept.write(record), (), ()
         record, problem = self._make(record, wanted, progress, observed, decision)
         waits = decision.waits if not decision.steps else ()

@@ -31,7 +31,7 @@ class Facts:
 
     zookeeper: str
     at_ms: int
-    """Time of the look by this host's clock, in ms since 1970."""
+    """Time of the look, in ms since 1970."""
     observed: Observed = field(default_factory=lambda: Observed({}))
     cluster: ClusterView = field(default_factory=ClusterView)
     """The bookies: registrations, cookies, answers, and last known places of those without an answer."""
@@ -47,6 +47,8 @@ class Facts:
     """The cluster's change that is under way."""
     zookeeper_seconds: float = 0.0
     """Median duration of small reads from ZooKeeper."""
+    clock_ahead_ms: int = 0
+    """Least lead of this host's clock over ZooKeeper's; below 0: least lag."""
     zookeeper_problem: str = ""
     """ZooKeeper's failure during the look. If not "", all other facts are unknown or incomplete."""
 

@@ -38,7 +38,7 @@ from bookspark.protocol.logs.orphans import is_of
 from bookspark.store.autorecovery.status import autorecovery_status, task_statuses
 from bookspark.store.client import BookKeeper
 from bookspark.store.client.inspection.held_ranges import held_ranges
-from bookspark.store.cluster_view import with_homes
+from bookspark.store.cluster_view import learn_time, with_homes
 from bookspark.store.metadata.lost_records import read_lost_records
 from bookspark.store.metadata.store import MetadataStore
 from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
@@ -69,6 +69,8 @@ class Gathering:
         found: dict[str, Any] = {"zookeeper": self._bookkeeper.zookeeper, "at_ms": time.time_ns() // 1_000_000}
         try:
             self._look(found, apart_seconds)
+            clock = self._bookkeeper.metadata.clock
+            found |= {"at_ms": clock.known_ms(), "clock_ahead_ms": clock.host_ahead_ms()}
         except MetadataStoreError as error:
             found["zookeeper_problem"] = str(error)
         return Facts(**found)
@@ -228,7 +230,7 @@ def _lane(bookkeeper: BookKeeper, record: LogRecord, writer: str, password: byte
         for link in record.commit_ledgers[-1:]:
             ensemble = bookkeeper.get_ledger_metadata(link.ledger_id).last_fragment.ensemble
         position, time_ms = lane_end(bookkeeper, lane_id(record), password)
-        ago = max(0.0, time.time() - time_ms / 1000) if time_ms is not None else None
+        ago = None if time_ms is None else max(0.0, (learn_time(bookkeeper) - time_ms) / 1000)
         return LaneFacts(record, writer, position.rows, position.batches, ago, "", ensemble)
     except MetadataStoreError:
         raise

@@ -375,31 +375,32 @@ def _numbers(version: str) -> list[int]:
 
 
 def _clocks(facts: Facts) -> Iterator[Answer]:
-    for name, one in facts.cluster.bookies.items():
-        ahead_ms = one.clock_ahead_ms
-        if abs(ahead_ms) > CLOCK_OFF_MS:
-            where = f"{duration(abs(ahead_ms) / 1000)} {'ahead of' if ahead_ms > 0 else 'behind'} the clock here"
-            yield _clock(f"bookie {name}", f"it tells a time that is {where}")
-    # Times written by a bookie count only if its present clock is right; a wrong clock is reported above.
-    stamps = {
-        f"bookie {name}": one.status.scrub_began_ms
-        for name, one in facts.cluster.bookies.items()
-        if one.status is not None and abs(one.clock_ahead_ms) <= CLOCK_OFF_MS
-    }
-    if facts.autorecovery is not None and facts.autorecovery.last_check is not None:
-        stamps["the auditor"] = facts.autorecovery.last_check.finished_at_ms
-    for subject, stamp in sorted(stamps.items()):
-        if stamp > facts.at_ms + CLOCK_OFF_MS:
-            ahead = duration((stamp - facts.at_ms) / 1000)
-            yield _clock(subject, f"it wrote a time that is {ahead} ahead of the clock here")
+    ahead_ms = {f"bookie {name}": one.clock_ahead_ms for name, one in facts.cluster.statuses.items()}
+    if facts.autorecovery is not None:
+        workers = facts.autorecovery.workers.items()
+        ahead_ms |= {f"the autorecovery process {name}": one.clock_ahead_ms for name, one in workers}
+    ahead_ms["this host"] = facts.clock_ahead_ms
+    least_ms, most_ms = min(ahead_ms.values()), max(ahead_ms.values())
+    off = {subject: ms for subject, ms in sorted(ahead_ms.items()) if abs(ms) > CLOCK_OFF_MS}
+    if len(off) == len(ahead_ms) > 1 and most_ms - least_ms <= CLOCK_OFF_MS:
+        # Hosts that agree with each other and not with ZooKeeper: its leader is wrong.
+        yield _clock("ZooKeeper", -round((least_ms + most_ms) / 2), "that of all other hosts that were asked")
+        return
+    for subject, ms in off.items():
+        yield _clock(subject, ms, "that of ZooKeeper")
 
 
-def _clock(subject: str, cause: str) -> Answer:
+def _clock(subject: str, ahead_ms: int, judge: str) -> Answer:
+    off = f"{duration(abs(ahead_ms) / 1000)} {'ahead of' if ahead_ms > 0 else 'behind'} {judge}"
     return Answer(
         "clock",
         subject,
-        f"the clock of {subject} or that of this host is wrong",
-        (cause, "what is measured from one host to the other is wrong with it: ages of rows, lags, times left"),
-        "have one source of time (NTP) on all hosts; `bookspark bookies` tells which host it is",
+        f"the clock of {subject} is wrong: it is {off}",
+        (
+            "the append times of rows, retention and all that waits for a time follow the clock of ZooKeeper's leader"
+            if subject == "ZooKeeper"
+            else "nothing that others judge follows it; its log files and its display are wrong by as much",
+        ),
+        "have one source of time (NTP) on all hosts, and set this host's clock right",
         "bookspark why",
     )

@@ -2,7 +2,7 @@
 
 Law: rows go from the front of a lane, whole commits at a time, and only beyond one of the bounds:
 
-* by time: a commit whose rows are all older than ``retention_ms``, by the caller's clock. A lane's times never go back.
+* by time: a commit whose rows are all older than ``retention_ms``, by the metadata store's clock. A lane's times never go back.
 * by bytes: a commit behind which at least ``retention_bytes`` of the lane are committed.
 
 docs/decisions/lanes.md lists rows that stay longer.

@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
 
+from bookspark.protocol.kept_times import is_over
+
 _TEXT_MAX = 500
 """Longer texts are cut, because a task is a small record."""
 
@@ -59,7 +61,7 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One version of a ledger's task. Times are its author's wall clock, in milliseconds."""
+    """One version of a ledger's task. Times are the metadata store's, in ms since 1970."""
 
     ledger_id: int
     bookies: Mapping[str, Reason]
@@ -72,6 +74,8 @@ class Task:
     error: str = ""
     not_before_ms: int = 0
     """Earliest time of the next attempt."""
+    wait_ms: int = 0
+    """Time from the failed attempt to ``not_before_ms``."""
     missed: tuple[Missed, ...] = ()
     """The first ``_MISSED_MAX`` ranges that the last attempt could not copy."""
 
@@ -79,7 +83,7 @@ class Task:
         return tuple(bookie for bookie, why in self.bookies.items() if why is reason)
 
     def due(self, now_ms: int) -> bool:
-        return now_ms >= self.not_before_ms
+        return is_over(self.not_before_ms - self.wait_ms, self.wait_ms, now_ms)
 
     def marked(self, mark: Mark) -> Task:
         """The task after another mark, due at once if the mark says anything new.
@@ -99,16 +103,18 @@ class Task:
             detail=mark.detail[:_TEXT_MAX] or self.detail,
             marks=self.marks + 1,
             not_before_ms=0 if news else self.not_before_ms,
+            wait_ms=0 if news else self.wait_ms,
             missed=() if news else self.missed,
         )
 
-    def failed(self, error: str, not_before_ms: int, missed: Sequence[Missed] = ()) -> Task:
-        """The task after a failed attempt. ``missed``: the entries not copied."""
+    def failed(self, error: str, now_ms: int, wait_ms: int, missed: Sequence[Missed] = ()) -> Task:
+        """The task after an attempt that failed now; the next one comes ``wait_ms`` later. ``missed``: the entries not copied."""
         return replace(
             self,
             attempts=self.attempts + 1,
             error=error[:_TEXT_MAX],
-            not_before_ms=not_before_ms,
+            not_before_ms=now_ms + wait_ms,
+            wait_ms=wait_ms,
             missed=tuple(missed[:_MISSED_MAX]),
         )
 

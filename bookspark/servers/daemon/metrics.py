@@ -66,7 +66,7 @@ def _of_status(status: BookieStatus) -> Figures:
     collection = status.collection
     return {
         "info": {(status.version,): 1},
-        "clock_timestamp_seconds": status.clock_ms / 1000,
+        "clock_ahead_seconds": status.clock_ahead_ms / 1000,
         "kept": float(bool(status.keeper)),
         "read_only": float(status.read_only),
         "ledgers": status.ledgers,

@@ -27,7 +27,6 @@ import hashlib
 import logging
 import os
 import threading
-import time
 import uuid
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -554,7 +553,7 @@ class LogWriter:
         return Written(ranges, encoder.statistics(sum(item.size for item in ranges)))
 
     def commit_of(
-        self, written: Sequence[RangesWritten], fingerprint: Fingerprint | None = None
+        self, written: Sequence[RangesWritten], now_ms: int, fingerprint: Fingerprint | None = None
     ) -> tuple[LogRun, Commit]:
         """The commit of the tasks' ranges, and its writer. Raises BookKeeperError if the tasks wrote to several lanes, or in
         several epochs."""
@@ -570,7 +569,6 @@ class LogWriter:
             )
         assert first.lane is not None, "a task with ranges has a lane"
         ranges = merged(item for message in written for item in message.ranges)
-        now_ms = time.time_ns() // 1_000_000
         parts = [(message.statistics, sum(item.rows for item in message.ranges)) for message in written]
         told = joined(parts, sum(item.size for item in ranges))
         commit = Commit(
@@ -701,7 +699,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
         is_first = key not in _committed_runs
         if is_first:
             check_sources(first.checkpoint, first.batch, log.name)
-        owner, commit = self.commit_of(written, fingerprint)
+        owner, commit = self.commit_of(written, self.bookkeeper.metadata.clock.now_ms(), fingerprint)
         committer = current_committer(self.bookkeeper, owner)
         with idle_closer().in_use(committer):
             committer.commit(commit, self._batch(first, fingerprint, is_first))
@@ -772,7 +770,7 @@ class LogBatchWriter(DataSourceArrowWriter, LogWriter):
         if not written:
             self._end()
             return
-        run, commit = self.commit_of(written)
+        run, commit = self.commit_of(written, self.bookkeeper.metadata.clock.now_ms())
         committer = Committer(self.bookkeeper, run)
         done = committer.commit_version(commit) if self.options.txn_app_id else committer.commit(commit)
         if not done:

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -261,7 +260,7 @@ class _Run:
         for placed in commits(self._bookkeeper, self._log, self._password, start):
             if placed.after.rows > start:
                 named.update((item.ledger_id, placed.commit.time_ms) for item in placed.commit.ranges)
-        before_ms = (time.time() - idle_seconds) * 1000
+        before_ms = self._bookkeeper.metadata.clock.now_ms() - idle_seconds * 1000
         idle = [ledger_id for ledger_id, time_ms in named.items() if time_ms < before_ms]
         recover_ledgers(self._bookkeeper, idle, self._password, CLOSING_SECONDS_MAX)
 
@@ -294,8 +293,7 @@ class _Run:
     def delete(self, after_seconds: float) -> list[int]:
         """Delete the ledgers that the log no longer needs. Returns their ids."""
         record = self._record()
-        # The clocks of writers differ from this host's: without a waiting time no clock counts.
-        before_ms = (time.time() - after_seconds) * 1000 if after_seconds else math.inf
+        before_ms = self._bookkeeper.metadata.clock.now_ms() - after_seconds * 1000 if after_seconds else math.inf
         needless = set(self._needless(record, before_ms))
         if not needless:
             return []

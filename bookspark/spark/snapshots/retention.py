@@ -64,9 +64,10 @@ def remove_files(spark: SparkSession, path: Name) -> None:
         for table in sorted({commit.table for commit in found}):
             own = [commit for commit in found if commit.table == table]
             place = snapshots.location(path, table)
-            moment = _older_than(own, kept)
+            now = datetime.now(UTC)
+            moment = _older_than(own, kept, now)
             if moment is not None:
-                hours = math.ceil((datetime.now(UTC) - moment).total_seconds() / 3600)
+                hours = math.ceil((now - moment).total_seconds() / 3600)
                 DeltaTable.forPath(spark, place).vacuum(hours)
             _cut_log(spark, place, _first_kept(own, kept).version)
 
@@ -77,13 +78,15 @@ def _first_kept(commits: Iterable[snapshots.Commit], kept: Collection[str]) -> s
     return next((commit for commit in own if commit.snapshot_id in kept), own[-1])
 
 
-def _older_than(commits: Sequence[snapshots.Commit], kept: Collection[str]) -> datetime | None:
+def _older_than(commits: Sequence[snapshots.Commit], kept: Collection[str], now: datetime) -> datetime | None:
     """The moment between a table's files of snapshots that are not ``kept`` (ids) and the younger files of kept snapshots.
 
-    ``commits``: those to the table. None if all files are of kept snapshots.
+    ``commits``: those to the table. None if all files are of kept snapshots, or if the moment lies ahead: a clock was wrong, and
+    files of kept snapshots may be older.
     """
     first = _first_kept(commits, kept).version
-    return max((commit.time for commit in commits if commit.version < first), default=None)
+    moment = max((commit.time for commit in commits if commit.version < first), default=None)
+    return None if moment is None or moment > now else moment
 
 
 def _cut_log(spark: SparkSession, table: str, version: int) -> None:

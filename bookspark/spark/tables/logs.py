@@ -237,7 +237,7 @@ LOG_COMMITS = SystemTable(
         ("batch_id", LONG, "Micro-batch of the query"),
         ("run_id", TEXT, "Committing run"),
         ("epoch", LONG, "Epoch of the commit"),
-        ("committed_at", TIME, "Time of the commit, by the committer's clock"),
+        ("committed_at", TIME, "Time of the commit, by the cluster's clock"),
         ("position", LONG, "Position of the first row in its lane"),
         ("ledger_id", LONG, "Data ledger"),
         ("first_entry_id", LONG, "First entry"),

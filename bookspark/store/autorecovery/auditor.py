@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 
 from bookspark.errors import BookKeeperError, NoSuchLedgerError, ReadError, UnreadableRecordError
+from bookspark.protocol.kept_times import is_over
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata, LedgerState
 from bookspark.protocol.repair.audit_plan import (
     LostBookies,
@@ -92,7 +93,7 @@ class ExactCheck:
             marks += self._confirmed(suspicions)
         store.underreplication.mark(marks)
         return CheckReport(
-            finished_at_ms=time.time_ns() // 1_000_000,
+            finished_at_ms=store.clock.now_ms(),
             seconds=round(time.monotonic() - begun, 3),
             ledgers=len(ledgers),
             marked=len({mark.ledger_id for mark in marks}),
@@ -351,7 +352,7 @@ class Auditor:
         pause = 3600 * self._config.check_interval_hours
         if last.skipped:
             pause = min(pause, self._config.retry_seconds_max)
-        return time.time() >= last.finished_at_ms / 1000 + pause
+        return is_over(last.finished_at_ms, round(1000 * pause), self._store.clock.now_ms())
 
     def _pause(self, seconds: float) -> None:
         """Called during a check, so that newly lost bookies do not wait for its end."""
@@ -360,10 +361,10 @@ class Auditor:
         self._look()
 
     def _publish(self, checking: bool) -> None:
-        ahead = time.time() - time.monotonic()
+        ahead = self._store.clock.ahead_ns() / 1e9
         waiting = {bookie: round(1000 * (at + ahead)) for bookie, at in self._view.lost_at().items()}
         if self._state is not None and waiting.keys() == self._state.waiting.keys():
-            # The two clocks drift a little; the same bookies are no news.
+            # Two readings of the store's time differ a little; the same bookies are no news.
             waiting = self._state.waiting
         state = AuditorState(self.name, waiting, tuple(sorted(self._view.lost)), checking)
         if state != self._state:

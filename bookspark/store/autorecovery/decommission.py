@@ -68,7 +68,7 @@ def decommission(
     _refuse_if_alone(bookie_id, named, registered.keys())
     deadline, total = time.monotonic() + timeout_seconds, len(named)
     tasks = store.underreplication
-    before = {task.ledger_id: _attempt(task) for one in named if (task := tasks.task(one.ledger_id))}
+    before = {task.ledger_id: task.attempts for one in named if (task := tasks.task(one.ledger_id))}
     while True:
         tasks.mark(Mark(one.ledger_id, {bookie_id: Reason.LOST}, f"{bookie_id} is decommissioned") for one in named)
         while named:
@@ -76,11 +76,8 @@ def decommission(
             problem = next((f"ledger {task.ledger_id}: {task.error}" for task in found if task and task.error), "")
             now = DecommissionProgress(total, len(named), problem)
             progress(now)
-            tried = [
-                task
-                for task in found
-                if task and _attempt(task) not in ((0, task.marked_at_ms), before.get(task.ledger_id))
-            ]
+            # A task that is made anew counts its attempts anew; with as many as before it counts at its next attempt.
+            tried = [task for task in found if task and task.attempts not in (0, before.get(task.ledger_id))]
             if len(tried) == len(named) and all(map(partial(_nothing_else, bookie_id), tried, named)):
                 raise _not_given(bookie_id, total, tried)
             if time.monotonic() > deadline:
@@ -95,11 +92,6 @@ def decommission(
     refuse_unreadable(bookie_id, unreadable)
     progress(DecommissionProgress(total, 0))
     _remove_cookie(bookkeeper, bookie_id, under)
-
-
-def _attempt(task: Task) -> tuple[int, int]:
-    """Identifies an attempt at a ledger's tasks."""
-    return task.attempts, task.marked_at_ms
 
 
 def _nothing_else(bookie_id: str, task: Task, metadata: LedgerMetadata) -> bool:

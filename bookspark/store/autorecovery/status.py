@@ -6,7 +6,6 @@ bookies, and uses the workers' rate while they were at work.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -82,6 +81,7 @@ def autorecovery_status(store: MetadataStore) -> AutorecoveryStatus:
     busy = [one for one in workers.values() if one.seconds > 0]
     bytes_per_second = sum(one.bytes / one.seconds for one in busy) or None
     ledgers_per_second = sum(one.ledgers / one.seconds for one in busy) or None
+    now_ms = store.clock.known_ms()
     # The last state of a gone auditor may be outdated.
     known = None if auditor is None else state
     seconds_left = _longest(((bytes_left, bytes_per_second), (len(found), ledgers_per_second)))
@@ -90,7 +90,7 @@ def autorecovery_status(store: MetadataStore) -> AutorecoveryStatus:
         enabled=enabled.result(),
         checking=known is not None and known.checking,
         lost=None if known is None else known.lost,
-        away=None if known is None else {bookie: _seconds_to(at_ms) for bookie, at_ms in known.waiting.items()},
+        away=None if known is None else {bookie: _seconds(at_ms - now_ms) for bookie, at_ms in known.waiting.items()},
         last_check=checked.result(),
         workers=workers,
         ledgers=len(found),
@@ -139,6 +139,7 @@ def worker_figures(progress: Progress) -> Figures:
         "copied_entries_total": progress.entries,
         "copied_bytes_total": progress.bytes,
         "busy_seconds_total": progress.seconds,
+        "clock_ahead_seconds": progress.clock_ahead_ms / 1000,
     }
     return {f"bookspark_autorecovery_{name}": found for name, found in told.items()}
 
@@ -146,16 +147,16 @@ def worker_figures(progress: Progress) -> Figures:
 def task_statuses(store: MetadataStore, unreadable: dict[int, str]) -> list[TaskStatus]:
     """Every task, ascending by ledger id. Reasons of undecodable tasks go into ``unreadable``. Raises MetadataStoreError."""
     tasks = store.underreplication
-    holders = tasks.holders()
+    holders, now_ms = tasks.holders(), store.clock.known_ms()
     return [
         TaskStatus(
             ledger_id=task.ledger_id,
             bookies=dict(task.bookies),
             detail=task.detail,
-            marked_seconds_ago=max(0.0, round(time.time() - task.marked_at_ms / 1000, 1)),
+            marked_seconds_ago=_seconds(now_ms - task.marked_at_ms),
             attempts=task.attempts,
             error=task.error,
-            next_attempt_seconds=_seconds_to(task.not_before_ms),
+            next_attempt_seconds=0.0 if task.due(now_ms) else _seconds(task.not_before_ms - now_ms),
             holder=holders.get(task.ledger_id),
             missed=task.missed,
         )
@@ -174,8 +175,8 @@ def bytes_to_copy(metadata: LedgerMetadata, task: Task) -> int:
     return more + round(ids * metadata.write_quorum / metadata.ensemble_size * metadata.length / entries)
 
 
-def _seconds_to(at_ms: int) -> float:
-    return max(0.0, round(at_ms / 1000 - time.time(), 1))
+def _seconds(ms: int) -> float:
+    return max(0.0, round(ms / 1000, 1))
 
 
 def _longest(works: Iterable[tuple[int, float | None]]) -> float | None:

@@ -192,6 +192,7 @@ class ReplicationWorker:
         self._bookkeeper = bookkeeper
         self._config = config
         self._store: Underreplication = bookkeeper.metadata.underreplication
+        self._clock = bookkeeper.metadata.clock
         self._picker = TaskPicker(self._store)
         retry = BackOff(config.retry_seconds, config.retry_seconds_max)
         self._thread = Repeated("replication worker", self._turn, retry, end=self._give_all_back)
@@ -232,6 +233,7 @@ class ReplicationWorker:
                 entries=self._copying.progress.entries_copied,
                 bytes=self._copying.progress.bytes_copied,
                 failed=self._failed,
+                clock_ahead_ms=round(self._clock.host_ahead_ms() / 60_000) * 60_000,
             )
 
     # -- picking
@@ -285,6 +287,7 @@ class ReplicationWorker:
         return min(self._config.poll_seconds, max(0.0, due - time.monotonic()))
 
     def _publish(self) -> None:
+        self._clock.now_ms()
         now = self.progress()
         if now != self._published and time.monotonic() >= self._published_at + _PUBLISH_SECONDS:
             self._store.publish_progress(self.name, now)

@@ -142,7 +142,9 @@ def open_with_recovery(
     check_names(lost_bookies, found.value.bookies(), f"bookie of ledger {ledger_id}")
     if not found.value.closed:
         named = tuple(sorted(set(lost_bookies)))
-        accepted = None if accept_loss_as is None else AcceptedLoss(accept_loss_as, time.time_ns() // 1_000_000, named)
+        accepted = (
+            None if accept_loss_as is None else AcceptedLoss(accept_loss_as, context.store.clock.known_ms(), named)
+        )
         found = _recover(context, found, password, accepted)
     return ReadHandle(context, found.value, found.version, password)
 
@@ -314,7 +316,7 @@ def create_ledger(context: ClientContext, new: NewLedger, kind: type[Handle]) ->
         password=new.password if new.digest_type.bookkeepers else b"",
         ledger_type=new.ledger_type,
         replication=new.replication,
-        ctime_ms=time.time_ns() // 1_000_000,
+        ctime_ms=context.store.clock.known_ms(),
         c_token=random.getrandbits(63),
         custom_metadata=new.custom_metadata,
     )

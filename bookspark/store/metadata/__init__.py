@@ -10,6 +10,7 @@
 ``bookie_homes``    each bookie's last host and directories
 ``bookie_reach``    the reach of each bookie's directories
 ``lost_records``    ledgers that have lost their records
+``store_clock``     the cluster's time
 ``notifier``        the threads that call watchers
 ``short_waits``     shorter deadlines for a caller that can do without an answer
 ==================  =========================================================================================

@@ -22,6 +22,7 @@ from bookspark.store.metadata.documents.sharing import Sharing
 from bookspark.store.metadata.records.bookie_registration import BookieRegistration
 from bookspark.store.metadata.records.ledger_spans import LedgerSpan
 from bookspark.store.metadata.records.versioned import Record, RecordVersion, Versioned, VersionedLedger
+from bookspark.store.metadata.store_clock import StoreClock
 
 
 class MetadataStore(Protocol):
@@ -32,6 +33,10 @@ class MetadataStore(Protocol):
     @property
     def instance_id(self) -> str:
         """The cluster's identity, a uuid, made together with the layout and part of every cookie."""
+
+    @property
+    def clock(self) -> StoreClock:
+        """The cluster's time."""
 
     def close(self) -> None:
         """End the session, and with it the registrations of this store."""

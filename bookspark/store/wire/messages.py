@@ -177,7 +177,7 @@ class BookieStatus(msgspec.Struct):
     scrub_part: float = 0.0
     """Finished part of the scrub's round, 0 to 1."""
     scrub_began_ms: int = 0
-    """Start of the round, in ms since 1970. 0: no round yet."""
+    """Start of the round, in ms since 1970, by the metadata store's clock. 0: no round yet."""
     scrub_finished_ms: int = 0
     """End of the last whole round, in ms since 1970. 0: none yet."""
     scrub_dead_bytes: int = 0
@@ -205,8 +205,10 @@ class BookieStatus(msgspec.Struct):
     """A change of the cluster made it read-only, not an operator's own switch."""
     change_order: int = 0
     """Highest order of a change that it obeyed; it refuses lower ones. 0: none."""
-    clock_ms: int = 0
-    """The clock of the bookie's host, in ms since 1970. 0: a version older than this field."""
+    store_ms: int = 0
+    """The metadata store's time at the answer, in ms since 1970, not later than it was. 0: the bookie does not know it."""
+    clock_ahead_ms: int = 0
+    """Least lead of the clock of the bookie's host over the metadata store's; below 0: least lag."""
 
 
 class EntryLogFacts(msgspec.Struct, frozen=True, array_like=True):

@@ -25,9 +25,9 @@ ZOOKEEPER = (
 BOOKIE = (
     Described("bookspark_bookie_info", G, "Always 1; the label is the running version.", ("version",)),
     Described(
-        "bookspark_bookie_clock_timestamp_seconds",
+        "bookspark_bookie_clock_ahead_seconds",
         G,
-        "Clock of the bookie's host, in seconds since 1970.",
+        "Lead of the host's clock over ZooKeeper's; below 0: lag; 0 within the accuracy of the look.",
     ),
     Described("bookspark_bookie_kept", G, "1 while a keeper holds the lease. 0: it stops when the lease ends."),
     Described("bookspark_bookie_read_only", G, "1 while the bookie takes no new entries."),
@@ -183,6 +183,11 @@ AUTORECOVERY = (
     Described("bookspark_autorecovery_copied_entries_total", C, "Entries copied for this process."),
     Described("bookspark_autorecovery_copied_bytes_total", C, "Bytes of their payloads."),
     Described("bookspark_autorecovery_busy_seconds_total", C, "Time spent on repairs."),
+    Described(
+        "bookspark_autorecovery_clock_ahead_seconds",
+        G,
+        "Lead of the host's clock over ZooKeeper's, to the minute; below 0: lag.",
+    ),
     Described(
         "bookspark_cluster_bookies",
         G,

@@ -183,7 +183,7 @@ class Stage:
             if self.fills_ledgers and self.random.random() < 0.7:
                 self._filled[owner] = ledger
             messages.append(RangesWritten(writer, number, owner.run, owner.lane, owner.epoch, merged(ranges)))
-        owner, commit = LogWriter(SINK).commit_of(messages[::-1] if is_turned else messages, told)
+        owner, commit = LogWriter(SINK).commit_of(messages[::-1] if is_turned else messages, 0, told)
         return owner, replace(commit, time_ms=max(1000, self.world.truth.now_ms))
 
     def _data_ledger(self, client: Any, owner: LogRun, record: LogRecord) -> Any:

@@ -29,6 +29,7 @@ from bookspark.logs.chain.registry import LogRegistry
 from bookspark.logs.feeds.gaps import Gap, GapKind
 from bookspark.logs.row_reader import LogRow, RowReader
 from bookspark.protocol.logs.log_record import NoSuchLogError
+from bookspark.store.metadata.store_clock import StoreClock
 from tests.histories.log_schedules.actors import ADDRESS, LOG, Stage
 
 
@@ -237,7 +238,7 @@ def stand_ins(stage: Stage) -> list[Any]:
     names, share_again = count(), stage.random.choice([5, 40])
     return [
         mock.patch.object(row_reader, "Registration", _Untold),
-        mock.patch.object(row_reader, "now_ms", partial(next, names)),
+        mock.patch.multiple(StoreClock, known_ms=lambda _: next(names)),
         mock.patch.object(row_reader, "uuid", SimpleNamespace(uuid4=lambda: SimpleNamespace(hex="0" * 12))),
         mock.patch.object(row_reader, "time", SimpleNamespace(monotonic=lambda: stage.turns.steps / share_again)),
         # Dropping a reader does not wait for it; the end of its session returns its lanes.

@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 from unittest import mock
 
@@ -163,12 +162,10 @@ class Offloads:
         return None if found is None else [value for batch in found for value in batch.column("value").to_pylist()]
 
     def stand_ins(self) -> list[Any]:
-        """Replacements for tables, clocks and bounds."""
-        now = SimpleNamespace(time=lambda: self._stage.world.truth.now_ms / 1000)
+        """Replacements for tables and bounds."""
         return [
             mock.patch.object(offloading, "tables", self.tables),
             mock.patch.object(offloaded, "table", self.tables),
-            mock.patch.object(offloading, "time", now),
             mock.patch.object(offloading, "IDLE_SECONDS", self._stage.random.choice([0.0, 0.2, 60.0])),
             mock.patch.object(offloading, "TRANSACTION_BYTES_MAX", self._stage.random.choice([1, 60, 1 << 30])),
         ]

@@ -13,11 +13,12 @@ from typing import Any
 from unittest import mock
 
 from bookspark.logs import producer, producer_ledgers
-from bookspark.logs.chain import committer, reader, registry, retention
+from bookspark.logs.chain import committer, reader
 from bookspark.logs.chain.log_run import LogRun
 from bookspark.protocol.logs import ended_lanes, log_record
 from bookspark.store.metadata.memory import memory_store
 from bookspark.store.metadata.records import versioned
+from bookspark.store.metadata.store_clock import StoreClock
 from tests.histories.log_schedules.truth import Truth
 from tests.histories.log_schedules.turns import Actor, Turns
 
@@ -47,11 +48,13 @@ def small(random: Random, turns: Turns, truth: Truth, time_passes: bool) -> Any:
     if time_passes:
         # A writer removes rows whenever it tends its lane.
         chosen.append(mock.patch.object(committer, "RETENTION_SECONDS", 0.0))
-        chosen.append(mock.patch.object(retention, "time", SimpleNamespace(time_ns=clock)))
-    chosen += [mock.patch.object(module, "time_ns", clock) for module in (producer, producer_ledgers)]
-    chosen.append(mock.patch.object(committer, "time", SimpleNamespace(time_ns=clock, monotonic=lambda: 1e9)))
+    chosen += [mock.patch.object(module, "monotonic_ns", clock) for module in (producer, producer_ledgers)]
+    chosen.append(mock.patch.object(committer, "time", SimpleNamespace(monotonic=lambda: 1e9)))
     # All logs are created in the same millisecond.
-    chosen.append(mock.patch.object(registry, "time", SimpleNamespace(time_ns=lambda: 1_700_000_000_000_000_000)))
+    told = {"ahead_ns": lambda _: 0, "known_ms": lambda _: STORE_MS}
+    # Idle lanes end by the store's time.
+    told["now_ms"] = lambda _: clock() // 1_000_000 if time_passes else STORE_MS + turns.steps
+    chosen.append(mock.patch.multiple(StoreClock, **told))
     return All(chosen)
 
 

@@ -64,7 +64,6 @@ def facts(
     problems, homes = fields.pop("bookie_problems", {}), fields.pop("homes", {})
     told = {name: status(name) for name, one in seen.items() if one.registered and name not in problems}
     told |= statuses or {}
-    ahead_ms = fields.pop("clocks_ahead_ms", {})
     cluster = ClusterView(
         {
             name: BookieView(
@@ -74,7 +73,6 @@ def facts(
                 else None,
                 status=told.get(name),
                 problem=problems.get(name, ""),
-                clock_ahead_ms=ahead_ms.get(name, 0),
                 home=homes.get(name),
             )
             for name in sorted({*seen, *told})

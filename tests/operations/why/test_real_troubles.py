@@ -26,6 +26,7 @@ from bookspark.protocol.logs.log_options import LogOptions
 from bookspark.store.client import BookKeeper
 from tests.authority import Authority
 from tests.awaiting import await_that
+from tests.clocks import wrong_clock
 from tests.operations.cli.conftest import Run, bookspark, impatient  # noqa: F401
 from tests.operations.why.kit import check_command
 from tests.system.cluster.copies import await_copies, replication_factors
@@ -99,6 +100,14 @@ def switch_read_only(client: BookKeeper, name: str, read_only: bool) -> None:
     """Switch a bookie's mode and wait until its registration shows it."""
     client.switch_read_only(name, read_only)
     await_that(lambda: client.metadata.bookies()[name].read_only is read_only)
+
+
+@pytest.mark.parametrize(("years", "said"), [(40, "ahead of that of ZooKeeper"), (-40, "behind that of ZooKeeper")])
+def test_wrong_clock_of_the_host_that_looks_is_named(cluster: LocalCluster, years: int, said: str) -> None:
+    """It learns the time from the bookies."""
+    with wrong_clock(365 * years), cluster.bookkeeper(**DEADLINES) as there:
+        found = await_that(lambda: troubles(there).get("clock"))
+    assert found.subject == "this host" and said in found.verdict and "NTP" in found.mend
 
 
 def test_busy_cluster_raises_no_alarm(cluster: LocalCluster, client: BookKeeper) -> None:

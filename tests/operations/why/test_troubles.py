@@ -22,10 +22,10 @@ from bookspark.protocol.logs.log_options import LogOptions
 from bookspark.protocol.logs.log_record import EPOCH_LABEL, LogRecord
 from bookspark.protocol.repair.underreplication_task import Missed, Reason
 from bookspark.store.autorecovery.status import TaskStatus
-from bookspark.store.metadata.autorecovery.auditors import CheckReport
+from bookspark.store.metadata.autorecovery.underreplication_tasks import Progress as WorkerProgress
 from bookspark.store.metadata.bookie_homes import BookieHome
-from bookspark.store.wire.messages import CollectionStatus, HealingStatus
-from tests.operations.why.kit import NOW_MS, autorecovery, check_command, facts, parse, status
+from bookspark.store.wire.messages import BookieStatus, CollectionStatus, HealingStatus
+from tests.operations.why.kit import autorecovery, check_command, facts, parse, status
 
 DOWN = {"registered": False, "settled": False}
 ORDER = "the bookie was switched to read-only (bookspark bookie read-only ID off)"
@@ -38,6 +38,10 @@ HAS_NO_TLS = (
 
 def fragment(*ensemble: str, ledger_id: int = 7, ack_quorum: int = 2, open: bool = False) -> Placed:
     return Placed(ledger_id, 0, ensemble, len(ensemble), ack_quorum, open, 1000)
+
+
+def clocks(**ahead_ms: int) -> dict[str, BookieStatus]:
+    return {name: status(name, clock_ahead_ms=ms) for name, ms in ahead_ms.items()}
 
 
 def kinds(found: Facts) -> list[str]:
@@ -126,13 +130,14 @@ QUIETED = new_record(Wanted(restart=frozenset("a")), Progress({}, quieted=frozen
             ["wrong-tls"],
         ),
         (facts(statuses={"a": status("a", sync_seconds={"/d": 0.6, "/e": 0.4})}), ["slow-disk"]),
-        (facts(clocks_ahead_ms={"a": 3_600_000}), ["clock"]),
-        (facts(clocks_ahead_ms={"a": -3_600_000}), ["clock"]),
-        (facts(clocks_ahead_ms={"a": -30_000, "b": 30_000}), []),
-        (
-            facts(statuses={"a": status("a", scrub_began_ms=NOW_MS + 3_600_000)}, clocks_ahead_ms={"a": 3_600_000}),
-            ["clock"],
-        ),
+        (facts(statuses={"a": status("a", clock_ahead_ms=3_600_000)}), ["clock"]),
+        (facts(statuses={"a": status("a", clock_ahead_ms=-3_600_000)}), ["clock"]),
+        (facts(statuses=clocks(a=-30_000, b=30_000)), []),
+        (facts(statuses=clocks(a=3_600_000, b=-7_200_000)), ["clock", "clock"]),
+        (facts(statuses=clocks(a=3_600_000, b=3_600_000, c=3_610_000)), ["clock", "clock", "clock"]),
+        (facts(statuses=clocks(a=3_600_000, b=3_600_000, c=3_610_000), clock_ahead_ms=3_590_000), ["clock"]),
+        (facts(clock_ahead_ms=3_600_000), ["clock"]),
+        (facts(autorecovery=autorecovery(workers={"host:1": WorkerProgress(clock_ahead_ms=-3_600_000)})), ["clock"]),
         (facts(statuses={"a": status("a", failed_directories={"/d": "EIO"}, lacking_ledgers=2)}), ["failed-directory"]),
         (facts(statuses={"a": status("a", full_directories={"/d": "full"}, reasons=["full"])}), ["disk-full"]),
         (
@@ -154,9 +159,6 @@ QUIETED = new_record(Wanted(restart=frozenset("a")), Progress({}, quieted=frozen
         (facts(statuses={"a": status("a", stops_in_seconds=30.0)}), ["no-keeper"]),
         (facts(statuses={"a": status("a", collection=COLLECTION)}), ["collection"]),
         (facts(statuses={"a": status("a", version="2")}), ["version-skew"]),
-        (facts(statuses={"a": status("a", scrub_began_ms=NOW_MS + 3_600_000)}), ["clock"]),
-        (facts(statuses={"a": status("a", scrub_began_ms=NOW_MS + 1_000)}), []),
-        (facts(autorecovery=autorecovery(last_check=CheckReport(NOW_MS + 3_600_000, 1.0, 1, 0))), ["clock"]),
         (facts(autorecovery=autorecovery(enabled=False)), ["autorecovery-disabled"]),
         (facts(autorecovery=autorecovery(auditor=None)), ["no-auditor"]),
         (facts(tasks=(task(),), lacking={7: frozenset("a")}), ["under-replicated"]),

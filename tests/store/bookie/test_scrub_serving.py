@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from bookspark.servers.daemon.directories import read_cookie
 from bookspark.servers.daemon.identity import Identity
 from bookspark.store.bookie.disk.control_log import ControlLog
 from bookspark.store.bookie.disk.file_system import RealFileSystem
+from bookspark.store.bookie.holdings.scrubbing import ScrubProgress
 from bookspark.store.metadata.memory.memory_store import MemoryStore
 from bookspark.store.wire.header import Status
 from tests.awaiting import await_that
-from tests.clocks import keep_steady
+from tests.clocks import DAY_MS, keep_steady, wrong_clock
 from tests.store.bookie.kit import Client, config, serving
 
 
@@ -62,3 +64,24 @@ def test_rotten_cookie_is_rewritten_but_never_into_an_empty_mount_point(tmp_path
     assert not kept.is_good()
     (tmp_path / "control.log").unlink()
     assert kept.is_good(), "a disk that is not mounted any more gets no cookie in its place"
+
+
+@pytest.mark.parametrize("days", [400, -400])
+def test_scrub_goes_on_after_its_host_had_a_wrong_clock(tmp_path: Path, days: int) -> None:
+    """A round that was noted 400 days ahead began again after 400 days."""
+    settings = config(tmp_path, scrub_interval_hours=0.0005)
+    with wrong_clock(days), serving(settings, metadata=MemoryStore()) as (_, address):
+        client = Client(address)
+        assert client.add(5, 0, 4).status == Status.OK
+        told = await_that(lambda: (found := client.status()).scrub_finished_ms and found.store_ms and found)
+        assert abs(told.scrub_finished_ms - told.store_ms) < DAY_MS and round(told.clock_ahead_ms / DAY_MS) == days
+        client.close()
+    # The metadata store's own clock was wrong for a moment.
+    note = msgspec.json.decode((tmp_path / "scrub").read_bytes(), type=ScrubProgress)
+    ahead_ms = 400 * DAY_MS
+    kept = msgspec.structs.replace(note, began_ms=note.began_ms + ahead_ms, finished_ms=note.finished_ms + ahead_ms)
+    (tmp_path / "scrub").write_bytes(msgspec.json.encode(kept))
+    with serving(settings, metadata=MemoryStore()) as (_, address):
+        client = Client(address)
+        await_that(lambda: 0 < (found := client.status()).scrub_finished_ms < found.store_ms + DAY_MS)
+        client.close()

@@ -20,7 +20,7 @@ from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from tests.awaiting import SECONDS_MAX, await_that
 
 EVENT_SECONDS = SECONDS_MAX
-CREATE, SET_DATA, MULTI, CLOSE = 1, 5, 14, -11
+CREATE, SET_DATA, MULTI, CREATE_2, CLOSE = 1, 5, 14, 15, -11
 """Operation codes of ZooKeeper's protocol."""
 
 

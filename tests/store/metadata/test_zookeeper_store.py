@@ -34,7 +34,17 @@ from bookspark.store.metadata.zookeeper.layout import Access, Address, LedgerMan
 from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from tests.awaiting import Changes, await_that
 from tests.processes import halted
-from tests.store.metadata.kit import CREATE, EVENT_SECONDS, MULTI, SET_DATA, LossyProxy, begun, end_session, ledger
+from tests.store.metadata.kit import (
+    CREATE,
+    CREATE_2,
+    EVENT_SECONDS,
+    MULTI,
+    SET_DATA,
+    LossyProxy,
+    begun,
+    end_session,
+    ledger,
+)
 
 BOOKIE = BookieRegistration("bookie-1", "127.0.0.1:3181", incarnation=7)
 
@@ -524,6 +534,14 @@ def test_watchers_are_called_when_the_connection_is_lost(
     bookie_calls.await_that(lambda: "bookie-1" in lossy.bookies())
 
 
+def test_time_is_read_although_the_reply_is_lost(lossy: ZooKeeperStore, proxy: LossyProxy) -> None:
+    proxy.lose_reply(CREATE_2)
+    lossy.clock.now_ms()
+    assert proxy.lost == 1 and abs(lossy.clock.store_ms() - time.time_ns() // 1_000_000) < 60_000
+    nodes = lossy.layout.clocks
+    await_that(lambda: len(lossy.client.get_children(nodes)) <= 1, what="a lost reply leaves a node")
+
+
 # -- lost sessions
 
 
@@ -549,6 +567,27 @@ def test_registration_and_watches_survive_an_expired_session(
     store.unregister_bookie("bookie-1")
     assert set(watcher.bookies()) == {"bookie-2"}
     watcher.close()
+
+
+def test_time_is_read_again_after_a_lost_session_and_not_before(
+    store: ZooKeeperStore, zookeeper: EmbeddedZooKeeper
+) -> None:
+    """The machine may have stood still meanwhile, and its monotonic clock with it."""
+
+    def made() -> int:
+        store.clock.now_ms()
+        return int(store.client.get(store.layout.clocks)[1].pzxid)
+
+    store.clock.now_ms()
+    # The node of the first reading is deleted without a wait.
+    await_that(lambda: not store.client.get_children(store.layout.clocks))
+    before = made()
+    assert made() == before
+    session_id = store.connection.session_id
+    expire(store, zookeeper)
+    await_that(lambda: store.connection.session_id not in (None, session_id))
+    assert store.bookies() == {}, "it is connected again"
+    await_that(lambda: made() != before)
 
 
 def test_client_of_a_rolled_back_zookeeper_cannot_register_or_draw_ids(

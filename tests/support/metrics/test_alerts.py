@@ -73,7 +73,8 @@ HEALTHY = {
     **series("bookspark_zookeeper_connected", 1, f'{_B},instance="h:8000"'),
     **buckets("bookspark_zookeeper_call_seconds", f'{_B},instance="h:8000"', 1000, 0),
     **series("bookspark_client_waiting_appends", " ".join(["0 3x2"] * 100), 'client="c"'),
-    **series("bookspark_bookie_clock_timestamp_seconds", "20+60x100", _B),
+    **series("bookspark_bookie_clock_ahead_seconds", "20x100", _B),
+    **series("bookspark_autorecovery_clock_ahead_seconds", 0),
     **series("bookspark_log_reader_live", 1, _R),
     **series("bookspark_log_reader_lag_rows", 7, _R),
 }
@@ -106,15 +107,15 @@ TROUBLES = {
     "BooksparkRecoveryStands": series("bookspark_autorecovery_standing_recoveries", 1),
     "BooksparkUnreadableRecords": series("bookspark_autorecovery_check_unreadable_ledgers", 1),
     "BooksparkReaderGone": series("bookspark_log_reader_live", 0, _R),
-    "BooksparkClock": series("bookspark_autorecovery_check_finished_timestamp_seconds", "3600+60x100"),
+    "BooksparkClock": series("bookspark_autorecovery_clock_ahead_seconds", "3600x100"),
     "BooksparkVersions": series("bookspark_bookie_info", 1, 'bookie_id="b2",version="0.2.0"'),
     "BooksparkZooKeeper": series("bookspark_zookeeper_connected", 0, f'{_B},instance="h:8000"'),
     "BooksparkZooKeeperSlow": buckets("bookspark_zookeeper_call_seconds", f'{_B},instance="h:8000"', 50, 50),
     "BooksparkAppendsWait": series("bookspark_client_waiting_appends", 3, 'client="c"'),
 }
 MORE = [
-    ("BooksparkClock", series("bookspark_bookie_clock_timestamp_seconds", "3600+60x100", _B)),
-    ("BooksparkClock", series("bookspark_bookie_clock_timestamp_seconds", "-3600+60x100", _B)),
+    ("BooksparkClock", series("bookspark_bookie_clock_ahead_seconds", "3600x100", _B)),
+    ("BooksparkClock", series("bookspark_bookie_clock_ahead_seconds", "-3600x100", _B)),
     ("", series("bookspark_log_reader_live", 0, _R) | series("bookspark_log_reader_lag_rows", 0, _R)),
 ]
 """Further series: the alert that fires, or "" for none."""

@@ -60,13 +60,15 @@ def run(zookeeper: Zookeeper = "") -> None:
 def status(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
     """Print losses, repairs and their estimated time."""
     from bookspark.store.autorecovery.status import autorecovery_status
+    from bookspark.store.cluster_view import learn_time
 
     with client(zookeeper) as bookkeeper:
+        now_ms = learn_time(bookkeeper)
         found = autorecovery_status(bookkeeper.metadata)
     if as_json:
         print_json(found)
         return
-    for name, text in _status_lines(found).items():
+    for name, text in _status_lines(found, now_ms).items():
         typer.echo(f"{name:<12}{text}")
     for ledger_id, missed in found.missed.items():
         for one in missed:
@@ -77,8 +79,10 @@ def status(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
 def list_tasks(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
     """Print the ledgers that lack copies, with reason, worker and last problem."""
     from bookspark.store.autorecovery.status import task_statuses
+    from bookspark.store.cluster_view import learn_time
 
     with client(zookeeper) as bookkeeper:
+        learn_time(bookkeeper)
         unreadable: dict[int, str] = {}
         found = task_statuses(bookkeeper.metadata, unreadable)
     for ledger_id, why in unreadable.items():
@@ -109,6 +113,8 @@ def trigger(zookeeper: Zookeeper = "", timeout: Timeout = 600.0, as_json: Json =
 
     Exit status: 1 if copies are missing or something could not be checked; 2 after --timeout, while the check goes on.
     """
+    from bookspark.store.cluster_view import learn_time
+
     with client(zookeeper) as bookkeeper:
         auditors = bookkeeper.metadata.auditors
         if auditors.auditor() is None:
@@ -120,13 +126,13 @@ def trigger(zookeeper: Zookeeper = "", timeout: Timeout = 600.0, as_json: Json =
             if left <= 0:
                 raise BookKeeperError(f"the check takes longer than {timeout:g} s; see `bookspark autorecovery status`")
             auditors.wait(min(left, _POLL_SECONDS))
-        report = auditors.last_check()
+        report, now_ms = auditors.last_check(), learn_time(bookkeeper)
     if report is None:
         raise BookKeeperError("the auditor wrote no report; see its log")
     if as_json:
         print_json(report, one_line=True)
     else:
-        typer.echo(_check_text(report))
+        typer.echo(_check_text(report, now_ms))
     if report.marked or report.skipped or report.unreadable:
         raise typer.Exit(FOUND)
 
@@ -196,7 +202,7 @@ def decommission(
     typer.echo(f"{bookie} is removed from the cluster")
 
 
-def _status_lines(found: AutorecoveryStatus) -> dict[str, str]:
+def _status_lines(found: AutorecoveryStatus, now_ms: int) -> dict[str, str]:
     left = "nothing" if found.auditor else _NOBODY_KNOWS
     if found.ledgers:
         time_left = "unknown time" if found.seconds_left is None else f"about {duration(found.seconds_left)}"
@@ -215,7 +221,7 @@ def _status_lines(found: AutorecoveryStatus) -> dict[str, str]:
         "left": left,
         "at work": f"{found.being_repaired:,} ledgers; {found.failed:,} failed the last time",
         **({"unreadable": _named(found.unreadable)} if found.unreadable else {}),
-        "last check": ("none" if found.last_check is None else _check_text(found.last_check))
+        "last check": ("none" if found.last_check is None else _check_text(found.last_check, now_ms))
         + ("; another is under way" if found.checking else ""),
     }
 
@@ -224,9 +230,9 @@ def _named(unreadable: Mapping[int, str]) -> str:
     return "; ".join(f"ledger {ledger_id}: {why}" for ledger_id, why in unreadable.items())
 
 
-def _check_text(report: CheckReport) -> str:
+def _check_text(report: CheckReport, now_ms: int) -> str:
     skipped = "; ".join(f"{bookie} was not asked: {why}" for bookie, why in report.skipped.items())
-    ago = duration(max(0.0, time.time() - report.finished_at_ms / 1000))
+    ago = duration(max(0.0, (now_ms - report.finished_at_ms) / 1000))
     return (
         f"{report.marked:,} of {report.ledgers:,} ledgers lack copies, {ago} ago{'; ' if skipped else ''}{skipped}"
         + (f"; not checked: {_named(report.unreadable)}" if report.unreadable else "")

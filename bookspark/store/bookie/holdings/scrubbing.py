@@ -14,7 +14,8 @@ that follow from the rest of a log (its schema, a footer) are rewritten. ``kept_
 Every directory notes the round's progress; the furthest note counts. One file, replaced as a whole::
 
     <directory>/scrub    JSON: {"began_ms", "next_log", "end_log", "done_bytes", "finished_ms"}
-                         times in ms since 1970; logs from next_log to below end_log have still to be read
+                         times in ms since 1970, by the metadata store's clock; logs from next_log to below end_log have
+                         still to be read
 
 ``offline.scrub`` makes the same checks for a stopped bookie.
 """
@@ -32,6 +33,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from bookspark.protocol.kept_times import lies_ahead
 from bookspark.protocol.ledger.entry_ranges import EntryRanges
 from bookspark.store.bookie.checks import Damage, NotRead, Stored, Torn, check_entry_log, check_rewritten_log
 from bookspark.store.bookie.disk.entry_log import EntryLog
@@ -153,6 +155,15 @@ class Scrubbing:
         self.progress = msgspec.structs.replace(
             self.progress, began_ms=now_ms, next_log=0, end_log=self._holdings.next_log, done_bytes=0
         )
+
+    def set_right(self, now_ms: int, period_seconds: float) -> None:
+        """Forget times that lie ahead, which were noted while a clock was wrong: the round goes on at its pace, or begins."""
+        began_ms, finished_ms = self.progress.began_ms, self.progress.finished_ms
+        if lies_ahead(began_ms, now_ms):
+            began_ms = now_ms - round(1000 * _PACE_PART * period_seconds * self.part) if self.under_way else 0
+        if lies_ahead(finished_ms, now_ms):
+            finished_ms = 0
+        self.progress = msgspec.structs.replace(self.progress, began_ms=began_ms, finished_ms=finished_ms)
 
     def ahead_seconds(self, now_ms: int, period_seconds: float) -> float:
         """Seconds by which the round is ahead of its pace; negative if behind."""

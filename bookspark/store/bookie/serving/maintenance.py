@@ -33,6 +33,7 @@ from bookspark.store.bookie.space.reclaiming import Rewriter
 from bookspark.store.bookie.steps import Finished, Outcome, Steps, Wait, advance
 from bookspark.store.bookie.storage import Storage
 from bookspark.store.metadata.store import MetadataStore
+from bookspark.store.metadata.store_clock import RENEW_SECONDS, StoreClock
 from bookspark.store.wire.messages import CollectionStatus
 
 log = logging.getLogger(__name__)
@@ -111,7 +112,7 @@ def rate(bytes_per_second: int, left_bytes: int, seconds: float, *, nearly_full:
 
 _WAIT_SECONDS = 0.005
 _STOP_SECONDS_MAX = 10.0
-_THREADS = 5
+_THREADS = 6
 """One for each work but the scrub."""
 _FORCED_PAUSE = 9.0
 """Pause after a forced collection or a pass without success, in multiples of its time."""
@@ -190,6 +191,7 @@ class Maintenance:
             self._scrub(),
             self._read_again(),
             self._losses(),
+            self._time(),
         )
         self._tasks = [asyncio.get_running_loop().create_task(work) for work in works]
         self._storage.holdings.carry_through = self._carry_through
@@ -322,6 +324,24 @@ class Maintenance:
                     pause = _FORCED_PAUSE * (self._clock() - started)
                     await asyncio.wait_for(self._asked_for.wait(), pause)
 
+    @property
+    def store_clock(self) -> StoreClock | None:
+        return None if self._metadata is None else self._metadata.clock
+
+    async def _time(self) -> None:
+        """Read the metadata store's time again and again, for the bookie's answers."""
+        while self._metadata is not None:
+            await _tried("the metadata store's time could not be read", self._read_time)
+            await asyncio.sleep(RENEW_SECONDS)
+
+    async def _read_time(self) -> None:
+        if self._metadata is not None:
+            await self._in_thread(self._metadata.clock.now_ms)
+
+    def _now_ms(self) -> int:
+        """The metadata store's time as far as it is known."""
+        return time.time_ns() // 1_000_000 if self._metadata is None else self._metadata.clock.known_ms()
+
     async def _scrub(self) -> None:
         """Scrub round after round. An early round waits for the end of its period."""
         period = 3600 * self._config.scrub_interval_hours
@@ -329,14 +349,17 @@ class Maintenance:
         if not period:
             return
         await self._in_scrub_thread(scrubbing.load)
+        # What it noted is judged by the metadata store's time.
+        await _tried("the metadata store's time could not be read", self._read_time)
         while True:
+            scrubbing.set_right(self._now_ms(), period)
             if not scrubbing.under_way:
-                over = scrubbing.progress.began_ms / 1000 + ROUND_PART * period - time.time()
+                over = (scrubbing.progress.began_ms - self._now_ms()) / 1000 + ROUND_PART * period
                 if scrubbing.progress.began_ms and over > 0:
                     await _tried("the scrub could not wait", partial(self._pause_scrub, over, period))
                     await asyncio.sleep(min(_SCRUB_PAUSE, period / 100))
                     continue
-                scrubbing.begin(_now_ms())
+                scrubbing.begin(self._now_ms())
             await _tried("the scrub could not go on", lambda: self._scrub_group(period))
             await asyncio.sleep(min(_SCRUB_PAUSE, period / 100))
 
@@ -345,10 +368,10 @@ class Maintenance:
         scrubbing = self._storage.scrubbing
         logs, following = await self._drive(scrubbing.group())
         await self._scrub_logs(logs)
-        scrubbing.end_group(following, _now_ms())
+        scrubbing.end_group(following, self._now_ms())
         await self._in_scrub_thread(scrubbing.save)
         # The pause follows the save, so that a bookie with many restarts gets on with its round too.
-        await self._pause_scrub(scrubbing.ahead_seconds(_now_ms(), period), period)
+        await self._pause_scrub(scrubbing.ahead_seconds(self._now_ms(), period), period)
 
     async def _scrub_logs(self, logs: dict[int, ToRead]) -> None:
         """Read and check these logs, no faster than the rate."""
@@ -438,10 +461,6 @@ class Maintenance:
 
     async def _in_thread(self, function: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 async def _tried(what: str, work: Callable[[], Awaitable[None]]) -> None:

@@ -14,7 +14,6 @@ import logging
 import os
 import socket
 import ssl
-import time
 from collections.abc import Callable
 
 from bookspark.errors import BookieError
@@ -161,6 +160,7 @@ class BookieServer:
         stored, lossy_boots = self.storage.status(), self.storage.lossy_boots
         scrubbing = self.storage.scrubbing
         keeper, stops_in_seconds = self.keeper()
+        clock = self._maintenance.store_clock
         return BookieStatus(
             bookie_id=self._bookie.bookie_id,
             incarnation=self._bookie.incarnation,
@@ -194,5 +194,6 @@ class BookieServer:
             version=self.version,
             metrics_address=self.metrics_address,
             sync_seconds=stored.sync_seconds,
-            clock_ms=time.time_ns() // 1_000_000,
+            store_ms=0 if clock is None else clock.store_ms(),
+            clock_ahead_ms=0 if clock is None else clock.host_ahead_ms(),
         )

@@ -44,13 +44,14 @@ _DELAY, _BOOKKEEPERS_DELAY = "lostbookierecoverydelay", "lostBookieRecoveryDelay
 class AuditorState(msgspec.Struct, frozen=True):
     auditor: str
     waiting: dict[str, int] = {}
-    """Gone bookies, each with the wall clock in milliseconds at which it counts as lost."""
+    """Gone bookies, each with the time at which it counts as lost, in ms since 1970, by the metadata store's clock."""
     lost: tuple[str, ...] = ()
     checking: bool = False
 
 
 class CheckReport(msgspec.Struct, frozen=True):
     finished_at_ms: int
+    """By the metadata store's clock."""
     seconds: float
     ledgers: int
     """Examined ledgers."""

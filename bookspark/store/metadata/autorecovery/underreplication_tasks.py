@@ -13,7 +13,7 @@ task meanwhile. Below ``/ledgers/underreplication``, as in BookKeeper::
 A task's document::
 
     {"formatVersion": 1, "replica": {"bookie-1": "lost"}, "detail": "…", "ctime": 1700000000000, "marks": 1, "attempts": 0,
-     "error": "", "notBefore": 0}
+     "error": "", "notBefore": 0, "wait": 0}
 
 If the last attempt could not copy some entries, ``formatVersion`` is 2, and ``"missed"`` has for each range of their ids
 ``[first, last, lost, [bookie not reached, …], {bookie: answer}]``.
@@ -29,8 +29,7 @@ from __future__ import annotations
 import logging
 import random
 import re
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import NamedTuple
@@ -45,6 +44,7 @@ from bookspark.store.metadata.records.codec import decode_task, encode_task
 from bookspark.store.metadata.records.documents import learn, proven_struct, read_struct
 from bookspark.store.metadata.records.names import check_ledger_id, decode_name, encode_name
 from bookspark.store.metadata.records.versioned import Versioned, compare_and_set
+from bookspark.store.metadata.store_clock import StoreClock
 
 DISABLE = "disable"
 _LEDGERS, _LOCKS, _WORKERS = "ledgers", "locks", "workers"
@@ -77,13 +77,15 @@ class Progress(msgspec.Struct, frozen=True):
     entries: int = 0
     bytes: int = 0
     failed: int = 0
+    clock_ahead_ms: int = 0
+    """Lead of its host's clock over the metadata store's, to the minute; below 0: lag."""
 
 
 class Underreplication:
     """The tasks of one cluster, through one session. Each thread that calls ``wait`` needs an object of its own."""
 
-    def __init__(self, tree: Tree, clock: Callable[[], float] = time.time, bookkeepers: bool = False) -> None:
-        """``clock``: the wall clock, in seconds. ``bookkeepers``: write tasks and locks in BookKeeper's formats."""
+    def __init__(self, tree: Tree, clock: StoreClock, bookkeepers: bool = False) -> None:
+        """``bookkeepers``: write tasks and locks in BookKeeper's formats."""
         self._tree = tree
         self._bookkeepers = bookkeepers
         self._clock = clock
@@ -98,7 +100,8 @@ class Underreplication:
         """Make or change the tasks of these ledgers, and wake the waiting workers."""
         rest = iter(marks)
         while group := list(islice(rest, _MARKS_AT_ONCE)):
-            documents = [(task_path(m.ledger_id), self._encoded(new_task(m, self._now_ms()))) for m in group]
+            now_ms = self._clock.now_ms()
+            documents = [(task_path(m.ledger_id), self._encoded(new_task(m, now_ms))) for m in group]
             for mark, made in zip(group, self._tree.create_each(documents), strict=True):
                 if not made:
                     self._merge(mark)
@@ -123,7 +126,7 @@ class Underreplication:
                     unreadable[ledger_id] = str(error)
 
     def due(self, task: Task) -> bool:
-        return task.due(self._now_ms())
+        return task.due(self._clock.now_ms())
 
     def due_of(self, ledger_ids: Sequence[int]) -> list[int]:
         """The ledgers of these whose task may be tried now."""
@@ -212,15 +215,15 @@ class Underreplication:
     def failed(self, taken: Taken, error: str, wait_seconds: float, missed: Sequence[Missed] = ()) -> None:
         """Note the reason and ``missed`` in the task, postpone it unless it was marked again, and release the lock."""
         path, task, version = task_path(taken.ledger_id), taken.task, taken.version
-        not_before_ms = self._now_ms() + round(1000 * wait_seconds)
+        now_ms, wait_ms = self._clock.now_ms(), round(1000 * wait_seconds)
         try:
             for _ in range(_ATTEMPTS):
-                if self._tree.write(path, self._encoded(task.failed(error, not_before_ms, missed)), version):
+                if self._tree.write(path, self._encoded(task.failed(error, now_ms, wait_ms, missed)), version):
                     break
                 found = self._read(taken.ledger_id)
                 if found is None:
                     break
-                task, version, not_before_ms = found.value, found.version, 0
+                task, version, wait_ms = found.value, found.version, 0
         finally:
             self.release(taken)
 
@@ -279,7 +282,7 @@ class Underreplication:
 
     def _marked(self, mark: Mark, document: bytes | None) -> bytes | None:
         if document is None:
-            return self._encoded(new_task(mark, self._now_ms()))
+            return self._encoded(new_task(mark, self._clock.now_ms()))
         try:
             return self._encoded(decode_task(mark.ledger_id, document).marked(mark))
         except UnreadableRecordError as error:
@@ -288,13 +291,10 @@ class Underreplication:
                 log.warning("ledger %d is marked already: %s", mark.ledger_id, error)
                 return None
             log.warning("a damaged task is made anew: %s", error)
-            return self._encoded(new_task(mark, self._now_ms()))
+            return self._encoded(new_task(mark, self._clock.now_ms()))
 
     def _encoded(self, task: Task) -> bytes:
         return encode_task(task, self._bookkeepers)
-
-    def _now_ms(self) -> int:
-        return round(1000 * self._clock())
 
 
 class TaskPicker:

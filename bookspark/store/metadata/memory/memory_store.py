@@ -37,6 +37,7 @@ from bookspark.store.metadata.records.ledger_spans import LedgerSpan, spans_of
 from bookspark.store.metadata.records.names import check_ledger_id, check_name, check_record
 from bookspark.store.metadata.records.refusals import ledger_exists, no_cookie, no_such_ledger, sized, version_changed
 from bookspark.store.metadata.records.versioned import Record, RecordVersion, Versioned, VersionedLedger
+from bookspark.store.metadata.store_clock import StoreClock
 
 # -- The world in memory, shared by the stores of one cluster.
 
@@ -83,9 +84,13 @@ class World:
             return None
         new = self.deletions[key] << 31 if version is None else version + 1
         self.documents[key] = Versioned(document, new)
-        self.changed_ms[key] = time.time_ns() // 1_000_000
+        self.changed_ms[key] = self.now_ms()
         self._tell(key)
         return new
+
+    def now_ms(self) -> int:
+        """The store's time."""
+        return time.time_ns() // 1_000_000
 
     def check(self, under: RecordVersion | None) -> None:
         """Raise MetadataVersionError if the record has changed."""
@@ -219,6 +224,7 @@ class MemoryStore:
         self._closed = False
         self._notifier = Notifier()
         self._bookies_changed: list[Callable[[], None]] = []
+        self.clock = StoreClock(lambda: world.now_ms(), renew_seconds=0.0)
         with world.lock:
             world.sessions.append(self)
 
@@ -418,7 +424,7 @@ class MemoryStore:
 
     @property
     def underreplication(self) -> Underreplication:
-        return Underreplication(self._tree())
+        return Underreplication(self._tree(), self.clock)
 
     @property
     def auditors(self) -> Auditors:

@@ -170,6 +170,7 @@ class _TaskDocument(VersionedDocument, frozen=True, kw_only=True):
     attempts: _Count
     error: str
     not_before: Milliseconds
+    wait: Milliseconds
     missed: tuple[Missed, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -342,6 +343,7 @@ def _task_document(task: Task) -> bytes:
             attempts=task.attempts,
             error=task.error,
             not_before=task.not_before_ms,
+            wait=task.wait_ms,
             format_version=TASK_FORMAT_VERSION if task.missed else FORMAT_VERSION,
             missed=task.missed or msgspec.UNSET,
         )
@@ -355,7 +357,7 @@ def decode_task(ledger_id: int, document: bytes) -> Task:
         return _task_in_text(ledger_id, document, what)
     t = read_versioned(document, _TaskDocument, what, TASK_FORMAT_VERSION)
     missed = () if isinstance(t.missed, msgspec.UnsetType) else t.missed
-    return Task(ledger_id, t.replica, t.detail, t.ctime, t.marks, t.attempts, t.error, t.not_before, missed)
+    return Task(ledger_id, t.replica, t.detail, t.ctime, t.marks, t.attempts, t.error, t.not_before, t.wait, missed)
 
 
 def _task_in_text(ledger_id: int, document: bytes, what: str) -> Task:

@@ -19,6 +19,7 @@ its options. Below the chroot (BookKeeper's layout; docs/decisions/zookeeper.md)
     /ledgers/00/0000/L0001           ledger 1 with the hierarchical manager: its ten digits cut 2, 4, 4
     /ledgers/L0000000001             ledger 1 with the flat manager
     /bookspark/<kind>/<name>         records of other layers; the name is percent-encoded
+    /bookspark/clocks/<number>       ephemeral, and gone at once: a client read the time by it (``store_clock``)
     /bookspark/deletions/<kind>-<h>  its version counts the deletions of some records of the kind (``RecordNodes``)
 
 A cluster begun for BookKeeper's clients has ``/ledgers/underreplication/LAYOUT`` with a line for Bookspark from its beginning:
@@ -205,6 +206,10 @@ class Layout:
     @property
     def sharing(self) -> str:
         return self.records("sharing")
+
+    @property
+    def clocks(self) -> str:
+        return self.records("clocks")
 
     @property
     def deletions(self) -> str:

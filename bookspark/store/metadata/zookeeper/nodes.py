@@ -156,6 +156,18 @@ class Nodes:
                 continue
         raise MetadataStoreError(f"{what}: the nodes above {path} are removed as fast as they are made; try again")
 
+    def time_of_a_change(self, what: str, path: str) -> int:
+        """ZooKeeper's time, in ms since 1970: that of a node made below ``path`` and removed at once. A leftover of a lost reply
+        ends with the session."""
+        made, stat = self._connection.call(
+            what,
+            lambda: self._client.create_async(
+                f"{path}/", b"", ephemeral=True, sequence=True, makepath=True, include_data=True
+            ),
+        )
+        self._client.delete_async(made)
+        return int(stat.mtime)
+
     def create_numbered(self, what: str, path: str, value: bytes) -> str:
         """Make an ephemeral node numbered by ZooKeeper, and its missing ancestors; returns its path."""
         made: str = self._connection.call(

@@ -56,6 +56,7 @@ from bookspark.store.metadata.records.versioned import (
     VersionedLedger,
     compare_and_set,
 )
+from bookspark.store.metadata.store_clock import StoreClock
 from bookspark.store.metadata.zookeeper.connection import Connection, DefiniteError
 from bookspark.store.metadata.zookeeper.layout import (
     Layout,
@@ -720,6 +721,7 @@ class ZooKeeperStore:
         """With the marks that validate it."""
         self._bookies_changed: list[Callable[[], None]] = []
         self._lock = threading.RLock()
+        self.clock = StoreClock(self._store_ms)
         self.connection = Connection(
             address,
             timeout_seconds=timeout_seconds,
@@ -877,6 +879,7 @@ class ZooKeeperStore:
 
     def _connected(self) -> None:
         """Called from kazoo's thread at each connection."""
+        self.clock.doubt()
         if self._registrar is not None:
             self._upkeep.request(self._registrar.renew)
 
@@ -951,7 +954,7 @@ class ZooKeeperStore:
 
     @property
     def underreplication(self) -> Underreplication:
-        return Underreplication(self._autorecovery, bookkeepers=self.layout.bookkeepers_formats)
+        return Underreplication(self._autorecovery, self.clock, self.layout.bookkeepers_formats)
 
     @property
     def auditors(self) -> Auditors:
@@ -965,6 +968,9 @@ class ZooKeeperStore:
         return Sharing(ZooKeeperTree(self._nodes, self._notifier, self.layout.sharing), path, name)
 
     # -- within
+
+    def _store_ms(self) -> int:
+        return self._nodes.time_of_a_change("reading the time", self.layout.clocks)
 
     def _absent(self, ledger_id: int) -> NoSuchLedgerError:
         """The error for a ledger without a record. Raises MetadataStoreError if all records are gone."""
