@@ -41,6 +41,7 @@ from bookspark.protocol.ledger.actions import (
     NoBookies,
     ReadAnswered,
     ReadMetadata,
+    RecordFull,
     WriteMetadata,
 )
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
@@ -98,7 +99,7 @@ class ReplicationPhase(Enum):
 
 _BOOKIES = (LacAnswered, ReadAnswered, AddAnswered)
 _READ = (MetadataRead, MetadataFailed)
-_WRITE = (MetadataWritten, MetadataConflict, MetadataFailed)
+_WRITE = (MetadataWritten, MetadataConflict, RecordFull, MetadataFailed)
 _CHOICE = (BookiesChosen, NoBookies, MetadataFailed)
 _RECOVERY = (*_BOOKIES, *_READ, *_WRITE, *_CHOICE)
 
@@ -179,6 +180,9 @@ class LedgerReplication:
                 return self._fail(LedgerRecoveryError(f"{self._what()} was not repaired in time; it is tried again"))
             case _, MetadataFailed():
                 return self._fail(event.error)
+            case _, RecordFull():
+                # Only fragments of their own for entries that were not copied make a record larger.
+                return self._give_up(event.error) if self._without else self._fail(event.error)
             case ReplicationPhase.NEW, MetadataRead():
                 return self._look(event.metadata)
             case ReplicationPhase.LOOKING_AGAIN, MetadataRead():
