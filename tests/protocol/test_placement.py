@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from itertools import product
 from random import Random
@@ -341,8 +342,9 @@ def test_moves_end_with_as_good_an_ensemble_as_a_new_one(racks, size, write_quor
         after = tuple(new.get(bookie, bookie) for bookie in ensemble)
         assert placement.lack(topology, after, write_quorum) < placement.lack(topology, ensemble, write_quorum)
         ensemble = after
-    fresh = placement.choose_ensemble(topology, size, write_quorum, draws)
-    assert placement.lack(topology, ensemble, write_quorum) <= placement.lack(topology, fresh, write_quorum)
+    with suppress(NotEnoughBookiesError):  # four places of a ring can't be on three racks for each three in a row
+        fresh = placement.choose_ensemble(topology, size, write_quorum, draws)
+        assert placement.lack(topology, ensemble, write_quorum) <= placement.lack(topology, fresh, write_quorum)
 
 
 def test_ensemble_with_one_spare_bookie_is_moved_in_two_steps():
