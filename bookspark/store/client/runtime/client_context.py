@@ -30,6 +30,7 @@ from bookspark.store.client.network.ledger_requests import LedgerRequests
 from bookspark.store.client.runtime.calls import Calls
 from bookspark.store.client.runtime.runtime import Runtime
 from bookspark.store.client.runtime.store_actions import StoreAction, StoreAnswer, answer_from_store
+from bookspark.store.metadata.placement_rule import read_placement
 from bookspark.store.metadata.records.bookie_registration import BookieRegistration
 from bookspark.store.metadata.store import MetadataStore
 from bookspark.store.wire.digests import digester, digester_without_password
@@ -247,7 +248,8 @@ class ClientContext:
         """
         ledgers = list(ledgers)
         members = {bookie for metadata in ledgers for fragment in metadata.fragments for bookie in fragment.ensemble}
-        placement, topology, draws = self.placement, self.topology(members), random.Random()
+        # Read anew: a check that was asked for with a change of the rule may come before the news of the change.
+        placement, topology, draws = Placement(read_placement(self.store)), self.topology(members), random.Random()
         judged: dict[tuple[tuple[str, ...], int], tuple[str, ...]] = {}
         for metadata in ledgers:
             found: dict[str, None] = {}
