@@ -66,6 +66,10 @@ class NotEnoughBookiesError(BookKeeperError):
     """Too few usable bookies; the message has each candidate and its refusal."""
 
 
+class RecordFullError(BookKeeperError):
+    """The ledger's record has no room for another ensemble change. Create another ledger."""
+
+
 class UnauthorizedAccessError(BookKeeperError):
     """The password is not the ledger's."""
 

@@ -48,6 +48,18 @@ class BookieView:
         registered = "" if self.registration is None else self.registration.host
         return registered or ("" if self.home is None else self.home.host)
 
+    @property
+    def rack(self) -> str:
+        """As ``host``."""
+        found = self.registration or self.home
+        return "" if found is None else found.rack
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """As ``host``."""
+        found = self.registration or self.home
+        return {} if found is None else found.labels
+
 
 @dataclass(frozen=True)
 class ClusterView:

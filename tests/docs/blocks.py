@@ -107,6 +107,7 @@ SHOWN = {
         "scripts/run [FOLDER]": "tests/system/acceptance/test_main_job.py",
     },
     "docs/clusters/changes.md": {"bookspark cookie fix --bookie": "tests/operations/cli/test_cookie_commands.py"},
+    "docs/guides/choices.md": {"bookspark cluster placement  ": "tests/system/cluster/test_racks.py"},
     "docs/clusters/kubernetes.md": {
         'cp -r "$(bookspark conf kubernetes)"': SEVERAL_HOSTS,
         "kubectl apply -f namespace.yaml": SEVERAL_HOSTS,

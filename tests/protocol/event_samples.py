@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bookspark.errors import MetadataStoreError, NotEnoughBookiesError
+from bookspark.errors import MetadataStoreError, NotEnoughBookiesError, RecordFullError
 from bookspark.protocol.bookie.lease import Claim, Drop, Stop, Tick
 from bookspark.protocol.ledger.actions import (
     AddAnswered,
@@ -17,6 +17,7 @@ from bookspark.protocol.ledger.actions import (
     NoBookies,
     ReadAnswered,
     ReadIsLate,
+    RecordFull,
     Start,
     SyncAnswered,
 )
@@ -29,6 +30,7 @@ _EVENTS = (
     MetadataRead(metadata(), 1),
     MetadataWritten(2),
     MetadataConflict(),
+    RecordFull(RecordFullError("no room")),
     MetadataFailed(MetadataStoreError("no answer")),
     AddAnswered("b1", 0, 0, OK),
     SyncAnswered("b1", OK),

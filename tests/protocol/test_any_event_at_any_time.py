@@ -133,6 +133,7 @@ class Anything:
                 lambda: act.MetadataRead(self.record(), number()),
                 lambda: act.MetadataWritten(number()),
                 act.MetadataConflict,
+                lambda: act.RecordFull(rng.choice(ERRORS)),
                 lambda: act.MetadataFailed(rng.choice(ERRORS)),
                 lambda: act.AddAnswered(bookie(), number(), number(), self.response(), self.report()),
                 lambda: act.SyncAnswered(bookie(), self.response(), self.report()),
@@ -304,6 +305,8 @@ class Course:
             return act.MetadataFailed(GONE)
         if write.version != self.store[1]:
             return act.MetadataConflict()
+        if chance < 0.17:
+            return act.RecordFull(self.rng.choice(ERRORS))
         self.store = (write.metadata, self.store[1] + 1)
         return act.MetadataFailed(GONE) if chance < 0.2 else act.MetadataWritten(self.store[1])
 

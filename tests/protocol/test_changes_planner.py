@@ -30,6 +30,7 @@ from bookspark.protocol.changes.steps import (
 from bookspark.protocol.changes.wanted import Before, Progress, Wanted, begin
 from bookspark.protocol.ledger.accepted_loss import AcceptedLoss
 from bookspark.protocol.ledger.ledger_metadata import Fragment
+from bookspark.protocol.ledger.placement import PlacementRule
 from tests.protocol.ledgers import metadata
 
 ABC, ABCD = ("a", "b", "c"), ("a", "b", "c", "d")
@@ -385,3 +386,53 @@ def test_bookie_left_read_only_by_an_earlier_change_is_quieted_again_by_its_own_
     assert decide(wanted, progress, seen).steps == (SetReadOnly("a"),)
     after = decide(wanted, progress.begun(SetReadOnly("a")), seen).steps
     assert after and SetReadOnly("a") not in after
+
+
+# -- the placement rule
+
+
+def by_rule(rule: PlacementRule, fragments: Iterable[Placed], bookies: dict[str, dict[str, object]]) -> Observed:
+    seen = {name: ObservedBookie(name, **fields) for name, fields in bookies.items()}  # type: ignore[arg-type]
+    return Observed(seen, Fragments(fragments), placement=rule)
+
+
+@pytest.mark.parametrize(
+    ("rule", "field"),
+    [
+        (PlacementRule("rack_aware", 2), {"rack": "{}"}),
+        (PlacementRule("one_per_host"), {"host": "{}"}),
+        (PlacementRule("one_per_zone"), {"labels": "{}"}),
+    ],
+)
+def test_moves_keep_the_placement_rule(rule: PlacementRule, field: dict[str, str]) -> None:
+    """The emptiest bookie shares the place of the other copy."""
+    (name,) = field
+
+    def at(place: str) -> dict[str, object]:
+        return {name: {"zone": place} if name == "labels" else place}
+
+    one = Placed(1, 0, ("a", "b"), 2, 2, False, 10)
+    other = Placed(2, 0, ("d", "b"), 2, 2, False, 10)
+    bookies = {"a": at("1") | QUIET, "b": at("2"), "c": at("2"), "d": at("3")}
+    decision = decide(REMOVE, Progress({"a": Before(1, 0)}, frozenset("a")), by_rule(rule, [one, other], bookies))
+    assert [step.target for step in decision.steps if isinstance(step, Move)] == ["d"]
+    del bookies["d"]
+    decision = decide(REMOVE, Progress({"a": Before(1, 0)}, frozenset("a")), by_rule(rule, [one], bookies))
+    assert decision.steps == () and f"by placement {rule}" in "; ".join(decision.waits)
+
+
+def test_last_known_rack_of_a_bookie_that_is_down_counts_for_moves() -> None:
+    one = Placed(1, 0, ("a", "b", "e"), 3, 2, False, 10)
+    bookies = {
+        "a": {"rack": "1"} | QUIET,
+        "b": {"rack": "1"},
+        "c": {"rack": "1"},
+        "e": {"rack": "2", "registered": False, "settled": False},
+    }
+    seen = by_rule(PlacementRule("rack_aware", 2), [one], bookies)
+    moves, stuck = evacuation(seen, "a", [one], ["c"], 10)
+    assert [move.target for move in moves] == ["c"] and stuck is None
+    bookies["e"]["rack"] = "1"
+    bookies["a"]["rack"] = "2"
+    moves, stuck = evacuation(by_rule(PlacementRule("rack_aware", 2), [one], bookies), "a", [one], ["c"], 10)
+    assert moves == [] and stuck == one

@@ -6,7 +6,14 @@ import tracemalloc
 
 import pytest
 
-from bookspark.errors import LedgerFencedError, MetadataStoreError, NoSuchLedgerError, NotEnoughBookiesError
+from bookspark.errors import (
+    AddTimeoutError,
+    LedgerFencedError,
+    MetadataStoreError,
+    NoSuchLedgerError,
+    NotEnoughBookiesError,
+    RecordFullError,
+)
 from bookspark.protocol.ledger.actions import (
     AddAnswered,
     BookiesChosen,
@@ -20,6 +27,7 @@ from bookspark.protocol.ledger.actions import (
     MetadataWritten,
     NoBookies,
     ReadMetadata,
+    RecordFull,
     SendAdd,
     WriteMetadata,
 )
@@ -283,6 +291,47 @@ class TestConflict:
         (fail,) = writer.step(MetadataRead(change(writer.metadata), 7))
         assert isinstance(fail.error, LedgerFencedError)
         assert writer.state is State.FAILED
+
+
+class TestRecordWithoutRoom:
+    """BookKeeper #611: the number of ensemble changes has no bound, and the record of a ledger has."""
+
+    FULL = RecordFullError("the record of ledger 7 has no room")
+
+    def full(self, pair, *chosen):
+        pair.writer.chooses(*chosen)
+        assert isinstance(pair.writer.wanted.pop(0), WriteMetadata)
+        pair.writer.step(RecordFull(self.FULL))
+
+    def test_ledger_goes_on_with_its_ensemble_if_an_ack_quorum_works(self):
+        pair = failing()
+        pair.writer.answers("b2", 1)
+        self.full(pair, "b4")
+        assert pair.writer.wanted == [] and pair.writer.confirmed == 1
+        pair.append()
+        assert pair.writer.waits_for("b3") == [2] and pair.writer.waits_for("b4") == []
+        pair.writer.step(Close())
+        pair.writer.all_answer("b3")
+        pair.writer.writes()
+        assert (pair.metadata.state, pair.metadata.last_entry_id) == (LedgerState.CLOSED, 2)
+        assert len(pair.metadata.fragments) == 1 and pair.writer.error is None
+
+    def test_ledger_without_an_ack_quorum_is_closed_and_the_error_says_why(self):
+        pair = failing()
+        pair.writer.refuses("b2", 1)
+        pair.writer.chooses("b4")
+        self.full(pair, "b4", "b5")
+        assert pair.writer.error is None, "the user is told once the ledger is closed"
+        pair.writer.writes()
+        assert pair.writer.error is self.FULL
+        assert (pair.metadata.state, pair.metadata.last_entry_id) == (LedgerState.CLOSED, 0)
+
+    def test_guaranteed_ledger_waits_for_its_bookie_and_says_why(self):
+        pair = failing(guaranteed=True)
+        self.full(pair, "b4")
+        assert pair.writer.wanted == [] and pair.writer.error is None
+        pair.writer.step(DeadlinePassed())
+        assert isinstance(pair.writer.error, AddTimeoutError) and str(self.FULL) in str(pair.writer.error)
 
 
 class TestNoBookies:

@@ -149,7 +149,7 @@ def test_number_of_lanes_in_the_index_is_bounded() -> None:
     record = OWNED
     for lane in range(1, LANES_MAX + 1):
         record = with_lane(record, lane, writer_of(f"q{lane}"))
-    with pytest.raises(TooManyLanesError, match="has 1000 lanes, and query:one would need one more"):
+    with pytest.raises(TooManyLanesError, match="has 1000 lanes, and no room for query:one"):
         with_lane(record, LANES_MAX + 1, writer_of("one"))
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from bookspark.errors import EntriesNotCopiedError, LedgerRecoveryError, NotEnoughBookiesError
+from bookspark.errors import EntriesNotCopiedError, LedgerRecoveryError, NotEnoughBookiesError, RecordFullError
 from bookspark.protocol.ledger.accepted_loss import AcceptedLoss, Loss, LossKind
 from bookspark.protocol.ledger.actions import (
     AddAnswered,
@@ -21,6 +21,7 @@ from bookspark.protocol.ledger.actions import (
     NoBookies,
     ReadAnswered,
     ReadMetadata,
+    RecordFull,
     SendAdd,
     SendRead,
     SendReadLac,
@@ -182,6 +183,26 @@ def test_fragment_without_readable_entries_keeps_its_ensemble():
     writes, (fail,) = answered(machine, machine.step(BookiesChosen(("b4",))), gives_all_but(*range(10)))
     assert writes == [] and isinstance(fail.error, EntriesNotCopiedError)
     assert machine.phase is ReplicationPhase.DONE
+
+
+def test_fragments_without_room_in_the_record_are_given_up_and_the_others_repaired():
+    """Entries that could not be copied would get fragments of their own."""
+    two = metadata(
+        state=LedgerState.CLOSED,
+        fragments=(Fragment(0, ("b1", "b2", "b3")), Fragment(5, ("b1", "b5", "b3"))),
+        last_entry_id=9,
+        length=100,
+    )
+    machine, _ = replication(two)
+    assert answered(machine, machine.step(BookiesChosen(("b4",))), gives_all_but(2))[1] == [ReadMetadata()]
+    (write,) = machine.step(MetadataRead(two, 5))
+    assert len(write.metadata.fragments) == 4
+    assert machine.step(RecordFull(RecordFullError("no room"))) == [ChooseBookies(("b1", "b5", "b3"), ("b3",))]
+    assert answered(machine, machine.step(BookiesChosen(("b4",))), gives_all_but())[1] == [ReadMetadata()]
+    (write,) = machine.step(MetadataRead(two, 5))
+    assert [f.ensemble for f in write.metadata.fragments] == [("b1", "b2", "b3"), ("b1", "b5", "b4")]
+    (fail,) = machine.step(MetadataWritten(6))
+    assert isinstance(fail, Fail)
 
 
 class TestUnreadableEntries:

@@ -188,6 +188,7 @@ SAMPLES = {
     act.MetadataRead: lambda writer: act.MetadataRead(writer.metadata, 5),
     act.MetadataWritten: lambda writer: act.MetadataWritten(5),
     act.MetadataConflict: lambda writer: act.MetadataConflict(),
+    act.RecordFull: lambda writer: act.RecordFull(NONE_LEFT),
     act.MetadataFailed: lambda writer: act.MetadataFailed(GONE),
 }
 

@@ -104,8 +104,8 @@ class Cluster:
         tables["listed"] = spark.createDataFrame([(self.last_ledger_id,)], LISTED)
         return tables
 
-    def audit(self, spark: SparkSession, *queries: str, placement: str = "random") -> dict[str, Finding]:
-        found = run_over(spark, self.tables(spark), queries or names(), placement)
+    def audit(self, spark: SparkSession, *queries: str) -> dict[str, Finding]:
+        found = run_over(spark, self.tables(spark), queries or names())
         return {finding.name: finding for finding in found}
 
 

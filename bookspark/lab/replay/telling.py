@@ -139,7 +139,9 @@ class Telling:
         else:
             line = f"the {name} {say_event(event)}"
         sends: list[tuple[str, str]] = []
-        asks = isinstance(event, act.MetadataRead | act.MetadataWritten | act.MetadataConflict | act.MetadataFailed)
+        asks = isinstance(
+            event, act.MetadataRead | act.MetadataWritten | act.MetadataConflict | act.RecordFull | act.MetadataFailed
+        )
         for action in step.answer or ():
             said = say_action(action)
             if said:
@@ -228,6 +230,8 @@ def say_event(event: Any) -> str:
             return "learns that its metadata was written"
         case act.MetadataConflict():
             return "learns that the record had changed"
+        case act.RecordFull():
+            return "learns that the record has no room for it"
         case act.MetadataFailed(error):
             return f"has no answer of the metadata store: {error}"
         case act.BookiesChosen(bookies):

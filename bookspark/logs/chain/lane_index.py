@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from bookspark.errors import MetadataVersionError
 from bookspark.logs.chain.codec import decode_record, encode_record
-from bookspark.logs.chain.registry import BLOCKS, ENDED, RECORDS, EndedBlock, LogRegistry
+from bookspark.logs.chain.registry import BLOCKS, ENDED, RECORDS, EndedBlock, LogRegistry, room_for_writer
 from bookspark.protocol.logs.ended_lanes import Ended, full_block, kept_of, out_of_index
 from bookspark.protocol.logs.lanes import MARK, LaneId, has_lane, lane_id, lane_in_index, lane_name, new_lane, with_lane
 from bookspark.protocol.logs.log_record import LogChangedError, LogRecord
@@ -63,7 +63,8 @@ class LaneIndex:
             number = record.lanes_made + 1
             self._put(new_lane(record, number))
             after = 0 if before is None else self._with_commits(before.lane)
-            return with_lane(record, number, new.writer, new.checkpoint, after, follows)
+            made = with_lane(record, number, new.writer, new.checkpoint, after, follows)
+            return room_for_writer(made, new.writer)
 
         self._registry.update(self._log, step)
         return self._log.lane(number)

@@ -38,9 +38,11 @@ from bookspark.errors import ConfigurationError, MetadataVersionError, Unauthori
 from bookspark.logs.chain.codec import LogFormatError, decode_name, decode_record, encode_name, encode_record
 from bookspark.protocol.ledger.ledger_metadata import DigestType
 from bookspark.protocol.logs.ended_lanes import blocks_of
-from bookspark.protocol.logs.lanes import MARK, LaneId, lane_id, lane_name, lane_of
+from bookspark.protocol.logs.lanes import MARK, LaneId, lane_id, lane_name, lane_of, no_room_for_writer
 from bookspark.protocol.logs.log_options import ALTERABLE, Compression, LogOptions
 from bookspark.protocol.logs.log_record import (
+    LANE_BYTES_MAX,
+    NEW_BYTES_MAX,
     CommitLedger,
     LinkStart,
     LogExistsError,
@@ -209,7 +211,7 @@ class LogRegistry:
         return self._store.read_record(RECORDS, str(log_id)) is not None
 
     def create(self, name: LogName, options: LogOptions, password: Password) -> LogRecord:
-        """Create an empty log. Raises LogExistsError."""
+        """Create an empty log. Raises LogExistsError, and ConfigurationError for columns whose schema is too large."""
         made_ms = self._store.clock.known_ms()
         record = LogRecord(name, options, master_key(password), ctime_ms=made_ms, log_id=self._new_id())
         made = lane_id(record)
@@ -223,7 +225,7 @@ class LogRegistry:
                 self.forget(before)
             return encode_name(made.log)
 
-        self._store.write_record(RECORDS, made.key, encode_record(record), None)
+        self._store.write_record(RECORDS, made.key, _new_document(record), None)
         try:
             compare_and_set(f"log name {name!r}", *self._access(NAMES, name, point))
         except LogExistsError:
@@ -443,6 +445,27 @@ def recreated(name: str, before: int, now: int) -> LogRecreatedError:
 
 def _record(found: Record, lane: LaneId) -> LogRecord:
     return decode_record(found.value, str(lane), found.changed_ms)
+
+
+def _new_document(record: LogRecord) -> bytes:
+    """Raises ConfigurationError if the record would lack room for the log's later changes."""
+    document = encode_record(record)
+    if len(document) > NEW_BYTES_MAX:
+        columns = len(record.options.columns)
+        raise ConfigurationError(
+            f"log {record.name!r} can't be created: the schema of its columns takes {columns:,} bytes, and at most "
+            f"{max(0, columns - (len(document) - NEW_BYTES_MAX)):,} are allowed: the log's record keeps room for lanes and "
+            "commits; take fewer columns or shorter names, or write the rows as JSON into one column: "
+            'df.selectExpr("to_json(struct(*)) AS value")'
+        )
+    return document
+
+
+def room_for_writer(record: LogRecord, writer: str) -> LogRecord:
+    """``record``, whose index has grown by ``writer``. Raises TooManyLanesError if the record lacks room for other changes."""
+    if len(encode_record(record)) > LANE_BYTES_MAX:
+        raise no_room_for_writer(record, writer)
+    return record
 
 
 def _alterable(record: LogRecord) -> dict[str, object]:

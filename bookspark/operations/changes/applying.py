@@ -31,6 +31,7 @@ from bookspark.errors import (
     MetadataVersionError,
     NoSuchLedgerError,
     NotEnoughBookiesError,
+    RecordFullError,
 )
 from bookspark.operations.changes.change_record import (
     ChangeRecord,
@@ -308,6 +309,8 @@ class _MoveDriver(RepairDriver):
             found = self._store.read_record(kind, name)
             stands = found is not None and found.version == version
             return act.MetadataConflict() if stands else act.MetadataFailed(taken_over())
+        except RecordFullError as error:
+            return act.RecordFull(error)
         except BookKeeperError as error:
             return act.MetadataFailed(error)
 

@@ -15,7 +15,8 @@ from bookspark.protocol.changes.observed import Fragments, Observed, ObservedBoo
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata, LedgerState
 from bookspark.protocol.repair.underreplication_task import Reason
 from bookspark.store.client import BookKeeper
-from bookspark.store.cluster_view import BookieView, ClusterView, answering_bookies
+from bookspark.store.cluster_view import BookieView, ClusterView, answering_bookies, with_homes
+from bookspark.store.metadata.placement_rule import read_placement
 from bookspark.store.wire.messages import BookieStatus
 
 
@@ -58,18 +59,20 @@ class Looking:
         if not at_once:
             lacking, bad = self._lacking()
             unreadable = self._look_at_ledgers(set(store.list_ledgers()), lacking)
-            self.cluster, enabled = answering_bookies(self._bookkeeper), tasks.enabled()
+            self.cluster = with_homes(answering_bookies(self._bookkeeper), store)
+            enabled, rule = tasks.enabled(), read_placement(store)
         else:
-            with ThreadPoolExecutor(3, "look") as beside:
+            with ThreadPoolExecutor(4, "look") as beside:
                 others = beside.submit(answering_bookies, self._bookkeeper), beside.submit(tasks.enabled)
+                ruled = beside.submit(read_placement, store)
                 marked = beside.submit(self._lacking)
                 ids = set(store.list_ledgers())
                 lacking, bad = marked.result()
                 unreadable = self._look_at_ledgers(ids, lacking)
-            self.cluster, enabled = others[0].result(), others[1].result()
+            self.cluster, enabled, rule = with_homes(others[0].result(), store), others[1].result(), ruled.result()
         bookies = {name: _observed(one) for name, one in self.cluster.bookies.items()}
         known = {ledger_id: names for ledger_id, names in lacking.items() if names}
-        return Observed(bookies, self._fragments, known, {**bad, **unreadable}, enabled)
+        return Observed(bookies, self._fragments, known, {**bad, **unreadable}, enabled, rule)
 
     def _lacking(self) -> tuple[dict[int, frozenset[str]], dict[int, str]]:
         """Ledgers with a task, with the bookies that lack entries of each; and tasks that can't be decoded, with the errors."""
@@ -137,7 +140,15 @@ class Looking:
 def _observed(bookie: BookieView) -> ObservedBookie:
     name, registration, status = bookie.bookie_id, bookie.registration, bookie.status
     if registration is None:
-        return ObservedBookie(name, registered=False, settled=False, incarnation=0)
+        return ObservedBookie(
+            name,
+            registered=False,
+            settled=False,
+            incarnation=0,
+            host=bookie.host,
+            rack=bookie.rack,
+            labels=bookie.labels,
+        )
     why = bookie.problem if status is None else _unsettled(status)
     return ObservedBookie(
         name,
@@ -153,6 +164,7 @@ def _observed(bookie: BookieView) -> ObservedBookie:
         version="" if status is None else status.version,
         host=registration.host,
         rack=registration.rack,
+        labels=registration.labels,
     )
 
 

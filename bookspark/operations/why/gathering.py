@@ -38,7 +38,7 @@ from bookspark.protocol.logs.orphans import is_of
 from bookspark.store.autorecovery.status import autorecovery_status, task_statuses
 from bookspark.store.client import BookKeeper
 from bookspark.store.client.inspection.held_ranges import held_ranges
-from bookspark.store.cluster_view import learn_time, with_homes
+from bookspark.store.cluster_view import learn_time
 from bookspark.store.metadata.lost_records import read_lost_records
 from bookspark.store.metadata.store import MetadataStore
 from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
@@ -86,7 +86,7 @@ class Gathering:
             status, documents = beside.submit(autorecovery_status, store), beside.submit(_documents, store)
             observed = self._looking.look(at_once=True)
         found |= {"autorecovery": status.result(), **documents.result()}
-        found["observed"], found["cluster"] = observed, with_homes(self._looking.cluster, store)
+        found["observed"], found["cluster"] = observed, self._looking.cluster
         found["open_ledgers"] = len(self._looking.open_ledgers)
         found["recovering"] = self._stand(store, self._looking, apart_seconds)
 

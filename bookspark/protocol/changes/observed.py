@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+from bookspark.protocol.ledger.placement import PlacementRule, Topology
 
 
 class Placed(NamedTuple):
@@ -152,7 +153,9 @@ class ObservedBookie:
     lossy_boot: int = 0
     version: str = ""
     host: str = ""
+    """Last known, as ``rack`` and ``labels``, of a bookie that is down."""
     rack: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def counts(self) -> bool:
@@ -173,6 +176,12 @@ class Observed:
     unreadable: Mapping[int, str] = field(default_factory=dict)
     """Ledgers with records that can't be decoded, and the reason."""
     autorecovery_enabled: bool = True
+    placement: PlacementRule = field(default_factory=PlacementRule)
+
+    def topology(self) -> Topology:
+        """The bookies for placement: those that are down, and are without a known place, are left out."""
+        away = {name: one for name, one in self.bookies.items() if not one.registered and (one.host or one.rack)}
+        return Topology({name: one for name, one in self.bookies.items() if one.registered}, away=away)
 
     def counts(self, bookie_id: str, ledger_id: int) -> bool:
         """Do the bookie's copies of this ledger count?"""

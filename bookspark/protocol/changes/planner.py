@@ -34,13 +34,15 @@ from bookspark.protocol.changes.steps import (
     Takes,
 )
 from bookspark.protocol.changes.wanted import Before, Progress, Wanted
+from bookspark.protocol.ledger.placement import NOTHING, Lack, Placement
 
 # -- Moves: fragments to move, and their targets.
 #
-# Law: a copy is moved once, to the bookie with the fewest bytes that is not in its ensemble, and that shares host and rack with
-# no more of the other copies than its source does. No more is moved than the copies of leaving bookies, or the bytes of the
-# fullest ones above the average. Bytes are those in the records, as if all bookies had the same room. A fragment that may still
-# get entries is not moved: its writer replaces the bookie.
+# Law: a copy is moved once, to the bookie with the fewest bytes that is not in its ensemble, never so that the cluster's
+# placement rule is broken more than before, and to one that shares host and rack with no more of the other copies than its
+# source does. No more is moved than the copies of leaving bookies, or the bytes of the fullest ones above the average. Bytes
+# are those in the records, as if all bookies had the same room. A fragment that may still get entries is not moved: its writer
+# replaces the bookie.
 
 
 EVEN_PART = 0.05
@@ -60,7 +62,7 @@ def evacuation(
     Returns the moves, and a fragment without any possible target, or None."""
     heap = [(bookie not in preferred, observed.fragments.bytes_of.get(bookie, 0), bookie) for bookie in candidates]
     heapq.heapify(heap)
-    moves: list[Move] = []
+    spread, moves = _Spread(observed), list[Move]()
     stuck: Placed | None = None
     for one in fragments:
         if len(moves) == count_max:
@@ -68,17 +70,19 @@ def evacuation(
         if one.open:
             continue
         passed = []
-        best: tuple[tuple[int, int], tuple[bool, int, str]] | None = None
-        now = _shared(observed, source, one, source)
+        best: tuple[tuple[Lack, int, int], tuple[bool, int, str]] | None = None
+        now = spread.after(one, source, source)
         while heap:
             candidate = heapq.heappop(heap)
             passed.append(candidate)
             if candidate[2] in one.ensemble:
                 continue
-            shared = _shared(observed, candidate[2], one, source)
+            shared = spread.after(one, source, candidate[2])
+            if shared is None:
+                continue
             if best is None or shared < best[0]:
                 best = shared, candidate
-            if shared <= now:
+            if now is None or shared <= now:
                 break
         chosen = None if best is None else best[1]
         for candidate in passed:
@@ -110,7 +114,7 @@ def levelling(observed: Observed, takers: Collection[str], count_max: int, giver
     heapq.heapify(full)
     pieces: dict[str, Iterator[Placed]] = {}
     moved: set[tuple[int, int]] = set()
-    moves: list[Move] = []
+    spread, moves = _Spread(observed), list[Move]()
     while empty and full and len(moves) < count_max:
         load, receiver = empty[0]
         if load != loads[receiver]:
@@ -123,7 +127,7 @@ def levelling(observed: Observed, takers: Collection[str], count_max: int, giver
         if loads[receiver] >= low and loads[donor] <= high:
             break
         left = pieces.setdefault(donor, iter(list(observed.fragments.of(donor))))
-        found = _fitting(observed, left, donor, receiver, loads[donor] - loads[receiver], moved)
+        found = _fitting(spread, left, donor, receiver, loads[donor] - loads[receiver], moved)
         if found is None:
             # All its fragments were tried: it stays as it is for now. The next look begins anew.
             heapq.heappop(full)
@@ -136,7 +140,7 @@ def levelling(observed: Observed, takers: Collection[str], count_max: int, giver
 
 
 def _fitting(
-    observed: Observed,
+    spread: _Spread,
     pieces: Iterator[Placed],
     donor: str,
     receiver: str,
@@ -150,21 +154,49 @@ def _fitting(
             continue
         if (one.ledger_id, one.first_entry_id) in moved:
             continue
-        if _shared(observed, receiver, one, donor) <= _shared(observed, donor, one, donor):
+        now, then = spread.after(one, donor, donor), spread.after(one, donor, receiver)
+        if now is not None and then is not None and then <= now:
             return one
     return None
 
 
-def _shared(observed: Observed, bookie_id: str, fragment: Placed, leaving: str) -> tuple[int, int]:
-    """Other copies of the fragment on this bookie's host, and on its rack."""
-    here = observed.bookies.get(bookie_id)
-    if here is None:
-        return 0, 0
-    others = [observed.bookies[b] for b in fragment.ensemble if b not in (leaving, bookie_id) and b in observed.bookies]
-    return (
-        sum(bool(here.host) and here.host == other.host for other in others),
-        sum(bool(here.rack) and here.rack == other.rack for other in others),
-    )
+class _Spread:
+    """What moves do to the placement of fragments."""
+
+    def __init__(self, observed: Observed) -> None:
+        self._observed, self._topology = observed, observed.topology()
+        self._placement = Placement(observed.placement)
+        self._known: dict[tuple[tuple[str, ...], int], Lack] = {}
+
+    def after(self, fragment: Placed, source: str, target: str) -> tuple[Lack, int, int] | None:
+        """What the fragment lacks of the rule with ``target`` in the place of ``source``, and the other copies on its host and on
+        its rack: less is better. None if the move would break the rule more than now."""
+        ensemble = tuple(target if bookie == source else bookie for bookie in fragment.ensemble)
+        lack = self._lack(ensemble, fragment.write_quorum)
+        if lack.required > self._lack(fragment.ensemble, fragment.write_quorum).required:
+            return None
+        bookies, here = self._observed.bookies, self._observed.bookies.get(target)
+        if here is None:
+            return lack, 0, 0
+        others = [bookies[b] for b in fragment.ensemble if b not in (source, target) and b in bookies]
+        return (
+            lack,
+            sum(bool(here.host) and here.host == other.host for other in others),
+            sum(bool(here.rack) and here.rack == other.rack for other in others),
+        )
+
+    def takes(self, fragment: Placed, source: str, target: str) -> bool:
+        """May ``target`` get the copies of ``source``?"""
+        return target not in fragment.ensemble and self.after(fragment, source, target) is not None
+
+    def _lack(self, ensemble: tuple[str, ...], write_quorum: int) -> Lack:
+        if self._observed.placement.name == "random":
+            return NOTHING
+        found = self._known.get((ensemble, write_quorum))
+        if found is None:
+            found = self._placement.lack(self._topology, ensemble, write_quorum, unknown_apart=True)
+            self._known[ensemble, write_quorum] = found
+        return found
 
 
 # -- The decision: begun bookies first, then others, then balance.
@@ -367,8 +399,13 @@ class _Deciding:
         self.steps += moves
         if stuck is not None and not moves:
             self.waits.append(
-                f"ledger {stuck.ledger_id} needs {len(stuck.ensemble)} bookies, and {len(candidates)} take copies: start more"
+                f"ledger {stuck.ledger_id} needs {len(stuck.ensemble)} bookies{self._by_rule()}, and {len(candidates)} take "
+                "copies: start more"
             )
+
+    def _by_rule(self) -> str:
+        rule = self.observed.placement
+        return f" by placement {rule}" if rule.requires else ""
 
     def _readable(self, fragments: Iterable[Placed]) -> Iterator[Placed]:
         """Fragments whose every entry has a copy that counts; the first other fragment becomes a wait."""
@@ -429,20 +466,20 @@ class _Deciding:
 
     def _room_without(self, name: str) -> bool:
         """Can others take this bookie's copies before it goes down? If not, add a wait or a refusal."""
-        others = [one for one in self._takers() if one != name]
+        others, spread = [one for one in self._takers() if one != name], _Spread(self.observed)
         stay = [one for one in self.observed.bookies if one != name and one not in self.wanted.leaving]
         for one in self.observed.fragments.of(name):
             if not (one.open or name in self.wanted.leaving or left_over(one, (name,)) < one.ack_quorum):
                 continue
-            if any(other not in one.ensemble for other in others):
+            if any(spread.takes(one, name, other) for other in others):
                 continue
             text = (
                 f"ledger {one.ledger_id} has {', '.join(one.ensemble)}, and no other writable bookie can take the place of "
-                f"{name}: start one more bookie"
+                f"{name}{self._by_rule()}: start one more bookie"
             )
             if one.open and name in self.wanted.restart:
                 text += ", or allow --below-write-quorum"
-            possible = any(other not in one.ensemble for other in stay)
+            possible = any(spread.takes(one, name, other) for other in stay)
             (self.waits if possible else self.refusals).append(text)
             return False
         return True

@@ -10,6 +10,7 @@
 ``sync_cursor``      synced entries of a VD ledger (volatile durability) on a bookie, as one number
 ``entry_ranges``     sets of entry ids, as ranges
 ``bookkeeper_keys``  BookKeeper's keys from a password, and a bookie's hash of them
+``placement``        the rule of a cluster, and the choice of an ensemble's bookies by it
 ``accepted_loss``    an operator's declaration that unknown entries of a ledger are lost
 ===================  ===========================================================================================================
 

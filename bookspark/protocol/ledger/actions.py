@@ -28,7 +28,7 @@ class ReadMetadata:
 
 @dataclass(frozen=True, slots=True)
 class WriteMetadata:
-    """Compare-and-set; answered by ``MetadataWritten``, ``MetadataConflict`` or ``MetadataFailed``."""
+    """Compare-and-set; answered by ``MetadataWritten``, ``MetadataConflict``, ``RecordFull`` or ``MetadataFailed``."""
 
     metadata: LedgerMetadata
     version: int
@@ -224,6 +224,13 @@ class MetadataConflict:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordFull:
+    """Nothing was written: the record would take the room kept for its later changes (``RecordFullError``)."""
+
+    error: BookKeeperError
+
+
+@dataclass(frozen=True, slots=True)
 class MetadataFailed:
     """The store timed out, or the ledger is gone (NoSuchLedgerError). The outcome of a write is unknown."""
 
@@ -332,6 +339,7 @@ Event = (
     MetadataRead
     | MetadataWritten
     | MetadataConflict
+    | RecordFull
     | MetadataFailed
     | AddAnswered
     | ReadAnswered

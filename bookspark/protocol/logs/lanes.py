@@ -162,12 +162,16 @@ def with_lane(
     if known is not None or has_lane(record, follows) or lane != record.lanes_made + 1:
         raise LogChangedError(f"log {record.name!r}: other lanes were made meanwhile, {record.lanes_made} in all")
     if len(record.lanes) >= LANES_MAX:
-        raise TooManyLanesError(
-            f"log {record.name!r} has {len(record.lanes)} lanes, and {writer} would need one more: end lanes that nobody writes "
-            f"any more (`bookspark log end {record.name}`), or use a new log"
-        )
+        raise no_room_for_writer(record, writer)
     writers = (follows, writer) if follows else (writer,)
     return replace(record, lanes=(*record.lanes, Lane(lane, writers, checkpoint, after)), lanes_made=lane)
+
+
+def no_room_for_writer(record: LogRecord, writer: str) -> TooManyLanesError:
+    return TooManyLanesError(
+        f"log {record.name!r} has {len(record.lanes)} lanes, and no room for {writer}: end lanes that nobody writes "
+        f"any more (`bookspark log end {record.name}`), or use a new log"
+    )
 
 
 def with_writer(record: LogRecord, lane: int, writer: str, checkpoint: str = "") -> LogRecord:

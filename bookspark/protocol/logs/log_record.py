@@ -48,6 +48,9 @@ commit is refused, and it has written nothing."""
 LOG_LABEL, LOG_ID_LABEL = "bookspark.log", "bookspark.log_id"
 EPOCH_LABEL, ROLE_LABEL, RUN_LABEL = "bookspark.epoch", "bookspark.role", "bookspark.run"
 ENCODING_LABEL = "bookspark.encoding"
+NEW_BYTES_MAX, LANE_BYTES_MAX = 400_000, 700_000
+"""Largest record of a new log, and of a log with one more lane in its index. Later changes (claims, commit ledgers, batch writes,
+ended lanes) need the rest of a record's room in the metadata store."""
 COMMIT_ROLE, DATA_ROLE = "commit", "data"
 SERVICE = "service:"
 """Prefix of a producer's name in place of a query's."""

@@ -391,7 +391,7 @@ class RecoveryPhase(Enum):
 
 
 _BOOKIES = (act.LacAnswered, act.ReadAnswered, act.AddAnswered, act.HeldAnswered)
-_WRITE = (act.MetadataWritten, act.MetadataConflict, act.MetadataFailed)
+_WRITE = (act.MetadataWritten, act.MetadataConflict, act.RecordFull, act.MetadataFailed)
 _CHOICE = (act.BookiesChosen, act.NoBookies, act.MetadataFailed)
 
 TRANSITIONS = {
@@ -562,7 +562,7 @@ class LedgerRecovery:
             case act.MetadataConflict():
                 self.phase = RecoveryPhase.REREADING
                 return [act.ReadMetadata()]
-            case act.MetadataFailed():
+            case act.MetadataFailed() | act.RecordFull():
                 return self._fail(event.error)
             case act.LacAnswered():
                 return self._fenced(event)

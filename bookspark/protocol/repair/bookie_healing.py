@@ -31,6 +31,7 @@ from bookspark.protocol.ledger.actions import (
     MetadataRead,
     MetadataWritten,
     ReadAnswered,
+    RecordFull,
 )
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.ledger.transitions import LATE, cell_of, row
@@ -79,7 +80,7 @@ class HealingPhase(Enum):
 
 
 _BOOKIES = (LacAnswered, ReadAnswered, AddAnswered)
-_RECOVERY = (*_BOOKIES, MetadataRead, MetadataWritten, MetadataConflict, MetadataFailed)
+_RECOVERY = (*_BOOKIES, MetadataRead, MetadataWritten, MetadataConflict, RecordFull, MetadataFailed)
 
 # Only answers to the ledger recovery can be late: nothing else leaves a request under way.
 TRANSITIONS = {

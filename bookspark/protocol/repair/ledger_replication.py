@@ -45,6 +45,7 @@ from bookspark.protocol.ledger.actions import (
     NoBookies,
     ReadAnswered,
     ReadMetadata,
+    RecordFull,
     WriteMetadata,
 )
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
@@ -103,7 +104,7 @@ class ReplicationPhase(Enum):
 
 _BOOKIES = (LacAnswered, ReadAnswered, AddAnswered)
 _READ = (MetadataRead, MetadataFailed)
-_WRITE = (MetadataWritten, MetadataConflict, MetadataFailed)
+_WRITE = (MetadataWritten, MetadataConflict, RecordFull, MetadataFailed)
 _CHOICE = (BookiesChosen, NoBookies, MetadataFailed)
 _RECOVERY = (*_BOOKIES, *_READ, *_WRITE, *_CHOICE)
 
@@ -188,6 +189,9 @@ class LedgerReplication:
                 return self._fail(LedgerRecoveryError(f"{self._what()} was not repaired in time; it is tried again"))
             case _, MetadataFailed():
                 return self._fail(event.error)
+            case _, RecordFull():
+                # Only fragments of their own for entries that were not copied make a record larger.
+                return self._give_up(event.error) if self._without else self._fail(event.error)
             case ReplicationPhase.NEW, MetadataRead():
                 return self._look(event.metadata, event.version)
             case ReplicationPhase.LOOKING_AGAIN, MetadataRead():

@@ -8,7 +8,7 @@ again on top; otherwise the writer is fenced. The old ensemble stays until the w
     (none) ──failed──► CHOOSING ──BookiesChosen──► WRITING ──MetadataWritten──► (none), acks of the replaced taken back
                         ▲    │ NoBookies               │ conflict: ReadMetadata, merge, WRITING again, or fenced
                         │    ▼                         │
-                        └─ put off until BookiesChanged, or given up (policy)
+                        └─ put off until BookiesChanged, or given up (policy), also on ``RecordFull``
 
 A failed bookie may stay, if there was no replacement or the change is delayed. It counts as failed until the client is connected
 to it again, or until it takes adds again and no entry that it missed is awaited. A bookie much slower than the others
@@ -187,8 +187,8 @@ class EnsembleChanges:
         return slow
 
     def abandon(self) -> frozenset[str]:
-        """No bookies for the change. Returns those that therefore stay."""
-        self.put_off, stay = self.failed, self.replaced
+        """No bookies for the change, or no room in the record. Returns those that therefore stay."""
+        self.put_off, stay, self.target = self.failed, self.replaced, None
         self.replaced = frozenset()
         return stay
 

@@ -9,7 +9,7 @@ States (``TRANSITIONS`` lists the events of each, ``ANSWERS`` the answers of the
     OPEN ──Close──► CLOSING ──nothing pending──► WRITING ──compare-and-set──► CLOSED
       │                │                           │ conflict: read again; still OPEN → try again;
       ├── fenced, unauthorized, deadline ──► FAILED ◄─┘ CLOSED with our end → CLOSED; anything else → FAILED
-      └── no bookies to go on with (best effort) ──► WRITING ──► FAILED, the ledger closed at the LAC,
+      └── no bookies to go on with, or no room in the record for them (best effort) ──► WRITING ──► FAILED, closed at the LAC,
                              or FAILED and left open, if that would cut off what a VD ledger acknowledged
 
 Parts: ``Adds`` sends entries; ``Cursors`` holds the progress; the policies ``replication`` (best effort, guaranteed) and
@@ -38,7 +38,6 @@ from bookspark.errors import (
     LedgerClosedError,
     LedgerFencedError,
     NoSuchLedgerError,
-    NotEnoughBookiesError,
     UnauthorizedAccessError,
 )
 from bookspark.protocol.ledger import actions as act
@@ -473,10 +472,10 @@ def taken_over(found: LedgerMetadata, last_add_confirmed: int) -> LedgerFencedEr
     )
 
 
-def left_open(ledger_id: int, last_add_acknowledged: int, error: BookKeeperError) -> NotEnoughBookiesError:
+def left_open(ledger_id: int, last_add_acknowledged: int, error: BookKeeperError) -> BookKeeperError:
     """No bookies to go on with. A close at the LAC would cut off acknowledged entries that are not synced; a recovery reads them
     from bookies that come back."""
-    return NotEnoughBookiesError(
+    return type(error)(
         f"{error}. Ledger {ledger_id} was left open: entries up to {last_add_acknowledged} were acknowledged and are not all "
         "synced; open it to recover them when its bookies are back"
     )
@@ -509,6 +508,11 @@ def late(
         f"ledger {ledger_id}: all appends were acknowledged, but entries {pending[0].first}..{last} are not yet synced on "
         f"{copies} bookies (waiting for {waiting}{why}), so it was not closed; open it to recover it"
     )
+
+
+def out_of_room(error: AddTimeoutError, full: BookKeeperError) -> AddTimeoutError:
+    """``error``, with the reason why no other bookies took the place of the failed ones."""
+    return AddTimeoutError(f"{error}. Its failed bookies were not replaced: {full}")
 
 
 def missing_for_long(ledger_id: int, missing: int, seconds: float) -> AddTimeoutError:
@@ -747,9 +751,9 @@ TRANSITIONS: Table[State] = {
 ANSWERS: Table[Asked] = {
     Asked.NOTHING: row(),
     Asked.BOOKIES: row(taken=(act.BookiesChosen, act.NoBookies, act.MetadataFailed)),
-    Asked.CHANGE_WRITE: row(taken=(act.MetadataWritten, act.MetadataConflict, act.MetadataFailed)),
+    Asked.CHANGE_WRITE: row(taken=(act.MetadataWritten, act.MetadataConflict, act.RecordFull, act.MetadataFailed)),
     Asked.CHANGE_READ: row(taken=(act.MetadataRead, act.MetadataFailed)),
-    Asked.CLOSE_WRITE: row(taken=(act.MetadataWritten, act.MetadataConflict, act.MetadataFailed)),
+    Asked.CLOSE_WRITE: row(taken=(act.MetadataWritten, act.MetadataConflict, act.RecordFull, act.MetadataFailed)),
     Asked.CLOSE_READ: row(taken=(act.MetadataRead, act.MetadataFailed)),
 }
 """Answers of the metadata store and of placement, by question. They are LATE once the writer has failed."""
@@ -783,6 +787,8 @@ class LedgerWriter:
         self._adds = Adds(metadata, self._replication, sync_bytes, explicit_lac_interval_seconds)
         self._changes = EnsembleChanges(changes)
         self._given_up: BookKeeperError | None = None
+        self._full: BookKeeperError | None = None
+        """The record has no room for the ensemble change that was due."""
 
     @property
     def cursors(self) -> Cursors:
@@ -866,6 +872,11 @@ class LedgerWriter:
                 return self._bookies_chosen(event)
             case act.NoBookies():
                 return self._no_bookies(event)
+            case act.RecordFull() if asked is Asked.CHANGE_WRITE:
+                self._full = event.error
+                return self._go_on_without(event.error)
+            case act.RecordFull():
+                return self._store_failed(event.error)
             case act.MetadataConflict():
                 read = Asked.CHANGE_READ if asked is Asked.CHANGE_WRITE else Asked.CLOSE_READ
                 return self._ask(read, act.ReadMetadata())
@@ -991,14 +1002,18 @@ class LedgerWriter:
             return self._choose(self._changes.replaced)
         if kept := self._changes.keep_slow():
             return [*self._adds.send_missed(kept), *self._choose(self._changes.replaced - kept)]
+        return self._go_on_without(event.error)
+
+    def _go_on_without(self, error: BookKeeperError) -> list[Action]:
+        """There is no ensemble change: go on with the present ensemble, or end the ledger if that can't acknowledge."""
         self.asked = Asked.NOTHING
         lost = quorum_lost(self.metadata, self._changes.unusable, self.metadata.ack_quorum)
         if self._replication.gives_up and lost:
             if self.cursors.last_add_acknowledged > self.cursors.last_add_confirmed:
-                return self._fail(left_open(self.metadata.ledger_id, self.cursors.last_add_acknowledged, event.error))
+                return self._fail(left_open(self.metadata.ledger_id, self.cursors.last_add_acknowledged, error))
             self._changes.abandon()
             self.cursors.pending.clear()
-            self._given_up = event.error
+            self._given_up = error
             return self._write_end()
         stay = self._changes.abandon()
         return [*self._advance(), *self._adds.send_missed(stay), *self._close_when_idle()]
@@ -1058,7 +1073,7 @@ class LedgerWriter:
 
     def _late(self) -> list[Action]:
         error = late(self.metadata, self.cursors, self._copies, self._adds.durability, self._changes.failed)
-        return self._fail(self._given_up or error)
+        return self._fail(self._given_up or (error if self._full is None else out_of_room(error, self._full)))
 
     def _fail(self, error: BookKeeperError) -> list[Action]:
         self.state = State.FAILED

@@ -17,6 +17,7 @@ from bookspark.protocol.ledger.actions import (
     MetadataRead,
     MetadataWritten,
     NoBookies,
+    RecordFull,
     SyncAnswered,
 )
 from bookspark.protocol.ledger.responses import Response
@@ -117,5 +118,6 @@ WriterEvent = (
     | MetadataRead
     | MetadataWritten
     | MetadataConflict
+    | RecordFull
     | MetadataFailed
 )

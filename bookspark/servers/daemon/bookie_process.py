@@ -541,7 +541,8 @@ def _boot_and_serve(
         labels=config.labels,
         bookkeeper_address=bookkeeper_address,
     )
-    note_home(store, cookie.bookie_id, BookieHome(socket.gethostname(), config.directories))
+    home = BookieHome(registration.host, config.directories, registration.rack, registration.labels)
+    note_home(store, cookie.bookie_id, home)
     registrar = Registrar(store, registration, storage)
     registrar.register()
     stack.callback(registrar.unregister)

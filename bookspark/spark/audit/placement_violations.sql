@@ -1,20 +1,21 @@
--- Placement violations: copies of an entry that are closer than necessary. placement decides: one_per_host, one_per_<label>, or else
--- racks, if a bookie has one. Bookies that are down count as elsewhere.
+-- Placement violations: copies of an entry that are closer than the cluster's placement rule and its bookies allow. The last known
+-- place of a bookie that is down counts.
 WITH rule AS (
-  SELECT /*+ BROADCAST(p) */
-         CASE WHEN STARTSWITH(MAX(p.placement), 'one_per_') THEN SUBSTRING(MAX(p.placement), LENGTH('one_per_') + 1)
-              WHEN MAX(b.rack <> '') THEN 'rack' END AS kind
-  FROM bookies b CROSS JOIN policy p
+  SELECT CASE WHEN STARTSWITH(p.rule, 'one_per_') THEN SUBSTRING(p.rule, LENGTH('one_per_') + 1)
+              WHEN p.rule = 'rack_aware' THEN 'rack' END AS kind, p.racks_min
+  FROM placement p
 ),
 places AS (
-  SELECT /*+ BROADCAST(r) */ b.bookie_id, r.kind,
+  SELECT /*+ BROADCAST(r) */ b.bookie_id, b.state, r.kind, r.racks_min,
          CASE r.kind WHEN 'rack' THEN b.rack WHEN 'host' THEN b.host
                      ELSE COALESCE(FROM_JSON(b.labels, 'MAP<STRING, STRING>')[r.kind], '') END AS place
-  FROM bookies b JOIN rule r ON r.kind IS NOT NULL WHERE b.state <> 'down'
+  FROM bookies b JOIN rule r ON r.kind IS NOT NULL WHERE b.host IS NOT NULL
 ),
 known AS (
-  SELECT MAP_FROM_ENTRIES(COLLECT_LIST(STRUCT(bookie_id, place))) AS place_of, COUNT(DISTINCT place) AS places, MAX(kind) AS kind
-  FROM places
+  SELECT MAP_FROM_ENTRIES(COLLECT_LIST(STRUCT(bookie_id, place))) AS place_of, MAX(kind) AS kind,
+         CASE WHEN MAX(kind) <> 'rack' THEN COUNT(DISTINCT CASE WHEN state <> 'down' THEN place END)
+              ELSE GREATEST(LEAST(COUNT(DISTINCT CASE WHEN state <> 'down' THEN place END), 2), MAX(racks_min)) END AS places
+  FROM places HAVING COUNT(*) > 0
 ),
 -- A write set is a run of places in the ensemble, which is taken as a ring.
 write_sets AS (

@@ -1,9 +1,8 @@
 """Runs the audit queries: each ``*.sql`` file here, over the tables of one snapshot.
 
 Law: a query sees one snapshot and no live state (only ``questions/history`` sees several). The system tables and the files in
-``views/`` are temporary views by their names; a view may use those before it. Two more tables have one row each: ``listed`` with
-``last_ledger_id``, up to which a ledger absent from ``ledgers`` was deleted; ``policy`` with ``placement``, the client's option
-by which copies are judged.
+``views/`` are temporary views by their names; a view may use those before it. One more table has one row: ``listed`` with
+``last_ledger_id``, up to which a ledger absent from ``ledgers`` was deleted.
 
 The driver holds nothing that grows with ledgers. Spark builds broadcasts there, so only sides that a query names are broadcast
 (``/*+ BROADCAST(d) */``), with a row for each bookie at most.
@@ -25,8 +24,6 @@ from bookspark.errors import ConfigurationError
 from bookspark.spark import snapshots
 from bookspark.spark.session import with_settings
 from bookspark.spark.tables.system_tables import TABLES
-from bookspark.store.client.client_config import client_config
-from bookspark.store.settings import of_environment
 from bookspark.support.arguments import AtLeastOne, BytesOrNone, Name, check_names, checked
 
 if TYPE_CHECKING:
@@ -126,8 +123,7 @@ def run(
                 f"audit {name} needs table {NEEDS[name]}, and this snapshot was taken without it, because it reads every copy of "
                 "every entry: take a snapshot with --checksums"
             )
-    placement = client_config(**of_environment("client")).placement
-    return run_over(spark, tables, [name for name in chosen if name not in without], placement, begins)
+    return run_over(spark, tables, [name for name in chosen if name not in without], begins)
 
 
 @checked
@@ -140,16 +136,13 @@ def run_over(
     spark: SparkSession,
     tables: Mapping[str, DataFrame],
     queries: Iterable[str],
-    placement: str = "random",
     begins: Begins = lambda query, number, count: None,
 ) -> list[Finding]:
-    """Run ``queries`` over these system tables. ``placement``: the client's option by which copies are judged. ``begins`` as in
-    ``run``."""
+    """Run ``queries`` over these system tables. ``begins`` as in ``run``."""
     chosen = list(queries)
-    policy = spark.createDataFrame([(placement,)], "placement STRING")
     listed = spark.createDataFrame([(snapshots.UNKNOWN,)], snapshots.LISTED)
     texts = [(_FOLDER / f"{name}.sql").read_text() for name in chosen]
-    with _views(spark, {"listed": listed, **tables, "policy": policy}, texts):
+    with _views(spark, {"listed": listed, **tables}, texts):
         note = _readability(spark, "entry_checksums" in tables) if _RESTS_ON_READABILITY in chosen else ""
         answers: list[Finding] = []
         for name, text in zip(chosen, texts, strict=True):

@@ -59,6 +59,7 @@ ORDER = (
     "accepted_losses",
     "bookies",
     "cookies",
+    "placement",
     "underreplication",
     "autorecovery",
     "limbo",

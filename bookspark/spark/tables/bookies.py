@@ -1,7 +1,7 @@
 """System tables of bookies and autorecovery: cookies and registrations, directories, and repairs.
 
 Law: a bookie is known by its cookie or by its registration. A bookie with a cookie and without a registration is down; the tables
-then have only its cookie.
+then have its cookie and its last known place.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from bookspark.errors import UnreadableRecordError
 from bookspark.spark.tables.table import FLAG, INT, LONG, TEXT, TEXTS, TIME, Rows, SystemTable, each_bookie, once, time
-from bookspark.store.cluster_view import known_bookies
+from bookspark.store.cluster_view import known_bookies, with_homes
+from bookspark.store.metadata.placement_rule import read_placement
 
 if TYPE_CHECKING:
     from bookspark.protocol.bookie.cookie import Cookie
@@ -116,20 +117,42 @@ UNDERREPLICATION = SystemTable(
 )
 
 
+# -- The placement rule
+
+
+def _placement_rows(bookkeeper: BookKeeper, argument: None, password: bytes) -> Rows:
+    rule = read_placement(bookkeeper.metadata)
+    yield rule.name, rule.racks_min
+
+
+PLACEMENT = SystemTable(
+    "placement",
+    "One row: the cluster's placement rule.",
+    (
+        ("rule", TEXT, "rack_aware, random, one_per_host or one_per_<label>"),
+        ("racks_min", LONG, "With rack_aware: fewest racks for the copies of an entry"),
+    ),
+    once,
+    _placement_rows,
+)
+
+
 # -- Bookies and cookies
 
 
 def _bookie_rows(bookkeeper: BookKeeper, argument: None, password: bytes) -> Rows:
     store = bookkeeper.metadata
-    for bookie_id, one in known_bookies(store).bookies.items():
+    for bookie_id, one in with_homes(known_bookies(store), store).bookies.items():
         cookie, there = _cookie(store, bookie_id), one.registration
         directories = list(cookie.value.directories) if cookie else []
-        if there is None:
-            yield bookie_id, "down", None, None, None, None, None, directories
-        else:
+        labels = json.dumps(dict(sorted(one.labels.items())))
+        if there is not None:
             state = "read_only" if there.read_only else "writable"
-            labels = json.dumps(dict(sorted(there.labels.items())))
             yield bookie_id, state, there.address, there.host, there.rack, labels, there.pid, directories
+        elif one.home is not None:
+            yield bookie_id, "down", None, one.host, one.rack, labels, None, directories
+        else:
+            yield bookie_id, "down", None, None, None, None, None, directories
 
 
 def _cookie(store: MetadataStore, bookie_id: str) -> Versioned[Cookie] | None:
@@ -157,9 +180,9 @@ BOOKIES = SystemTable(
         ("bookie_id", TEXT, "The bookie"),
         ("state", TEXT, "writable, read_only, or down (a cookie without a registration)"),
         ("address", TEXT, "host:port of its request server; null while the bookie is down"),
-        ("host", TEXT, "Its host; null while the bookie is down"),
-        ("rack", TEXT, "Its rack, empty if none; null while the bookie is down"),
-        ("labels", TEXT, "Its other labels, a JSON object; null while the bookie is down"),
+        ("host", TEXT, "Its host, the last known one while it is down; null if unknown"),
+        ("rack", TEXT, "Its rack, as host; empty if none"),
+        ("labels", TEXT, "Its other labels, a JSON object, as host"),
         ("pid", LONG, "Its process id; null while the bookie is down"),
         ("directories", TEXTS, "Its directories, from its cookie"),
     ),

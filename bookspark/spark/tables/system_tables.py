@@ -27,7 +27,7 @@ column's comment in Delta.
 
 from __future__ import annotations
 
-from bookspark.spark.tables.bookies import AUTORECOVERY, BOOKIES, COOKIES, DISKS, UNDERREPLICATION
+from bookspark.spark.tables.bookies import AUTORECOVERY, BOOKIES, COOKIES, DISKS, PLACEMENT, UNDERREPLICATION
 from bookspark.spark.tables.contents import ENTRY_CHECKSUMS, ENTRY_LOGS, INDEX_RANGES, LIMBO
 from bookspark.spark.tables.ledgers import ACCEPTED_LOSSES, FRAGMENTS, LEDGER_IDS, LEDGER_RECORDS, LEDGERS
 from bookspark.spark.tables.logs import GAPS, LOG_COMMITS, LOGS
@@ -36,7 +36,7 @@ from bookspark.support.arguments import check_names
 
 _FAMILIES = (
     (LEDGERS, FRAGMENTS, ACCEPTED_LOSSES, LEDGER_RECORDS, LEDGER_IDS),
-    (BOOKIES, COOKIES),
+    (BOOKIES, COOKIES, PLACEMENT),
     (INDEX_RANGES, ENTRY_LOGS, LIMBO, ENTRY_CHECKSUMS),
     (UNDERREPLICATION, AUTORECOVERY),
     (DISKS,),

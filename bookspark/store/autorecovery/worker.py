@@ -23,6 +23,7 @@ from contextlib import suppress
 from bookspark.errors import BookieError, BookKeeperError, EntriesNotCopiedError, NoSuchLedgerError, ReadError
 from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+from bookspark.protocol.repair.audit_plan import mark_of_misplaced
 from bookspark.protocol.repair.entry_copying import LONG_RUN_BYTES, EntryCopying, Room, not_copied_error
 from bookspark.protocol.repair.ledger_replication import (
     LedgerReplication,
@@ -95,7 +96,17 @@ class LedgerRepair:
             wait_seconds = None
         if wait_seconds is None and self._errors and not self._is_gone():
             raise self._why()
+        if wait_seconds is None and not self._errors:
+            self._mark_next_step()
         return wait_seconds
+
+    def _mark_next_step(self) -> None:
+        """Mark the ledger again if its copies need another move: a bookie that has left can take another place then."""
+        store = self._bookkeeper.metadata
+        if self.taken.task.of(Reason.MISPLACED):
+            with suppress(NoSuchLedgerError):
+                found = store.read_ledger(self.taken.ledger_id).value
+                store.underreplication.mark(mark_of_misplaced(*one) for one in self._bookkeeper.misplaced([found]))
 
     def _why(self) -> BookKeeperError:
         """The first error, with all entries that could not be copied."""

@@ -121,9 +121,9 @@ class BookieConfig(Config, frozen=True, kw_only=True):
     zookeeper_session_timeout_seconds: Seconds = 10.0
     """Seconds that a bookie stays registered after a crash. After a longer pause it registers again."""
     rack: str = ""
-    """Bookies of a rack fail together. The client's ``placement`` can spread copies over racks."""
+    """Bookies of a rack fail together. Copies are spread over racks (``bookspark cluster placement``)."""
     labels: dict[str, str] = msgspec.field(default_factory=dict)
-    """Other groups that fail together; ``placement`` can spread copies over values of a label."""
+    """Other groups that fail together; placement ``one_per_<label>`` spreads copies over values of a label."""
     tls_certificate: str = ""
     """PEM file of the bookie's certificate, for the host that clients dial. The bookie then speaks TLS only."""
     tls_key: str = ""

@@ -7,7 +7,6 @@
 ``reading``            ``ReadHandle``: reads entries of an open or closed ledger
 ``inspection``         status, index and copies of a single bookie
 ``runtime``            shared by all handles of a client in one process: threads, connections, watches, open writers
-``placement``          choice of bookies for an ensemble
 ``network``            connections to bookies, and requests as frames
 =====================  =====================================================================================================
 

@@ -9,6 +9,7 @@ Source: BookKeeper's class of the same name.
 from __future__ import annotations
 
 import logging
+import math
 import random
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -302,7 +303,8 @@ def create_ledger(context: ClientContext, new: NewLedger, kind: type[Handle]) ->
         random.Random(),
         new.write_quorum if context.config.opportunistic_striping else new.ensemble_size,
     )
-    without_journal = sum(not topology.bookies[bookie].journal_write_data for bookie in ensemble)
+    registered = context.bookies(math.inf)
+    without_journal = sum(not registered[bookie].journal_write_data for bookie in ensemble if bookie in registered)
     if risk := risk_of(new.ack_quorum, new.ledger_type, without_journal):
         log.warning("a ledger is created with %s", risk)
     metadata = LedgerMetadata(
@@ -411,7 +413,7 @@ class BookKeeper:
 
         Raises:
             ConfigurationError: the choices contradict each other, or can promise nothing.
-            NotEnoughBookiesError: fewer writable bookies than ``ensemble_size``, or the placement policy can't be kept; the
+            NotEnoughBookiesError: fewer writable bookies than ``ensemble_size``, or the placement rule can't be kept; the
                 message names each bookie and the reason of its refusal.
         """
         return self._create(
@@ -632,8 +634,8 @@ class BookKeeper:
         return FiguresCollector((*CLIENT, *ZOOKEEPER), partial(client_figures, self.context))
 
     def misplaced(self, ledgers: Iterable[LedgerMetadata]) -> Iterator[tuple[int, tuple[str, ...]]]:
-        """The ledgers whose copies break this client's ``placement``: (ledger id, bookies to replace). Counts only fragments that
-        get no more entries, and only bookies with a possible replacement."""
+        """The ledgers whose copies break the cluster's placement rule: (ledger id, bookies to replace). Counts only fragments
+        that get no more entries, and only bookies with a possible replacement."""
         return self.context.misplaced(ledgers)
 
     def close(self) -> None:

@@ -49,10 +49,6 @@ class ClientConfig(Config, frozen=True, kw_only=True):
     """True: replace a failed bookie only if an ack quorum needs it or it is read-only. False: at its first failure."""
     quarantine_seconds: SecondsOrNone = 10.0
     """Seconds that a failed bookie is avoided: chosen only if there is no other, and read from last."""
-    placement: str = "random"
-    """Choice of bookies for an ensemble: random, rack_aware, one_per_host, or one_per_<label> with a label of the bookies."""
-    racks_min: AtLeastOne = 1
-    """With rack_aware: fewest racks for an entry's copies; otherwise the ledger is not created."""
     placement_by_free_space: bool = False
     """True: prefer bookies with more free space."""
     opportunistic_striping: bool = False

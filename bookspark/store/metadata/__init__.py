@@ -7,8 +7,9 @@
 ``autorecovery``    the tasks of replication workers and the election of auditors, over documents
 ``documents``       small documents at paths, and locks made of them
 ``records``         values, their JSON documents, and the names and refusals that all stores share
-``bookie_homes``    each bookie's last host and directories
+``bookie_homes``    each bookie's last host, directories, rack and labels
 ``bookie_reach``    the reach of each bookie's directories
+``placement_rule``  the cluster's placement rule
 ``lost_records``    ledgers that have lost their records
 ``store_clock``     the cluster's time
 ``notifier``        the threads that call watchers

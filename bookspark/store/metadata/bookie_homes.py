@@ -1,9 +1,9 @@
-"""Homes of bookies: a bookie's last host and its directories there, beside its cookie.
+"""Homes of bookies: a bookie's last host, its directories there, rack and labels, beside its cookie.
 
-Law: the bookie itself writes it, before it registers, so that a stopped bookie can be named with its host. It is a hint: the
-cookie in the directories identifies a bookie, and disks may move to another host. Record, as JSON::
+Law: the bookie itself writes it, before it registers, so that a stopped bookie can be named with its host, and still counts in
+its rack. It is a hint: the cookie in the directories identifies a bookie, and disks may move to another host. Record, as JSON::
 
-    bookie_homes/<bookie id>    {"host": "nm1", "directories": ["/disk/bookspark/bookie-1"]}
+    bookie_homes/<bookie id>    {"host": "nm1", "directories": ["/disk/bookspark/bookie-1"], "rack": "r1", "labels": {}}
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ class BookieHome(msgspec.Struct, frozen=True):
     host: str
     directories: tuple[str, ...] = ()
     """Absolute paths on that host."""
+    rack: str = ""
+    labels: dict[str, str] = {}
 
 
 learn(BookieHome)

@@ -90,7 +90,7 @@ def test_processes_not_started_by_a_command_read_the_environments_settings_file(
         ({"recovery_timeout_seconds": float("nan")}, "recovery_timeout_seconds nan"),
         ({"connect_timeout_seconds": float("inf")}, "connect_timeout_seconds inf"),
         ({"speculative_read_delay_ms": -1}, "speculative_read_delay_ms"),
-        ({"racks_min": 0}, "racks_min"),
+        ({"frame_bytes": 0}, "frame_bytes"),
         ({"sync_bytes": 0}, "sync_bytes 0 can't be used; choose at least 1"),
         ({"sync_bytes": "1"}, "client option sync_bytes '1' can't be used; choose at least 1 (a whole number)"),
         ({"bytes_in_flight_max": 0}, "bytes_in_flight_max 0 can't be used; choose at least 1"),

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from bookspark.store.client.client_config import ClientConfig
-from bookspark.store.client.placement.placement import FreeSpace
+from bookspark.store.client.network.free_space import FreeSpace
 from bookspark.store.client.reading.read_handle import ReadHandle
 from bookspark.store.client.runtime.client_context import ClientContext
 from bookspark.store.client.runtime.runtime import LedgerWatches

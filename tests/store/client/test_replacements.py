@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from bookspark.errors import LedgerFencedError, MetadataStoreError, NotEnoughBookiesError, ReadError
+from bookspark.protocol.ledger.placement import PlacementRule
 from bookspark.store.metadata.memory.memory_store import MemoryStore
+from bookspark.store.metadata.placement_rule import write_placement
 from bookspark.store.wire.header import Kind, Status
 from tests.awaiting import await_that
 from tests.store.client.fake_bookie import SECONDS, FakeBookie, garbage, hang_up, held, silence
@@ -189,7 +191,8 @@ def test_misplaced_bookies_are_reported_only_for_closed_fragments(cluster):
     cluster.start("b1", "b2", rack="r1")
     cluster.start("b3", rack="r2")
     open_one, closed_one = (cluster.client().create_ledger(2, 2, 2) for _ in range(2))
-    client = cluster.client(placement="rack_aware", racks_min=2)
+    write_placement(cluster.store, PlacementRule("rack_aware", 2))
+    client = cluster.client()
     ledgers = []
     for ledger in (open_one, closed_one):
         record = cluster.store.read_ledger(ledger.ledger_id)

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
 from bookspark.errors import (
     ConfigurationError,
+    InvalidArgumentError,
     InvalidCookieError,
     LedgerExistsError,
     MetadataStoreError,
     MetadataVersionError,
     NoSuchLedgerError,
+    RecordFullError,
 )
 from bookspark.protocol.bookie.cookie import Cookie
 from bookspark.protocol.bookie.lost_records import LostRecords
+from bookspark.protocol.ledger.accepted_loss import AcceptedLoss, Loss, LossKind
 from bookspark.protocol.ledger.entry_ranges import NO_RANGES, with_ranges
-from bookspark.protocol.ledger.ledger_metadata import LEDGER_ID_MAX
+from bookspark.protocol.ledger.ledger_metadata import LEDGER_ID_MAX, Fragment, LedgerMetadata
 from bookspark.store.metadata.lost_records import give_up_lost_records, note_lost_records, read_lost_records
 from bookspark.store.metadata.memory.memory_store import MemoryStore
 from bookspark.store.metadata.records.bookie_registration import BookieRegistration
@@ -259,11 +264,62 @@ def test_ledger_id_out_of_range_is_refused(store: MetadataStore, ledger_id: int)
 
 
 def test_too_large_record_is_refused_and_the_store_still_works(store: MetadataStore) -> None:
-    with pytest.raises(ConfigurationError, match="ledger 5 takes"):
-        store.create_ledger(ledger(5, custom_metadata={"big": bytes(1_000_000)}))
     with pytest.raises(ConfigurationError, match="make it smaller"):
         store.write_record("logs", "big", bytes(1_000_001), None)
     assert store.write_record("logs", "fits", bytes(1_000_000), None) == 0
+
+
+def changed_until_full(store: MetadataStore, record: LedgerMetadata) -> tuple[LedgerMetadata, int, RecordFullError]:
+    """The record, its version, and the error of the change for which it had no room."""
+    version = 0
+    while True:
+        changed, first = record, len(record.fragments)
+        for count in range(first, first + 10):
+            changed = changed.with_ensemble(count, ("b1", f"b{2 + count % 2}", "b4"))
+        try:
+            version = store.write_ledger(changed, version)
+        except RecordFullError as error:
+            return record, version, error
+        record = changed
+
+
+def test_new_ledger_keeps_room_for_its_later_changes(store: MetadataStore) -> None:
+    """The largest ledger lives through ensemble changes until its record is full, then a recovery with replaced bookies and
+    accepted losses, and a repair onto bookies with longer names."""
+    with pytest.raises(InvalidArgumentError) as refused:
+        store.create_ledger(ledger(5, custom_metadata={"big": bytes(749_694)}))
+    assert refused.value.argument == "custom_metadata"
+    told = re.search("at most ([0-9,]+) bytes are allowed", str(refused.value))
+    assert told is not None
+    allowed = int(told[1].replace(",", ""))
+    with pytest.raises(InvalidArgumentError):
+        store.create_ledger(ledger(5, custom_metadata={"big": bytes(allowed + 10)}))
+    record = ledger(5, custom_metadata={"big": bytes(allowed)})
+    assert store.create_ledger(record) == 0
+    record, version, error = changed_until_full(store, record)
+    assert "no room for another fragment" in str(error) and len(record.fragments) > 300
+    assert store.read_ledger(5).value == record
+    version = store.write_ledger(record.in_recovery(), version)
+    losses = tuple(Loss(LossKind.ENTRIES, 2 * i, 2 * i, ("bookie-1", "bookie-2", "bookie-3")) for i in range(1000))
+    end = 5000
+    target = record.in_recovery()
+    for count in range(50):
+        target = target.with_ensemble(end - 50 + count, ("b7", f"b{8 + count % 2}", "b1"))
+    closed = replace(target.close_at(end, 1 << 40), accepted_loss=AcceptedLoss("operator", 5, losses=losses))
+    version = store.write_ledger(closed, version)
+    repaired = closed
+    for fragment in closed.fragments:
+        repaired = repaired.re_replicated(
+            fragment.first_entry_id, {"b1": "bookie-of-a-cluster-with-long-names.example:3181"}
+        )
+    store.write_ledger(repaired, version)
+    assert store.read_ledger(5).value == repaired
+
+
+def test_ensemble_without_room_for_its_changes_is_refused(store: MetadataStore) -> None:
+    bookies = tuple(f"bookie-{number}" for number in range(2000))
+    with pytest.raises(InvalidArgumentError, match="choose a smaller ensemble_size"):
+        store.create_ledger(LedgerMetadata(5, 2000, 3, 2, (Fragment(0, bookies),)))
 
 
 def test_concurrent_creates_and_deletes_lose_no_ledger(store: MetadataStore, other: MetadataStore) -> None:

@@ -520,43 +520,50 @@ def test_readability_of_a_snapshot_of_an_earlier_version_is_not_checked(spark: S
 # -- placement and history
 
 
-def test_placement_is_judged_by_the_policy_and_by_racks_if_named(spark: SparkSession) -> None:
+def test_placement_is_judged_by_the_clusters_rule(spark: SparkSession) -> None:
     cluster = Cluster()
     bookies = cluster.rows["bookies"]
     bookies[1]["host"] = A
     for bookie, zone in zip(bookies, ("north", "south", "south", None), strict=True):
         bookie["labels"] = "{}" if zone is None else f'{{"zone": "{zone}"}}'
     bookies.append({"bookie_id": "e", "state": "down"})  # it may be anywhere
-    ensembles = [A, B, C], [B, C, D], [A, B], [B, C], [C, D], [A, B, C, "e"]
+    bookies.append({"bookie_id": "f", "state": "down", "host": A, "rack": "1", "labels": '{"zone": "south"}'})
+    ensembles = [A, B, C], [B, C, D], [A, B], [B, C], [C, D], [A, B, C, "e"], [B, "f"]
     for number, ensemble in enumerate(ensembles):
         cluster.ledger(number, 9, {0: ensemble})
-    cluster.ledger(6, 9, {0: [A, C, B, D]}, write_quorum=2)
-    cluster.ledger(7, 9, {0: [A, B, C, D]}, write_quorum=2)
+    cluster.ledger(7, 9, {0: [A, C, B, D]}, write_quorum=2)
+    cluster.ledger(8, 9, {0: [A, B, C, D]}, write_quorum=2)
 
-    def found(placement: str) -> list[tuple[Any, ...]]:
-        (finding,) = cluster.audit(spark, "placement_violations", placement=placement).values()
+    def found(rule: str, racks_min: int = 1) -> list[tuple[Any, ...]]:
+        cluster.rows["placement"] = [{"rule": rule, "racks_min": racks_min}]
+        (finding,) = cluster.audit(spark, "placement_violations").values()
         return select(finding, "ledger_id", "shared", "write_set", "different", "possible")
 
     assert found("one_per_host") == [
         (0, "host", [A, B, C], 2, 3),
         (2, "host", [A, B], 1, 2),
-        (7, "host", [A, B], 1, 2),
+        (6, "host", [B, "f"], 1, 2),
+        (8, "host", [A, B], 1, 2),
     ]
     assert found("one_per_zone") == [
         (0, "zone", [A, B, C], 2, 3),
         (1, "zone", [B, C, D], 2, 3),
         (3, "zone", [B, C], 1, 2),
-        (6, "zone", [C, B], 1, 2),
-        (7, "zone", [B, C], 1, 2),
+        (6, "zone", [B, "f"], 1, 2),
+        (7, "zone", [C, B], 1, 2),
+        (8, "zone", [B, C], 1, 2),
     ]
     for bookie, rack in zip(bookies, "1122", strict=False):
         bookie["rack"] = rack
-    assert found("random") == [
+    assert found("rack_aware") == [
         (2, "rack", [A, B], 1, 2),
         (4, "rack", [C, D], 1, 2),
-        (7, "rack", [A, B], 1, 2),
-        (7, "rack", [C, D], 1, 2),
+        (6, "rack", [B, "f"], 1, 2),
+        (8, "rack", [A, B], 1, 2),
+        (8, "rack", [C, D], 1, 2),
     ], "two racks is all there is"
+    assert (0, "rack", [A, B, C], 2, 3) in found("rack_aware", racks_min=3)
+    assert found("random") == []
 
 
 def test_history_counts_entries_missing_copies_and_bytes_of_each_snapshot(spark: SparkSession) -> None:

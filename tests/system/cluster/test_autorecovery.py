@@ -8,6 +8,8 @@ import pytest
 
 from bookspark.errors import BookieError, ConfigurationError
 from bookspark.local import LocalCluster
+from bookspark.protocol.ledger.placement import PlacementRule
+from bookspark.store.metadata.placement_rule import write_placement
 from tests.awaiting import await_that
 
 pytestmark = pytest.mark.acceptance
@@ -16,7 +18,7 @@ BATCHES_MAX = 60
 LEDGERS_MAX = 100
 SMALL = {"entry_log_bytes_max": 256 << 10, "directory_bytes_max": 4 << 20, "disk_check_interval_seconds": 0.2}
 OPTIONS = {
-    "client": {"metadata_session_timeout_seconds": 4.0, "placement": "one_per_zone"},
+    "client": {"metadata_session_timeout_seconds": 4.0},
     "lost_bookie_delay_seconds": 0.0,
     "check_interval_hours": 0.0,
     "check_confirm_seconds": 0.1,
@@ -74,9 +76,12 @@ def test_ledgers_of_a_killed_bookie_are_copied_automatically(cluster, bookkeeper
 
 def test_copy_that_breaks_the_placement_policy_is_moved(cluster, bookkeeper):
     together = {bookie.bookie_id for bookie in cluster.bookies[:2]}
+    write_placement(bookkeeper.metadata, PlacementRule("random"))
     ledger_id = next(one for _ in range(LEDGERS_MAX) if together <= members(bookkeeper, one := written(bookkeeper)))
+    write_placement(bookkeeper.metadata, PlacementRule("one_per_zone"))
     bookkeeper.metadata.auditors.trigger()
     await_that(lambda: not together <= members(bookkeeper, ledger_id))
+    write_placement(bookkeeper.metadata, PlacementRule("random"))
     reader = bookkeeper.open_ledger(ledger_id)
     assert [entry.payload for entry in reader.read()] == [b"%d" % i for i in range(50)]
 

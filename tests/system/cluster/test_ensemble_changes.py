@@ -7,8 +7,10 @@ import time
 
 import pytest
 
-from bookspark.errors import BookKeeperError
+from bookspark.errors import BookKeeperError, InvalidArgumentError, RecordFullError
 from bookspark.local import LocalCluster
+from bookspark.protocol.ledger.ledger_metadata import LedgerState
+from bookspark.store.metadata.records import ledger_room
 from tests.awaiting import SECONDS_MAX, await_that
 
 pytestmark = pytest.mark.usefixtures("everyone_is_back")
@@ -183,3 +185,25 @@ def test_client_closed_during_an_ensemble_change_prints_no_stack_trace(cluster, 
     with pytest.raises(BookKeeperError, match="closed"):
         pending.result(SECONDS_MAX)
     assert [record.message for record in caplog.records if record.exc_info] == []
+
+
+def test_ledger_whose_record_is_full_goes_on_and_is_closed_in_order(cluster, monkeypatch):
+    """BookKeeper #611, fluss #4335: records that grew to ZooKeeper's limit could never be closed."""
+    client = cluster.bookkeeper()
+    with pytest.raises(InvalidArgumentError, match="custom_metadata has 749,694 bytes, and at most"):
+        client.create_ledger(custom_metadata={"x": bytes(749_694)})
+    ledger = client.create_ledger(2, 2, 1, custom_metadata={"x": b"a" * 1000})
+    ledger.append(b"0")
+    monkeypatch.setattr(ledger_room, "OPEN_BYTES_MAX", 2000)
+    of_ensemble(cluster, ledger, 0).kill()
+    assert [ledger.append(b"%d" % i) for i in range(1, 4)] == [1, 2, 3]
+    assert len(ledger.metadata.fragments) == 1, "no room for another fragment"
+    of_ensemble(cluster, ledger, 1).kill()
+    with pytest.raises(RecordFullError, match=r"no room for another fragment.*go on in another one"):
+        ledger.append(b"4")
+    found = client.get_ledger_metadata(ledger.ledger_id)
+    assert (found.state, found.last_entry_id) == (LedgerState.CLOSED, 3)
+    monkeypatch.undo()
+    other = client.create_ledger(2, 2, 1)
+    assert other.append(b"0") == 0
+    other.close()

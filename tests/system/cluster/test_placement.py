@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from functools import partial
+
 import pytest
+from typer.testing import CliRunner
 
 from bookspark import errors
 from bookspark.local import LocalCluster
-from bookspark.store.client.placement import placement as policies
-from tests.awaiting import SECONDS_MAX, Changes
+from bookspark.operations.cli.main import command_line
+from bookspark.store.client.network import free_space
+from tests.awaiting import SECONDS_MAX, Changes, await_that
 from tests.store.metadata.kit import end_session
 
 pytestmark = pytest.mark.usefixtures("everyone_is_back")
@@ -32,6 +37,29 @@ def short_session(cluster):
     cluster.bookies.remove(made)
 
 
+@pytest.fixture(autouse=True)
+def default_rule(cluster):
+    yield
+    placement(cluster, "rack_aware")
+
+
+def placement(cluster, *arguments):
+    """The output of ``bookspark cluster placement``."""
+    done = CliRunner().invoke(command_line(), ["cluster", "placement", *arguments, "--zookeeper", cluster.zookeeper])
+    if done.exception is not None:
+        raise done.exception
+    return done.output
+
+
+def refused(client, size, told):
+    """The error of a running client, once it follows the rule; "" before."""
+    try:
+        client.create_ledger(size, size, size)
+    except errors.NotEnoughBookiesError as error:
+        return str(error) if re.search(told, str(error)) else ""
+    return ""
+
+
 def racks_of(client, ensemble):
     bookies = client.metadata.bookies()
     return {bookies[bookie_id].rack for bookie_id in ensemble}
@@ -45,7 +73,8 @@ def bookie(cluster, bookie_id):
 
 
 def test_copies_are_on_both_racks_also_after_an_ensemble_change(cluster):
-    client = cluster.bookkeeper(placement="rack_aware", racks_min=2)
+    client = cluster.bookkeeper()
+    placement(cluster, "rack_aware", "--racks-min=2")
     for _ in range(10):
         ledger = client.create_ledger(2, 2, 2)
         assert racks_of(client, ledger.metadata.last_fragment.ensemble) == {"A", "B"}
@@ -58,19 +87,20 @@ def test_copies_are_on_both_racks_also_after_an_ensemble_change(cluster):
 
 
 def test_placement_refusal_names_every_bookie_and_the_reason(cluster):
-    for placement, options, size, told in (
-        ("rack_aware", {"racks_min": 3}, 3, "on rack 'A'.*not enough on at least 3 racks"),
-        ("one_per_host", {}, 2, "there are 1 .*shares host"),
-        ("one_per_executor", {}, 3, "there are 2 .*shares executor [AB]-1 with"),
-        ("one_per_zone", {}, 1, "there are 0 .*does not tell its zone"),
+    client = cluster.bookkeeper()
+    for rule, size, told in (
+        (("rack_aware", "--racks-min=3"), 3, "on rack 'A'.*not enough on at least 3 racks"),
+        (("one_per_host",), 2, "there are 1 .*shares host"),
+        (("one_per_executor",), 3, "there are 2 .*shares executor [AB]-1 with"),
+        (("one_per_zone",), 1, "there are 0 .*does not tell its zone"),
     ):
-        client = cluster.bookkeeper(placement=placement, **options)
-        with pytest.raises(errors.NotEnoughBookiesError, match=told) as caught:
-            client.create_ledger(size, size, size)
-        assert all(each.bookie_id in str(caught.value) for each in cluster.bookies)
+        placement(cluster, *rule)
+        await_that(partial(refused, client, size, told))
+        assert all(each.bookie_id in refused(client, size, told) for each in cluster.bookies)
     with pytest.raises(errors.ConfigurationError, match="one_per_<label>"):
-        cluster.bookkeeper(placement="one per host")
-    ledger = cluster.bookkeeper(placement="one_per_executor").create_ledger(2, 2, 2)
+        placement(cluster, "one per host")
+    placement(cluster, "one_per_executor")
+    ledger = cluster.bookkeeper().create_ledger(2, 2, 2)
     assert racks_of(client, ledger.metadata.last_fragment.ensemble) == {"A", "B"}
 
 
@@ -90,7 +120,7 @@ def test_opportunistic_striping_accepts_fewer_bookies_than_the_ensemble_size(clu
 def test_free_space_guides_placement_and_a_hung_bookie_is_skipped(cluster, monkeypatch):
     client = cluster.bookkeeper(placement_by_free_space=True)
     cluster.bookies[0].suspend()
-    monkeypatch.setattr(policies, "_AGE_SECONDS", 0.0)  # a slow bookie answers at the next request
+    monkeypatch.setattr(free_space, "_AGE_SECONDS", 0.0)  # a slow bookie answers at the next request
     told, others = {}, {each.bookie_id for each in cluster.bookies[1:]}
     while not told.keys() >= others:
         told = client.context.runtime.free_space.of([each.bookie_id for each in cluster.bookies])
@@ -113,7 +143,7 @@ def test_bookie_in_quarantine_gets_no_new_ledger_while_others_exist(cluster):
         assert hung.bookie_id not in client.create_ledger(3, 3, 3).metadata.last_fragment.ensemble
     with pytest.raises(errors.NotEnoughBookiesError) as caught:
         client.create_ledger(5, 5, 5)
-    assert f"{hung.bookie_id} (in quarantine for " in str(caught.value)
+    assert f"{hung.bookie_id} on rack 'A' (in quarantine for " in str(caught.value)
     hung.resume()
     ledger.close()
 

@@ -26,6 +26,7 @@ from bookspark.protocol.ledger.actions import (
     MetadataWritten,
     NoBookies,
     ReadMetadata,
+    RecordFull,
     SendAdd,
     SendLac,
     SendListHeld,
@@ -81,7 +82,7 @@ class CannotBe:
     event: Any
 
 
-FROM_STORE = MetadataRead | MetadataWritten | MetadataConflict | MetadataFailed
+FROM_STORE = MetadataRead | MetadataWritten | MetadataConflict | RecordFull | MetadataFailed
 
 
 class Client:

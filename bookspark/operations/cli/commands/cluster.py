@@ -184,6 +184,46 @@ def give_up(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
     _echo_record(record, as_json)
 
 
+@app.command()
+def placement(
+    rule: Annotated[
+        str, typer.Argument(help="rack_aware, random, one_per_host, or one_per_<label> with a label of the bookies.")
+    ] = "",
+    racks_min: Annotated[
+        int, typer.Option(min=1, help="With rack_aware: fewest racks for an entry's copies; fewer are refused.")
+    ] = 1,
+    zookeeper: Zookeeper = "",
+    as_json: Json = False,
+) -> None:
+    """Print the cluster's placement rule; with RULE, change it first.
+
+    Running clients and autorecovery follow it at once, for new ledgers, ensemble changes, repairs and moves. The auditor looks at
+    all closed ledgers, and autorecovery moves misplaced copies.
+    """
+    from bookspark.protocol.ledger.placement import PlacementRule
+    from bookspark.store.cluster_view import known_bookies, with_homes
+    from bookspark.store.metadata.placement_rule import read_placement, write_placement
+
+    if racks_min > 1 and not rule:
+        raise ConfigurationError("--racks-min needs the rule: bookspark cluster placement rack_aware --racks-min …")
+    with client(zookeeper) as bookkeeper:
+        store = bookkeeper.metadata
+        if rule:
+            write_placement(store, PlacementRule(rule, racks_min))
+            store.auditors.trigger()
+        found = read_placement(store)
+        view = with_homes(known_bookies(store), store)
+    by_rack: dict[str, list[str]] = {}
+    for name, one in view.bookies.items():
+        by_rack.setdefault(one.rack, []).append(name if one.registration is not None else f"{name} (down)")
+    if as_json:
+        print_json({"rule": found.name, "racks_min": found.racks_min, "racks": by_rack})
+        return
+    typer.echo(f"placement   {found}")
+    for rack, names in sorted(by_rack.items()):
+        typer.echo(f"{f'rack {rack}' if rack else 'no rack':<12}{', '.join(names)}")
+
+
 def _applying(bookkeeper: BookKeeper) -> Applying:
     from bookspark.operations.changes.applying import Applying
     from bookspark.operations.changes.hands import AskOperator

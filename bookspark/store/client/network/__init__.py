@@ -6,6 +6,7 @@
 ``connections``        one connection to each bookie, by bookie id, renewed after a loss
 ``bookie_connection``  one TCP connection: pipelined requests; deadlines; slow and hanging bookies
 ``hello``              the first exchange: identity of both sides, and the client's proof of a secret
+``free_space``         free space of bookies, as one process knows it
 ``traffic``            counters for metrics
 ``io_loop``            the one I/O thread of a process
 =====================  =====================================================================================================

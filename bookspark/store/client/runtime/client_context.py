@@ -12,6 +12,7 @@ Source: BookKeeper's ``ClientContext``.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import random
 import sys
@@ -22,13 +23,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from bookspark.errors import BookKeeperError, NotEnoughBookiesError
 from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+from bookspark.protocol.ledger.placement import Placement, Topology
 from bookspark.protocol.reading.read_order import ReadOrder
 from bookspark.store.client.client_config import ClientConfig
 from bookspark.store.client.network.ledger_requests import LedgerRequests
-from bookspark.store.client.placement.placement import Placement, Topology
 from bookspark.store.client.runtime.calls import Calls
 from bookspark.store.client.runtime.runtime import Runtime
 from bookspark.store.client.runtime.store_actions import StoreAction, StoreAnswer, answer_from_store
+from bookspark.store.metadata.placement_rule import read_placement
 from bookspark.store.metadata.records.bookie_registration import BookieRegistration
 from bookspark.store.metadata.store import MetadataStore
 from bookspark.store.wire.digests import digester, digester_without_password
@@ -46,9 +48,8 @@ class ClientContext:
     """One client, in every process that uses it. Thread-safe."""
 
     def __init__(self, connect: Callable[[], MetadataStore], config: ClientConfig) -> None:
-        """``connect`` makes the metadata session of a process. Raises ConfigurationError for a placement that does not exist."""
+        """``connect`` makes the metadata session of a process."""
         self.config = config
-        self.placement = Placement(config.placement, config.racks_min)
         self._connect = connect
         self._read_rotation = random.randrange(1 << 16)
         self._locks: dict[int, threading.RLock] = {}
@@ -209,7 +210,7 @@ class ClientContext:
             return replacements(action, 0.0, action.sound_only)
 
         def replacements(action: act.ChooseBookies, seconds_ago_max: float, sound_only: bool) -> tuple[str, ...]:
-            topology = self.topology(seconds_ago_max)
+            topology = self.topology(action.ensemble, seconds_ago_max)
             if sound_only:
                 topology = topology.without_quarantined(action.ensemble)
             return self.placement.choose_replacements(
@@ -225,26 +226,38 @@ class ClientContext:
         Raises MetadataStoreError."""
         return self.runtime.bookies(listed_seconds_ago_max)
 
-    def topology(self, listed_seconds_ago_max: float = 0.0) -> Topology:
-        """The bookies as they are now, for placement. Raises MetadataStoreError."""
+    @property
+    def placement(self) -> Placement:
+        """Placement by the cluster's rule. Raises MetadataStoreError, and UnreadableRecordError."""
+        return Placement(self.runtime.placement_rule())
+
+    def topology(self, members: Iterable[str] = (), listed_seconds_ago_max: float = 0.0) -> Topology:
+        """The bookies as they are now, for placement, with the last known places of absent ``members``. Raises
+        MetadataStoreError."""
         runtime = self.runtime
         bookies = self.bookies(listed_seconds_ago_max)
         writable = [bookie_id for bookie_id, bookie in bookies.items() if not bookie.read_only]
         free_bytes = runtime.free_space.of(writable) if self.config.placement_by_free_space else {}
-        return Topology(bookies, runtime.connections.quarantined(), free_bytes)
+        places = runtime.last_places(members, math.inf)
+        return Topology(bookies, runtime.connections.quarantined(), free_bytes, places)
 
     def misplaced(self, ledgers: Iterable[LedgerMetadata]) -> Iterator[tuple[int, tuple[str, ...]]]:
         """The ledgers with fragments that break the placement policy: (ledger id, the bookies that are in the way).
 
         Only fragments that get no more entries count, and only bookies that others could replace now.
         """
-        topology, random_numbers = self.topology(), random.Random()
+        ledgers = list(ledgers)
+        members = {bookie for metadata in ledgers for fragment in metadata.fragments for bookie in fragment.ensemble}
+        # Read anew: a check that was asked for with a change of the rule may come before the news of the change.
+        placement, topology, draws = Placement(read_placement(self.store)), self.topology(members), random.Random()
+        judged: dict[tuple[tuple[str, ...], int], tuple[str, ...]] = {}
         for metadata in ledgers:
             found: dict[str, None] = {}
             for fragment, last in metadata.fragment_ranges():
+                shape = fragment.ensemble, metadata.write_quorum
                 if last is not None:
-                    found |= dict.fromkeys(
-                        self.placement.misplaced(topology, fragment.ensemble, metadata.write_quorum, random_numbers)
-                    )
+                    if shape not in judged:
+                        judged[shape] = placement.misplaced(topology, *shape, draws)
+                    found |= dict.fromkeys(judged[shape])
             if found:
                 yield metadata.ledger_id, tuple(found)

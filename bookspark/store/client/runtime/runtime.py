@@ -17,19 +17,22 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import NamedTuple, Protocol
 from weakref import WeakMethod
 
 from bookspark.errors import BookKeeperError, LedgerClosedError
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+from bookspark.protocol.ledger.placement import PlacementRule
 from bookspark.store.client.client_config import ClientConfig
 from bookspark.store.client.network.connections import Connections
+from bookspark.store.client.network.free_space import FreeSpace
 from bookspark.store.client.network.hello import client_security
 from bookspark.store.client.network.io_loop import DeadlineTimer, IoLoop
-from bookspark.store.client.placement.placement import FreeSpace
 from bookspark.store.decisions.recorder import record_into
+from bookspark.store.metadata.bookie_homes import BookieHome, read_home
+from bookspark.store.metadata.placement_rule import KIND, NAME, read_placement
 from bookspark.store.metadata.records.bookie_registration import BookieRegistration
 from bookspark.store.metadata.records.versioned import Versioned
 from bookspark.store.metadata.store import MetadataStore
@@ -247,6 +250,8 @@ class _Listing(NamedTuple):
     """Monotonic seconds, taken before they were asked for."""
     changes: int
     """The changes that had been heard of by then."""
+    homes: dict[str, BookieHome | None]
+    """Homes of bookies that were not registered, as far as they were asked for."""
 
 
 class Runtime:
@@ -266,6 +271,9 @@ class Runtime:
         self._changes = 0
         """How often registered bookies changed. Only the I/O thread counts."""
         self._listed: _Listing | None = None
+        self._rule: PlacementRule | None = None
+        self._rule_changes = 0
+        """How often the cluster's placement rule may have changed."""
         self._closed = False
         """Nothing is opened for writing any more. Only the I/O thread uses it."""
         security = client_security(config)
@@ -358,8 +366,35 @@ class Runtime:
         was heard of, and so no writer that was told of the change chooses from it. Raises MetadataStoreError."""
         listed, changes, now = self._listed, self._changes, time.monotonic()
         if listed is None or listed.changes != changes or now - listed.at >= listed_seconds_ago_max:
-            listed = self._listed = _Listing(self.store.bookies(), now, changes)
+            listed = self._listed = _Listing(self.store.bookies(), now, changes, {})
         return listed.bookies
+
+    def placement_rule(self) -> PlacementRule:
+        """The cluster's rule, from memory until it changes. Raises MetadataStoreError, and UnreadableRecordError."""
+        found = self._rule
+        if found is None:
+            changes = self._rule_changes
+            self.store.watch_record(KIND, NAME, self._rule_changed)
+            found = read_placement(self.store)
+            if changes == self._rule_changes:
+                self._rule = found
+        return found
+
+    def _rule_changed(self) -> None:
+        """Called from the metadata store's thread, also when the session ends."""
+        self._rule_changes += 1
+        self._rule = None
+
+    def last_places(self, bookie_ids: Iterable[str], listed_seconds_ago_max: float = 0.0) -> dict[str, BookieHome]:
+        """Last known places of those of ``bookie_ids`` that are not registered by a listing that may be so old. Raises
+        MetadataStoreError."""
+        registered = self.bookies(listed_seconds_ago_max)
+        listed = self._listed
+        assert listed is not None
+        away = set(bookie_ids) - registered.keys()
+        for bookie_id in away - listed.homes.keys():
+            listed.homes[bookie_id] = read_home(self.store, bookie_id)
+        return {bookie_id: home for bookie_id in away if (home := listed.homes[bookie_id]) is not None}
 
     def bookies_on_this_host(self) -> frozenset[str]:
         """The ids of the registered bookies that run on this host, from memory. The first call asks the metadata store and waits.

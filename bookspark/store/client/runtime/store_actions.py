@@ -1,14 +1,14 @@
 """What a ledger's machine asks of the metadata store. It is done here, and answered with an event.
 
-Law: an error of the store is an answer like any other. Only a lost compare-and-set and too few bookies have answers of their own;
-everything else is ``MetadataFailed``, after which nothing is known.
+Law: an error of the store is an answer like any other. Only a lost compare-and-set, a full record and too few bookies have
+answers of their own; everything else is ``MetadataFailed``, after which nothing is known.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from bookspark.errors import BookKeeperError, MetadataVersionError, NotEnoughBookiesError
+from bookspark.errors import BookKeeperError, MetadataVersionError, NotEnoughBookiesError, RecordFullError
 from bookspark.protocol.ledger import actions as act
 from bookspark.store.metadata.store import MetadataStore
 
@@ -17,6 +17,7 @@ StoreAnswer = (
     act.MetadataRead
     | act.MetadataWritten
     | act.MetadataConflict
+    | act.RecordFull
     | act.MetadataFailed
     | act.BookiesChosen
     | act.NoBookies
@@ -38,6 +39,8 @@ def answer_from_store(
         return act.BookiesChosen(choose(action))
     except MetadataVersionError:
         return act.MetadataConflict()
+    except RecordFullError as error:
+        return act.RecordFull(error)
     except NotEnoughBookiesError as error:
         return act.NoBookies(error)
     except BookKeeperError as error:

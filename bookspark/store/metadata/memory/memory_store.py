@@ -33,6 +33,7 @@ from bookspark.store.metadata.records.codec import (
     readable_ledger,
     readable_registration,
 )
+from bookspark.store.metadata.records.ledger_room import changed_ledger, new_ledger
 from bookspark.store.metadata.records.ledger_spans import LedgerSpan, spans_of
 from bookspark.store.metadata.records.names import check_ledger_id, check_name, check_record
 from bookspark.store.metadata.records.refusals import ledger_exists, no_cookie, no_such_ledger, sized, version_changed
@@ -274,7 +275,7 @@ class MemoryStore:
     def create_ledger(self, metadata: LedgerMetadata) -> int:
         with self._open() as world:
             key = _ledger_key(metadata.ledger_id)
-            document = sized(encode_ledger(metadata), f"creating ledger {metadata.ledger_id}")
+            document = new_ledger(encode_ledger(metadata), metadata)
             if world.put(key, document, None) is None:
                 found = readable_ledger(metadata.ledger_id, world.documents[key].value, {})
                 if not metadata.c_token or found is None or found.c_token != metadata.c_token:
@@ -301,7 +302,7 @@ class MemoryStore:
         with self._open() as world:
             world.check(under)
             key = _ledger_key(metadata.ledger_id)
-            document = sized(encode_ledger(metadata), f"changing ledger {metadata.ledger_id}")
+            document = changed_ledger(encode_ledger(metadata), metadata)
             if key not in world.documents:
                 raise no_such_ledger(metadata.ledger_id)
             new = world.put(key, document, version)

@@ -7,6 +7,7 @@
 ``documents``              encoding and decoding shared by all records
 ``bookkeeper_format``      ledgers and bookies in the formats of BookKeeper's own clients
 ``bookkeeper_texts``       cookies, tasks, locks and votes as BookKeeper's auditor and workers read them
+``ledger_room``            the room that a ledger's record keeps for later changes
 ``ledger_spans``           counts of ledgers by span of ids, and ranges of ids for tasks
 ``names``                  valid names and ids
 ``refusals``               the errors that all stores raise in the same words

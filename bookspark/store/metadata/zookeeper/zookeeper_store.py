@@ -46,6 +46,7 @@ from bookspark.store.metadata.records.codec import (
     readable_ledger,
     readable_registration,
 )
+from bookspark.store.metadata.records.ledger_room import changed_ledger, new_ledger
 from bookspark.store.metadata.records.ledger_spans import IDS_PER_SPAN, LedgerSpan, spans_of
 from bookspark.store.metadata.records.names import decode_name
 from bookspark.store.metadata.records.refusals import ledger_exists, no_cookie, no_such_ledger, sized, version_changed
@@ -781,7 +782,8 @@ class ZooKeeperStore:
         path = self.layout.ledger(self.layout.check_new(metadata.ledger_id))
         what = f"creating ledger {metadata.ledger_id}"
         try:
-            return self._nodes.create(what, path, sized(encode_ledger(metadata, self.layout.bookkeepers_formats), what))
+            document = new_ledger(encode_ledger(metadata, self.layout.bookkeepers_formats), metadata)
+            return self._nodes.create(what, path, document)
         except NodeExistsError:
             found = self._nodes.read(what, path)
             # Ours, if only the answer was lost. A fence by another client meanwhile is noticed by our next write.
@@ -812,7 +814,7 @@ class ZooKeeperStore:
 
     def write_ledger(self, metadata: LedgerMetadata, version: int, under: RecordVersion | None = None) -> int:
         what, path = f"changing ledger {metadata.ledger_id}", self.layout.ledger(metadata.ledger_id)
-        document = sized(encode_ledger(metadata, self.layout.bookkeepers_formats), what)
+        document = changed_ledger(encode_ledger(metadata, self.layout.bookkeepers_formats), metadata)
         try:
             return self._nodes.write(what, path, document, version, self._records.checks(under))
         except BadVersionError:
