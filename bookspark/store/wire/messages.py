@@ -203,6 +203,9 @@ class BookieStatus(msgspec.Struct):
     """Highest order of a change that it obeyed; it refuses lower ones. 0: none."""
     clock_ms: int = 0
     """The clock of the bookie's host, in ms since 1970. 0: a version older than this field."""
+    certificate_ends: dict[str, int] = {}
+    """End of the certificates in use, in ms since 1970, by option: ``tls_certificate``, the first of its file; ``tls_client_ca``,
+    the last of its file."""
 
 
 class EntryLogFacts(msgspec.Struct, frozen=True, array_like=True):

@@ -29,6 +29,12 @@ BOOKIE = (
         G,
         "Clock of the bookie's host, in seconds since 1970.",
     ),
+    Described(
+        "bookspark_bookie_certificate_days",
+        G,
+        "Days until a certificate in use ends; below 0: it ended.",
+        ("option",),
+    ),
     Described("bookspark_bookie_kept", G, "1 while a keeper holds the lease. 0: it stops when the lease ends."),
     Described("bookspark_bookie_read_only", G, "1 while the bookie takes no new entries."),
     Described("bookspark_bookie_add_seconds", H, "Time of adds, from the disk's queue until done."),

@@ -32,7 +32,7 @@ from bookspark.store.bookie.storage import Storage
 from bookspark.store.metadata.store import MetadataStore
 from bookspark.store.wire.chunks import ChunkPool
 from bookspark.store.wire.messages import BookieStatus, HealingStatus
-from bookspark.store.wire.security import FromFiles, read_secrets, server_context
+from bookspark.store.wire.security import FromFiles, read_secrets, server_tls
 
 _STOP_SECONDS_MAX = 10.0
 
@@ -83,7 +83,7 @@ class BookieServer:
             lambda: self.fetch,
         )
         files = config.tls_certificate, config.tls_key, config.tls_client_ca
-        self._tls = FromFiles(files, lambda: server_context(*files))
+        self._tls = FromFiles(files, lambda: server_tls(*files))
         self._admission = Admission(storage, config.request_bytes_in_flight_max)
         storage.loop_is_shared = lambda: self._admission.is_shared
         self._chunks = ChunkPool()
@@ -144,7 +144,7 @@ class BookieServer:
 
     def tls(self) -> ssl.SSLContext | None:
         """Context for a new connection; None if the bookie has no certificate."""
-        return self._tls.now()
+        return self._tls.now().context
 
     @property
     def connections(self) -> set[Admitted]:
@@ -191,4 +191,5 @@ class BookieServer:
             metrics_address=self.metrics_address,
             sync_seconds=stored.sync_seconds,
             clock_ms=time.time_ns() // 1_000_000,
+            certificate_ends=self._tls.now().ends_ms,
         )
