@@ -33,6 +33,7 @@ from bookspark.store.metadata.store import MetadataStore
 from bookspark.store.wire.chunks import ChunkPool
 from bookspark.store.wire.messages import BookieStatus, HealingStatus
 from bookspark.store.wire.security import FromFiles, read_secrets, server_tls
+from bookspark.support.addresses import address_text
 
 _STOP_SECONDS_MAX = 10.0
 
@@ -111,7 +112,7 @@ class BookieServer:
                     f"port {port} on {host} is in use; set port to another one, or to 0 for any free one"
                 ) from error
             raise BookieError(
-                f"can't listen on {host}:{port}: {error}; set host to an address of this machine"
+                f"can't listen on {address_text(host, port)}: {error}; set host to an address of this machine"
             ) from error
         self.storage.start(loop.call_soon_threadsafe, loop.call_soon)
         self._maintenance.start()
