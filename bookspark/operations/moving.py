@@ -35,6 +35,7 @@ from bookspark.store.metadata.zookeeper.nodes import Nodes
 from bookspark.store.wire.digests import digester
 from bookspark.store.wire.entry_batch import FRAME_BYTES_MAX, Entry
 from bookspark.store.wire.header import WireError
+from bookspark.support.addresses import address_text, split_address
 
 log = logging.getLogger(__name__)
 
@@ -278,11 +279,11 @@ class Source:
             for name, document in zip(names, documents, strict=True):
                 if document is None:
                     continue
-                told = rpc_address(document) if is_service_info(document) else name
-                host, _, port = told.rpartition(":")
-                if not host or not port.isdecimal():
-                    raise MetadataStoreError(f"the registration of bookie {name} has no address, but {told!r}")
-                found[name] = host, int(port)
+                told = rpc_address(document) if is_service_info(document) else address_text(*name.rpartition(":")[::2])
+                try:
+                    found[name] = split_address(told)
+                except ValueError as error:
+                    raise MetadataStoreError(f"the registration of bookie {name} has no address: {error}") from error
         return found
 
 

@@ -3,6 +3,7 @@
 =====================  =====================================================================
 ``arguments``          types, bounds and choices of arguments and options
 ``metrics``            every metric for Prometheus, and the counters behind them
+``addresses``          ``host:port``, with IPv6 in brackets
 ``threads``            client threads, and waits that a signal handler may interrupt
 ``extras``             extras of the package, and the error for a missing one
 ``packaged_files``     jobs for spark-submit and settings files of the package
@@ -11,6 +12,7 @@
 ``protobuf_messages``  messages of Protocol Buffers, made from tables
 ``snapshot_commits``   versions of Delta tables that make one snapshot
 ``cache_folder``       place of files that can be made again
+``certificates``       TLS certificates and keys: loaded, and their last moments
 ``private_files``      files and directories readable only by their owner
 =====================  =====================================================================
 """

@@ -27,6 +27,7 @@ from bookspark.store.client.network.io_loop import IoLoop
 from bookspark.store.wire.frames import Frame, control_frame, frame_size, parse_frame
 from bookspark.store.wire.header import Flag, Header, Kind, WireError
 from bookspark.store.wire.messages import Acks, Hello
+from bookspark.support.addresses import address_text, split_address
 from bookspark.support.arguments import BytesOrNone, WaitSeconds, check_names, checks_methods
 from bookspark.testing.wire_faults import Delay, Delivery, Duplicate, Fault, Message, Park, Pattern, Rules
 
@@ -185,7 +186,7 @@ class Proxy:
     async def listen(self) -> None:
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
         host, port = self._server.sockets[0].getsockname()
-        self.address = f"{host}:{port}"
+        self.address = address_text(host, port)
 
     def leads_to(self, bookie_id: str, address: str) -> None:
         """Send connections to ``address`` from now on. While it is empty, they wait."""
@@ -204,8 +205,7 @@ class Proxy:
         try:
             await self._known.wait()
             if not self.wire.is_cut(None, self.bookie_id):
-                host, _, port = self._target.rpartition(":")
-                await link.run(*await asyncio.open_connection(host, int(port)))
+                await link.run(*await asyncio.open_connection(*split_address(self._target)))
         # No listener there: the client sees the end of its connection. Or ``close`` cancelled this task.
         except (OSError, asyncio.CancelledError):
             pass

@@ -36,7 +36,7 @@ from bookspark.store.metadata.autorecovery.underreplication_tasks import Progres
 from bookspark.store.metadata.records import codec
 from bookspark.store.metadata.records.bookkeeper_texts import LAYOUT
 from bookspark.store.metadata.zookeeper.layout import Layout, LedgerManager
-from bookspark.store.wire import entry_batch, frames, messages
+from bookspark.store.wire import batch_prefix, entry_batch, frames, messages
 from bookspark.store.wire.digests import digester, master_key
 from bookspark.store.wire.header import HEADER_BYTES, PROTOCOL_VERSION, Flag, Header, Kind, Status
 from bookspark.testing.memory_files import MemoryFileSystem
@@ -122,22 +122,22 @@ class TestBatchFrame:
         frame, entries = self.frame()
         table = tables("Batch frames")[0]
         offsets = places(table)
-        assert offsets[88] == HEADER_BYTES and entry_batch.HEADER_OFFSET == 88
-        assert int(table.column("offset")[-1]) == entry_batch.PREFIX_BYTES
-        body = len(frame) - entry_batch.PREFIX_BYTES
+        assert offsets[16] == HEADER_BYTES and batch_prefix.HEADER_OFFSET == 16
+        assert int(table.column("offset")[-1]) == batch_prefix.PREFIX_BYTES
+        body = len(frame) - batch_prefix.PREFIX_BYTES
         assert frame[:4] == b"\xff" * 4
-        assert struct.unpack_from("<i", frame, 4) == (entry_batch.PREFIX_BYTES - 8,)
-        assert struct.unpack_from("<q", frame, 48) == (body,)
-        assert struct.unpack_from("<q", frame, 240) == (len(entries),)
-        buffers = struct.unpack_from("<28q", frame, 256)
-        assert offsets[256] == struct.calcsize("<28q") and buffers[3] == 8 * len(entries)
-        assert struct.unpack_from("<12q", frame, 488) == (len(entries), 0) * 6
-        assert offsets[488] == struct.calcsize("<12q")
-        assert b"bookspark" in frame[: entry_batch.PREFIX_BYTES]
+        assert struct.unpack_from("<i", frame, 4) == (batch_prefix.PREFIX_BYTES - 8,) == (520,)
+        assert struct.unpack_from("<II", frame, 8) == (132, 0)
+        assert struct.unpack_from("<q", frame, 152) == (body,)
+        assert struct.unpack_from("<q", frame, 184) == (len(entries),)
+        buffers = struct.unpack_from("<28q", frame, 200)
+        assert offsets[200] == struct.calcsize("<28q") and buffers[3] == 8 * len(entries)
+        assert struct.unpack_from("<12q", frame, 432) == (len(entries), 0) * 6
+        assert offsets[432] == struct.calcsize("<12q")
 
     def test_body_has_its_parts_in_the_documented_order(self):
         frame, entries = self.frame()
-        n, at = len(entries), entry_batch.PREFIX_BYTES
+        n, at = len(entries), batch_prefix.PREFIX_BYTES
         columns = struct.unpack_from(f"<{4 * n}q", frame, at)
         assert columns == tuple(entry[i] for i in range(4) for entry in entries)
         at += 32 * n
@@ -206,14 +206,14 @@ def test_block_of_a_rewritten_log_matches_the_table():
     batch = entry_batch.EntryBatch(frame)
     block = rewritten_block.encode_block(Header(Kind.ADD, 0, 5), *batch.columns(7, 9))
     assert int(table.column("offset")[-1]) == rewritten_block.BLOCK_PREFIX_BYTES
-    assert struct.unpack_from("<i", block, 4) == (rewritten_block.BLOCK_PREFIX_BYTES - 8,) == (600,)
-    assert struct.unpack_from("<q", block, 48) == (len(block) - rewritten_block.BLOCK_PREFIX_BYTES,)
-    assert struct.unpack_from("<q", block, 248) == (len(entries),)
-    assert struct.unpack_from("<12q", block, 512) == (len(entries), 0) * 6
-    assert offsets[280] == struct.calcsize("<28q") and struct.unpack_from("<4q", block, 280)[2] == 0
-    value, limit = struct.unpack_from("<q", block, 88 + 96), struct.unpack_from("<I", block, 88 + 88)
+    assert struct.unpack_from("<i", block, 4) == (rewritten_block.BLOCK_PREFIX_BYTES - 8,) == (544,)
+    assert struct.unpack_from("<q", block, 152) == (len(block) - rewritten_block.BLOCK_PREFIX_BYTES,)
+    assert struct.unpack_from("<q", block, 192) == (len(entries),)
+    assert struct.unpack_from("<12q", block, 456) == (len(entries), 0) * 6
+    assert offsets[224] == struct.calcsize("<28q") and struct.unpack_from("<4q", block, 224)[2] == 0
+    value, limit = struct.unpack_from("<q", block, 16 + 96), struct.unpack_from("<I", block, 16 + 88)
     assert limit == (sum(len(entry.payload) for entry in entries),)
-    assert value == (crc32c(block[200:608], crc32c(block[:88])),)
+    assert value == (crc32c(block[128:552], crc32c(block[:16])),)
     assert rewritten_log.HEAD == b"ARROW1\0\0" + SCHEMA
     assert rewritten_log.footer([]).startswith(bytes.fromhex("ffffffff00000000"))
 

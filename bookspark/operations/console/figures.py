@@ -16,6 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import NamedTuple
 
+from bookspark.support.addresses import split_address
+
 HISTORY_SECONDS = 3600.0
 """Age of the oldest point."""
 POINT_SECONDS = 10.0
@@ -132,9 +134,9 @@ def parsed(text: str) -> dict[str, float]:
 
 
 def _scraped(address: str) -> str:
-    host, _, port = address.rpartition(":")
+    host, port = split_address(address)
     # Not urllib: it would use the proxy of the environment.
-    connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=_SECONDS_MAX)
+    connection = http.client.HTTPConnection(host, port, timeout=_SECONDS_MAX)
     deadline = threading.Timer(_SECONDS_MAX, _end, [connection])
     deadline.daemon = True
     deadline.start()

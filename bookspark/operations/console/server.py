@@ -32,6 +32,7 @@ from bookspark.store.client import BookKeeper
 from bookspark.store.metadata.zookeeper.layout import ConnectionString
 from bookspark.store.settings import of_environment
 from bookspark.store.wire.security import read_secrets
+from bookspark.support.addresses import address_text
 from bookspark.support.arguments import Name, checks_arguments
 from bookspark.support.metrics.web import Asked, Page, WebServer
 
@@ -160,7 +161,7 @@ class WebConsole:
         except BaseException:
             self._end_looks()
             raise
-        self.url: str = f"http://{f'[{host}]' if ':' in host else host}:{self._web.port}/"
+        self.url: str = f"http://{address_text(host, self._web.port)}/"
         """The console's address for browsers."""
 
     def close(self) -> None:

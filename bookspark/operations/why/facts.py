@@ -21,6 +21,8 @@ from bookspark.store.cluster_view import ClusterView
 from bookspark.store.wire.messages import EntryLogFacts
 
 Ranges = list[tuple[int, int]]
+EXPIRED = "certificate has expired"
+"""OpenSSL's words in the error of a connection to a bookie whose certificate ended."""
 SLOW_ZOOKEEPER_SECONDS = 0.5
 """Slower small reads delay every creation and change of a ledger."""
 
@@ -43,6 +45,10 @@ class Facts:
     lost_records: tuple[LostRecords, ...] = ()
     """Ranges of ledger ids with lost records."""
     open_ledgers: int = 0
+    own_certificates: Mapping[str, int] = field(default_factory=dict)
+    """End of the certificates of this command's own options, in ms since 1970."""
+    shown_certificates: Mapping[str, int] = field(default_factory=dict)
+    """By bookie, the end of the certificate that it shows, in ms since 1970: of bookies that were refused for it."""
     change: ChangeRecord | None = None
     """The cluster's change that is under way."""
     zookeeper_seconds: float = 0.0

@@ -6,6 +6,7 @@ ZooKeeper the look does not ask it again.
 
 from __future__ import annotations
 
+import ssl
 import statistics
 import threading
 import time
@@ -22,6 +23,7 @@ from bookspark.logs.readers.records import records_of
 from bookspark.operations.changes.change_record import Kept
 from bookspark.operations.changes.looking import Looking
 from bookspark.operations.why.facts import (
+    EXPIRED,
     SLOW_ZOOKEEPER_SECONDS,
     DiskFacts,
     Facts,
@@ -30,6 +32,7 @@ from bookspark.operations.why.facts import (
     LogFacts,
     Ranges,
 )
+from bookspark.operations.why.words import NAMED
 from bookspark.protocol.ledger.ledger_metadata import LedgerState
 from bookspark.protocol.logs.commits import Position
 from bookspark.protocol.logs.lanes import LaneId, lane_id, writers_of_lanes
@@ -38,10 +41,13 @@ from bookspark.protocol.logs.orphans import is_of
 from bookspark.store.autorecovery.status import autorecovery_status, task_statuses
 from bookspark.store.client import BookKeeper
 from bookspark.store.client.inspection.held_ranges import held_ranges
-from bookspark.store.cluster_view import learn_time
+from bookspark.store.cluster_view import ClusterView, learn_time
 from bookspark.store.metadata.lost_records import read_lost_records
 from bookspark.store.metadata.store import MetadataStore
+from bookspark.store.metadata.zookeeper.layout import parse_address
 from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
+from bookspark.support.addresses import split_address
+from bookspark.support.certificates import ends_by_option, ends_of
 
 DEADLINES: dict[str, Any] = {
     "answer_timeout_seconds": 3.0,
@@ -66,7 +72,11 @@ class Gathering:
     def look(self, apart_seconds: float = _APART_SECONDS) -> Facts:
         """The cluster's present facts. ``apart_seconds``: time in recovery after which a ledger is reported. A failure of
         ZooKeeper is a fact and never raises MetadataStoreError. Raises ConfigurationError."""
-        found: dict[str, Any] = {"zookeeper": self._bookkeeper.zookeeper, "at_ms": time.time_ns() // 1_000_000}
+        found: dict[str, Any] = {
+            "zookeeper": self._bookkeeper.zookeeper,
+            "at_ms": time.time_ns() // 1_000_000,
+            "own_certificates": _own_certificates(self._bookkeeper),
+        }
         try:
             self._look(found, apart_seconds)
             clock = self._bookkeeper.metadata.clock
@@ -87,6 +97,7 @@ class Gathering:
             observed = self._looking.look(at_once=True)
         found |= {"autorecovery": status.result(), **documents.result()}
         found["observed"], found["cluster"] = observed, self._looking.cluster
+        found["shown_certificates"] = _shown_certificates(found["cluster"])
         found["open_ledgers"] = len(self._looking.open_ledgers)
         found["recovering"] = self._stand(store, self._looking, apart_seconds)
 
@@ -110,6 +121,32 @@ class Gathering:
 def gather(bookkeeper: BookKeeper) -> Facts:
     """One look, as ``Gathering.look``."""
     return Gathering(bookkeeper).look()
+
+
+def _own_certificates(bookkeeper: BookKeeper) -> dict[str, int]:
+    config = bookkeeper.config
+    access = parse_address(bookkeeper.zookeeper).access
+    own = ends_by_option(tls_ca=config.tls_ca, tls_certificate=config.tls_certificate)
+    zookeepers = ends_by_option(tls_ca=access.tls_ca, tls_certificate=access.tls_certificate)
+    return {
+        **{f"{option} {getattr(config, option)}": end for option, end in own.items()},
+        **{f"{option} {getattr(access, option)} of the ZooKeeper address": end for option, end in zookeepers.items()},
+    }
+
+
+def _shown_certificates(cluster: ClusterView) -> dict[str, int]:
+    """By bookie, the end of the certificate that it shows, if it was refused as expired. A few bookies are asked."""
+    found = {}
+    for name in [name for name, why in cluster.problems.items() if EXPIRED in why][:NAMED]:
+        registration = cluster.bookies[name].registration
+        if registration is None:
+            continue
+        host, port = split_address(registration.address)
+        with suppress(OSError, ValueError):
+            shown = ends_of(ssl.get_server_certificate((host, port), timeout=DEADLINES["connect_timeout_seconds"]))
+            if shown is not None:
+                found[name] = shown.first_ms
+    return found
 
 
 def _documents(store: MetadataStore) -> dict[str, Any]:

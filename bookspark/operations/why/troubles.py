@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from bookspark.operations.why.bookie_troubles import (
     START,
@@ -22,13 +22,28 @@ from bookspark.operations.why.bookie_troubles import (
     of_bookie,
     why_not,
 )
-from bookspark.operations.why.facts import SLOW_ZOOKEEPER_SECONDS, Answer, Facts, Health, Severity
+from bookspark.operations.why.facts import EXPIRED, SLOW_ZOOKEEPER_SECONDS, Answer, Facts, Health, Severity
 from bookspark.operations.why.words import NAMED, counted, duration, named
 from bookspark.protocol.changes.safety import left_over
+from bookspark.support.certificates import DAY_MS, end_text
 from bookspark.support.plain_text import size_text
 
 CLOCK_OFF_MS = 60_000
 """With a larger difference, one of two clocks is wrong."""
+CERTIFICATE_DAYS = 14
+"""A certificate that ends sooner is a trouble."""
+_WITHOUT_RESTART = "bookies and clients read the files at their next connection, without a restart (docs/security.md)"
+_RENEW = (
+    "put a new certificate of the same CA, and its key, in the files tls_certificate and tls_key of these bookies; "
+    f"{_WITHOUT_RESTART}"
+)
+_RENEW_OWN = (
+    f"put a new certificate of the same CA, and its key, in the files tls_certificate and tls_key; {_WITHOUT_RESTART}"
+)
+_RENEW_CA = (
+    "add the CA's new certificate to this file, on each host that has it, and then renew the certificates that the old one "
+    f"signed; {_WITHOUT_RESTART}"
+)
 
 
 def health_of(facts: Facts) -> Health:
@@ -53,6 +68,7 @@ def health_of(facts: Facts) -> Health:
 
 
 def _troubles(facts: Facts) -> Iterator[Answer]:
+    yield from _own_certificates(facts)
     if facts.zookeeper_problem:
         yield _zookeeper(facts)
         # The other facts are incomplete: absence means nothing.
@@ -61,6 +77,7 @@ def _troubles(facts: Facts) -> Iterator[Answer]:
     yield from _copies(facts)
     yield from _down(facts)
     yield from _silent(facts)
+    yield from _bookies_certificates(facts)
     for name, status in sorted(facts.cluster.statuses.items()):
         yield from of_bookie(facts, name, status)
     yield from _nobody_writable(facts)
@@ -182,7 +199,8 @@ def _silent(facts: Facts) -> Iterator[Answer]:
             "name the right shared_secret_file in the table [client] of the settings file, and give the file with --config",
             "bookspark --config bookspark.toml why",
         )
-    if strange := _strange_tls(facts):
+    # A file of this command that has ended is reported by itself, and explains these.
+    if (strange := _strange_tls(facts)) and not _own_ended(facts):
         yield Answer(
             "wrong-tls",
             named("bookie", strange),
@@ -216,13 +234,76 @@ def _strange_tls(facts: Facts) -> dict[str, str]:
     return {
         name: why
         for name, why in facts.cluster.problems.items()
-        if "[SSL" in why or ("closed by the bookie" in why and "tls_c" in why)
+        if EXPIRED not in why and ("[SSL" in why or ("closed by the bookie" in why and "tls_c" in why))
     }
+
+
+def _expired(facts: Facts) -> dict[str, str]:
+    """Bookies whose certificate was refused because it ended."""
+    return {name: why for name, why in facts.cluster.problems.items() if EXPIRED in why}
 
 
 def _not_told(facts: Facts) -> dict[str, str]:
     """Bookies that would answer a command with the right secret and TLS options."""
-    return _refused(facts) | _strange_tls(facts)
+    return _refused(facts) | _strange_tls(facts) | _expired(facts)
+
+
+# -- certificates
+
+
+def _own_certificates(facts: Facts) -> Iterator[Answer]:
+    """This command's own files that have ended, or soon will."""
+    for file, end_ms in sorted(facts.own_certificates.items()):
+        if _ends_soon(facts, end_ms):
+            yield _certificate(
+                facts, file, end_ms, "on this host", _RENEW_CA if file.startswith("tls_ca") else _RENEW_OWN
+            )
+
+
+def _bookies_certificates(facts: Facts) -> Iterator[Answer]:
+    """Bookies' certificates that have ended, or soon will: those in use, or shown to a command that refuses them."""
+    ended: dict[str, str] = {}
+    if not any(file.startswith("tls_ca") for file in _own_ended(facts)):
+        ended = _expired(facts)
+    ends = {("tls_certificate", name): facts.shown_certificates.get(name, facts.at_ms) for name in ended}
+    for name, status in facts.cluster.statuses.items():
+        ends |= {(option, name): end_ms for option, end_ms in status.certificate_ends.items()}
+    soon = {one: end_ms for one, end_ms in ends.items() if _ends_soon(facts, end_ms)}
+    for option, remedy in (("tls_certificate", _RENEW), ("tls_client_ca", _RENEW_CA)):
+        for has_ended in (True, False):
+            names = sorted(
+                name for (what, name), end in soon.items() if what == option and (end <= facts.at_ms) is has_ended
+            )
+            if names:
+                first = min(names, key=lambda name: soon[option, name])
+                causes = [ended[name] for name in names[:1] if name in ended]
+                subject = named("bookie", names)
+                yield _certificate(facts, option, soon[option, first], f"of {subject}", remedy, causes, subject)
+
+
+def _own_ended(facts: Facts) -> list[str]:
+    return [file for file, end_ms in facts.own_certificates.items() if end_ms <= facts.at_ms]
+
+
+def _ends_soon(facts: Facts, end_ms: int) -> bool:
+    return end_ms < facts.at_ms + CERTIFICATE_DAYS * DAY_MS
+
+
+def _certificate(
+    facts: Facts, what: str, end_ms: int, whose: str, remedy: str, causes: Sequence[str] = (), subject: str = ""
+) -> Answer:
+    ended = end_ms <= facts.at_ms
+    lacks = (
+        "nobody takes it any more: connections fail" if ended else "after that nobody takes it, and connections fail"
+    )
+    return Answer(
+        "certificate-ended" if ended else "certificate-ends",
+        subject or what,
+        f"{what} {whose} {'has ended' if ended else 'ends soon'}",
+        (f"it {end_text(end_ms, facts.at_ms)}", lacks, *causes),
+        remedy,
+        "bookspark why",
+    )
 
 
 def _nobody_writable(facts: Facts) -> Iterator[Answer]:

@@ -738,18 +738,23 @@ class Dispatch:
         self._reads.read(asked.ledger_id, last, 1, FRAME_BYTES_MAX, found)
 
     def _write_lac(self, asked: Asked) -> None:
+        """Note the LAC of the body. BookKeeper's client fills in the field first: after an acknowledgement in between the body
+        has the later LAC, which is the writer's word as well."""
         if asked.entry_id < NO_ENTRY:
             raise WireError("an explicit LAC is an entry id")
-        named = asked.ledger_id.to_bytes(8, "big") + asked.entry_id.to_bytes(8, "big", signed=True)
-        if asked.body[:LAC_BODY_BYTES] != named or len(asked.body) > LAC_BODY_BYTES + MASTER_KEY_BYTES:
-            raise WireError(f"the body of an explicit LAC is not that of {asked.entry_id} of ledger {asked.ledger_id}")
+        body, size_max = asked.body, LAC_BODY_BYTES + MASTER_KEY_BYTES
+        if not LAC_BODY_BYTES <= len(body) <= size_max or body[:8] != asked.ledger_id.to_bytes(8, "big"):
+            raise WireError(f"the body of an explicit LAC is none of ledger {asked.ledger_id}")
+        confirmed = confirmed_by(body)
+        if confirmed < asked.entry_id:
+            raise WireError(f"the body of explicit LAC {asked.entry_id} names an earlier one: {confirmed}")
 
         def written(status: int) -> None:
-            if status == Status.OK and asked.entry_id >= 0:
+            if status == Status.OK and confirmed >= 0:
                 self._shared.keep_lac_body(asked.ledger_id, asked.body)
             self._answer(asked, status)
 
-        self._storage.write_last_add_confirmed(asked.ledger_id, key_of(asked), asked.entry_id, written)
+        self._storage.write_last_add_confirmed(asked.ledger_id, key_of(asked), confirmed, written)
 
     # -- the rest
 

@@ -86,6 +86,7 @@ from bookspark.store.metadata.store import MetadataStore
 from bookspark.store.metadata.zookeeper.layout import LedgerManager
 from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.store.wire.messages import HealingStatus
+from bookspark.support.addresses import address_text, split_address
 from bookspark.support.extras import extra_needed
 from bookspark.support.metrics.web import PORTS, Page, WebServer
 from bookspark.support.threads import BackOff, Repeated
@@ -312,7 +313,7 @@ class RequestLoop:
         """Listen and serve; returns ``host:port``. Raises BookieError if the bookie can't listen there, or after 30 s."""
         self._thread.start()
         host, port = self.run(self._server.start())
-        return f"{host}:{port}"
+        return address_text(host, port)
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Run ``work`` on the loop; returns its result, raises its error. Raises BookieError after 30 s."""
@@ -524,7 +525,7 @@ def _boot_and_serve(
     address = requests.start()
     stack.callback(requests.stop)
     if metrics_port:
-        server.metrics_address = f"{_told_host(config, address, cookie.bookie_id)}:{metrics_port}"
+        server.metrics_address = address_text(_told_host(config, address, cookie.bookie_id), metrics_port)
     bookkeeper_address: str | UnsetType = UNSET
     if config.bookkeeper_port:
         bookkeeper_address = _serve_bookkeepers_clients(config, server, requests, store, cookie.bookie_id, stack)
@@ -567,14 +568,14 @@ def advertised(config: BookieConfig, address: str, bookie_id: str) -> str:
     """Address for clients. ``address``: ``host:port`` of the listening socket.
 
     A name in ``host`` stays a name: a certificate is for names, and clients may resolve the name to another address."""
-    port = address.rpartition(":")[2]
+    _, port = split_address(address)
     if config.advertised_address:
         return advertised_address(config.advertised_address, config.host, socket.gethostname(), port, bookie_id)
-    return f"{config.host}:{port}" if is_name(config.host) else address
+    return address_text(config.host, port) if is_name(config.host) else address
 
 
 def _told_host(config: BookieConfig, address: str, bookie_id: str) -> str:
-    return advertised(config, address, bookie_id).rpartition(":")[0]
+    return split_address(advertised(config, address, bookie_id))[0]
 
 
 def open_to_strangers(config: BookieConfig) -> str:
@@ -649,7 +650,7 @@ def _serve_bookkeepers_clients(
     door = BookKeeperDoor(config, server, read_and_note(store))
     host, port = requests.run(door.start())
     stack.callback(lambda: requests.run(door.stop()))
-    return f"{_told_host(config, f'{host}:{port}', bookie_id)}:{port}"
+    return address_text(_told_host(config, address_text(host, port), bookie_id), port)
 
 
 def _fetch(config: BookieConfig, store: MetadataStore, storage: Storage, post: Post, stack: ExitStack) -> Fetch | None:

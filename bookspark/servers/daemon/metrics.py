@@ -18,6 +18,7 @@ from bookspark.store.bookie.serving.server import BookieServer
 from bookspark.store.bookie.storage import Storage
 from bookspark.store.wire.header import Kind, Status
 from bookspark.store.wire.messages import BookieStatus, HealingStatus
+from bookspark.support.certificates import DAY_MS
 from bookspark.support.metrics.described import Figures
 from bookspark.support.metrics.families import FiguresCollector, page_of
 from bookspark.support.metrics.histogram import together
@@ -67,6 +68,10 @@ def _of_status(status: BookieStatus) -> Figures:
     return {
         "info": {(status.version,): 1},
         "clock_ahead_seconds": status.clock_ahead_ms / 1000,
+        "certificate_days": {
+            (option,): (end_ms - time.time_ns() // 1_000_000) / DAY_MS
+            for option, end_ms in status.certificate_ends.items()
+        },
         "kept": float(bool(status.keeper)),
         "read_only": float(status.read_only),
         "ledgers": status.ledgers,

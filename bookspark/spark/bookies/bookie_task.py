@@ -45,6 +45,7 @@ from bookspark.spark.bookies.service_records import (
 from bookspark.store.bookie.bookie_config import BookieConfig, bookie_config
 from bookspark.store.metadata.store import MetadataStore
 from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
+from bookspark.support.addresses import split_address
 from bookspark.support.threads import BackOff
 
 SERVED_WELL_SECONDS = 30.0
@@ -93,7 +94,7 @@ def look_after_bookies(spec: TaskSpec, _rows: Iterable[Any]) -> Iterator[int]:
     executor = _executor()
     address = None
     if spec.listen_on_executor_host:
-        address = executor.hostname or context.getTaskInfos()[partition].address.rpartition(":")[0]
+        address = executor.hostname or split_address(context.getTaskInfos()[partition].address)[0]
     report = TaskReport(
         spec.run, spec.attempt, partition, host, executor.id, executor.pid, retired=retired(me, spec.wanted)
     )

@@ -13,6 +13,7 @@ import time
 from typing import Any, NamedTuple
 
 from bookspark.errors import ConfigurationError
+from bookspark.support.addresses import split_address
 
 SLOTS_SECONDS = 8.0
 """Wait for slots without a promise."""
@@ -53,7 +54,7 @@ def executors_of(context: Any) -> dict[str, str]:
     """The present executors: host by Spark's id. In local mode it is only ``driver``."""
     listed = context._jsc.sc().statusStore().executorList(True)
     found = (listed.apply(place) for place in range(listed.size()))
-    hosts = {one.id(): one.hostPort().rpartition(":")[0] for one in found}
+    hosts = {one.id(): split_address(one.hostPort())[0] for one in found}
     return {executor: host for executor, host in hosts.items() if executor != "driver" or len(hosts) == 1}
 
 

@@ -24,6 +24,7 @@ from bookspark.store.autorecovery.worker import ReplicationWorker
 from bookspark.store.client import BookKeeper
 from bookspark.store.decisions.recorder import record_into
 from bookspark.store.metadata.short_waits import waits_at_most
+from bookspark.support.addresses import address_text
 from bookspark.support.extras import extra_needed
 from bookspark.support.metrics.described import Figures
 from bookspark.support.metrics.tables import AUTORECOVERY
@@ -90,7 +91,7 @@ class Autorecovery:
             "/ready": lambda: _probe(self._why_not_ready(), "ready"),
         }
         web = WebServer(config.metrics_host, max(0, config.metrics_port), pages, tries=PORTS)
-        log.info("metrics and probes are answered at %s:%d", config.metrics_host, web.port)
+        log.info("metrics and probes are answered at %s", address_text(config.metrics_host, web.port))
         return web
 
     def _figures(self) -> Figures:

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from bookspark.errors import ConfigurationError
+from bookspark.support.addresses import bracketed
 from bookspark.support.arguments import AtLeastOne, BytesOrNone, Config, IntervalSeconds, Seconds, make_config
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
@@ -148,9 +149,7 @@ class BookieConfig(Config, frozen=True, kw_only=True):
                 "bookies, each with some of them"
             )
         if self.advertised_address:
-            host, _, port = advertised_address(self.advertised_address, "host", "hostname", "1", "bookie").rpartition(
-                ":"
-            )
+            host, _, port = advertised_address(self.advertised_address, "host", "hostname", 1, "bookie").rpartition(":")
             if _is_wildcard(host) or not (port.isdecimal() and 1 <= int(port) <= 65535):
                 raise ConfigurationError(
                     f"advertised_address {self.advertised_address!r} is not a host:port that clients can dial; give both"
@@ -177,9 +176,9 @@ class BookieConfig(Config, frozen=True, kw_only=True):
             )
 
 
-def advertised_address(pattern: str, host: str, hostname: str, port: str, bookie_id: str) -> str:
+def advertised_address(pattern: str, host: str, hostname: str, port: int, bookie_id: str) -> str:
     """Address for clients, from the option's pattern. Raises ConfigurationError for an unknown {placeholder}."""
-    fields = {"host": host, "hostname": hostname, "port": port, "bookie_id": bookie_id}
+    fields = {"host": bracketed(host), "hostname": hostname, "port": str(port), "bookie_id": bookie_id}
     for name in re.findall(r"\{([^{}]*)\}", pattern):
         if name not in fields:
             raise ConfigurationError(

@@ -1,11 +1,11 @@
 """Entry batches: the unit on the wire and on disk, an Arrow IPC record batch message that also carries the request header.
 
 Law: the log holds the received bytes. A batch frame is one encapsulated Arrow IPC message: a prefix (``batch_prefix``) with
-the request's header at a fixed offset, and a body. So a log is a plain Arrow stream, and a bookie neither parses nor encodes
-Arrow::
+the request's header in a gap at a fixed offset, and a body. So a log is a plain Arrow stream, and a bookie neither parses nor
+encodes Arrow::
 
-      0  prefix, 584 bytes              88: the header (112 bytes)
-    584  body, each buffer padded to 8: ledger_id, entry_id, last_add_confirmed, length  (n × i64 each)
+      0  prefix, 528 bytes              16: the header (112 bytes)
+    528  body, each buffer padded to 8: ledger_id, entry_id, last_add_confirmed, length  (n × i64 each)
                                         payload offsets (n+1) × i32, payload, digest offsets (n+1) × i32, digest
 
 Entries of one batch are of one ledger and have consecutive ids. ``length`` is the sum of the ledger's payload bytes up to and
@@ -23,7 +23,15 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from crc32c import crc32c
 
-from bookspark.store.wire.batch_prefix import HEADER_OFFSET, PREFIX_BYTES, around_header
+from bookspark.store.wire.batch_prefix import (
+    BODY_LENGTH_OFFSET,
+    HEADER_END,
+    HEADER_OFFSET,
+    PREFIX_BYTES,
+    PREFIX_START,
+    ROWS_OFFSET,
+    behind_header,
+)
 from bookspark.store.wire.columns import Buffer as Buffer
 from bookspark.store.wire.columns import ascends, consecutive, from_zero, offsets_of, repeated, values
 from bookspark.store.wire.header import HEADER_BYTES, Header, WireError
@@ -55,7 +63,6 @@ _INT = struct.Struct("<i")
 _LONG = struct.Struct("<q")
 _TWO_INTS = struct.Struct("<ii")
 _ONE_ROW = struct.Struct("<qqqqii")
-_HEADER_END = HEADER_OFFSET + HEADER_BYTES
 _NO_HEADER = bytes(HEADER_BYTES)
 _PADS = [bytes(-size & 7) for size in range(8)]
 """Padding after a buffer, indexed by its size modulo 8."""
@@ -76,16 +83,16 @@ def encode_pieces(
     """A batch frame as of ``encode``, from payloads in pieces, ``payload_bytes`` in all, so that they are copied only once."""
     ledger_ids, entry_ids, confirmed, lengths, payload_offsets, digest_offsets = columns
     count = len(ledger_ids) >> 3
-    before, after = around_header(count, payload_bytes, len(digest))
+    after = behind_header(count, payload_bytes, len(digest))
     offsets_pad = _PADS[4 * (count + 1) & 7]
     frame = bytearray().join(
         (
-            before, _NO_HEADER, after, ledger_ids, entry_ids, confirmed, lengths,
+            PREFIX_START, _NO_HEADER, after, ledger_ids, entry_ids, confirmed, lengths,
             payload_offsets, offsets_pad, *payloads, _PADS[payload_bytes & 7],
             digest_offsets, offsets_pad, digest, _PADS[len(digest) & 7],
         )
     )  # fmt: skip
-    frame[HEADER_OFFSET:_HEADER_END] = header.encode(crc32c(memoryview(frame)[PREFIX_BYTES:]))
+    frame[HEADER_OFFSET:HEADER_END] = header.encode(crc32c(memoryview(frame)[PREFIX_BYTES:]))
     return frame
 
 
@@ -100,8 +107,8 @@ def encode_one(header: Header, length: int, payload: Buffer, digest: Buffer) -> 
             payload, _PADS[payload_bytes & 7], _TWO_INTS.pack(0, digest_bytes), digest, _PADS[digest_bytes & 7],
         )
     )  # fmt: skip
-    before, after = around_header(1, payload_bytes, digest_bytes)
-    return b"".join((before, header.encode(crc32c(body)), after, body))
+    after = behind_header(1, payload_bytes, digest_bytes)
+    return b"".join((PREFIX_START, header.encode(crc32c(body)), after, body))
 
 
 def encode_entries(header: Header, entries: Sequence[Entry]) -> bytearray:
@@ -116,13 +123,13 @@ def with_header(frame: Buffer, header: Header) -> tuple[bytes, memoryview]:
     """The frame under another header, in two pieces to send in this order; the body is not copied."""
     view = memoryview(frame)
     packed = header.encode(_UNSIGNED.unpack_from(view, HEADER_OFFSET + 92)[0])
-    head = b"".join((view[:HEADER_OFFSET], packed, view[HEADER_OFFSET + HEADER_BYTES : PREFIX_BYTES]))
+    head = b"".join((PREFIX_START, packed, view[HEADER_END:PREFIX_BYTES]))
     return head, view[PREFIX_BYTES:]
 
 
 def put_header(frame: memoryview, header: Header) -> None:
     """Replace the header of a frame in place."""
-    frame[HEADER_OFFSET:_HEADER_END] = header.encode(_UNSIGNED.unpack_from(frame, HEADER_OFFSET + 92)[0])
+    frame[HEADER_OFFSET:HEADER_END] = header.encode(_UNSIGNED.unpack_from(frame, HEADER_OFFSET + 92)[0])
 
 
 class EntryBatch:
@@ -136,7 +143,7 @@ class EntryBatch:
 
     def __init__(self, frame: Buffer) -> None:
         self.frame = memoryview(frame)
-        self.count: int = _LONG.unpack_from(self.frame, 240)[0]
+        self.count: int = _LONG.unpack_from(self.frame, ROWS_OFFSET)[0]
         self.first_entry_id: int = _LONG.unpack_from(self.frame, PREFIX_BYTES + 8 * self.count)[0]
 
     @classmethod
@@ -162,10 +169,10 @@ class EntryBatch:
             raise WireError("payload offsets lie outside of the batch")
         (digest_bytes,) = _INT.unpack_from(view, at_digest_offsets + 4 * count)
         prefix = bytes(view[:PREFIX_BYTES])
-        before, after = around_header(count, payload_bytes, max(digest_bytes, 0))
-        if prefix[:HEADER_OFFSET] != before or prefix[HEADER_OFFSET + HEADER_BYTES :] != after or digest_bytes < 0:
+        after = behind_header(count, payload_bytes, max(digest_bytes, 0))
+        if prefix[:HEADER_OFFSET] != PREFIX_START or prefix[HEADER_END:] != after or digest_bytes < 0:
             raise WireError("the batch's Arrow message does not fit its sizes")
-        if _LONG.unpack_from(prefix, 48)[0] != body_bytes:
+        if _LONG.unpack_from(prefix, BODY_LENGTH_OFFSET)[0] != body_bytes:
             raise WireError(f"a batch body of {body_bytes} bytes is not as long as its message says")
         if bytes(body[8 * count : 16 * count]) != consecutive(first, count):
             raise WireError(f"entry ids are not {first}..{last}")
@@ -190,8 +197,8 @@ class EntryBatch:
             raise WireError("payload offsets lie outside of the batch")
         digest_start, digest_bytes = _TWO_INTS.unpack_from(body, at_digest_offsets)
         prefix = bytes(view[:PREFIX_BYTES])
-        before, after = around_header(1, payload_bytes, max(digest_bytes, 0))
-        if prefix[:HEADER_OFFSET] != before or prefix[_HEADER_END:] != after or digest_bytes < 0:
+        after = behind_header(1, payload_bytes, max(digest_bytes, 0))
+        if prefix[:HEADER_OFFSET] != PREFIX_START or prefix[HEADER_END:] != after or digest_bytes < 0:
             raise WireError("the batch's Arrow message does not fit its sizes")
         if at_digest_offsets + _TWO_INTS.size + ((digest_bytes + 7) & -8) != body_bytes:
             raise WireError(f"a batch body of {body_bytes} bytes is not as long as its message says")

@@ -20,22 +20,20 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from bookspark.store.wire.batch_prefix import HEADER_OFFSET, PREFIX_BYTES
+from bookspark.store.wire.batch_prefix import BODY_LENGTH_OFFSET, HEADER_OFFSET, PREFIX_BYTES, PREFIX_START
 from bookspark.store.wire.chunks import LARGE_CHUNK_BYTES, ChunkPool, new_chunk
 from bookspark.store.wire.entry_batch import FRAME_BYTES_MAX, Buffer
 from bookspark.store.wire.header import HEADER_BYTES, Header, WireError, decode
 
 # Arrow's continuation marker, and the only metadata size of a batch.
-_BATCH = b"\xff\xff\xff\xff\x40\x02\x00\x00"
-_BATCH_START = int.from_bytes(_BATCH, "little")
+_BATCH_START = int.from_bytes(PREFIX_START[:8], "little")
 _CONTROL = b"BSPK"
 _CONTROL_PREFIX_BYTES = 8 + HEADER_BYTES
 _CONTROL_START = int.from_bytes(_CONTROL, "little")
 _START = struct.Struct("<Q")
 _SIZE = struct.Struct("<I")
 _BODY_LENGTH = struct.Struct("<q")
-_BODY_LENGTH_OFFSET = 48
-FRAME_START_BYTES = _BODY_LENGTH_OFFSET + 8
+FRAME_START_BYTES = BODY_LENGTH_OFFSET + 8
 """Bytes at the start of any frame that suffice to compute its size."""
 HELLO_BYTES_MAX = 4 << 10
 """Limit of a frame before the peer has said HELLO."""
@@ -69,7 +67,7 @@ def frame_size(buffer: Buffer, at: int = 0, end: int | None = None, bytes_max: i
     if start == _BATCH_START:
         if available < FRAME_START_BYTES:
             return None
-        (body,) = _BODY_LENGTH.unpack_from(buffer, at + _BODY_LENGTH_OFFSET)
+        (body,) = _BODY_LENGTH.unpack_from(buffer, at + BODY_LENGTH_OFFSET)
         if body < 0 or body & 7:
             raise WireError(f"a batch body of {body} bytes")
         size: int = PREFIX_BYTES + body

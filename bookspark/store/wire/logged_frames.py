@@ -20,19 +20,26 @@ from typing import NamedTuple, cast
 
 from crc32c import crc32c
 
-from bookspark.store.wire.batch_prefix import HEADER_OFFSET, PREFIX_BYTES, around_header
+from bookspark.store.wire.batch_prefix import (
+    BODY_LENGTH_OFFSET,
+    HEADER_END,
+    HEADER_OFFSET,
+    PREFIX_BYTES,
+    PREFIX_START,
+    behind_header,
+)
 from bookspark.store.wire.entry_batch import FRAME_BYTES_MAX
 from bookspark.store.wire.header import HEADER_BYTES, PROTOCOL_VERSION
 
-# Fields of the prefix for a scan: the body's length; of the header the version, ledger, first, last, LAC, LAFR, master key,
-# the body's checksum and its own; of the message the sizes of the two binary columns.
-_SCAN = struct.Struct("<48xq32xH14xqqqqq16x16s4xI12xI224xq40xq")
+# Fields of the prefix for a scan: of the header the version, ledger, first, last, LAC, LAFR, master key, the body's checksum
+# and its own; of the message the body's length and the sizes of the two binary columns.
+_SCAN = struct.Struct("<16xH14xqqqqq16x16s4xI12xI24xq208xq40xq")
 _HEADER = slice(HEADER_OFFSET, HEADER_OFFSET + HEADER_BYTES - 4)
 _BEFORE_HEADER = slice(HEADER_OFFSET)
-_AFTER_HEADER = slice(HEADER_OFFSET + HEADER_BYTES, PREFIX_BYTES)
-# The same prefix in pieces: before the body's length, the length, after it, the header, the rest.
-_PARTS = struct.Struct("<48sq32s112s384s")
-_HEAD, _BEHIND_LENGTH = around_header(1, 0, 0)[0][:48], around_header(1, 0, 0)[0][56:]
+_AFTER_HEADER = slice(HEADER_END, PREFIX_BYTES)
+# The same prefix in pieces: before the header, the header, after it. The length of the body lies in the last.
+_PARTS = struct.Struct("<16s112s400s")
+_BODY_LENGTH = struct.Struct("<q")
 _TOGETHER = 512
 _LAST_ROW_LAC = struct.Struct("<q")
 
@@ -107,37 +114,38 @@ def _together(content: memoryview, position: int) -> LoggedFrames | None:
     """The consecutive frames from the start of ``content`` on, up to _TOGETHER, at ``position`` of its log. None unless each
     passes every check of ``parse_logged_frame``."""
     at, size = 0, len(content)
-    parts: list[tuple[bytes, int, bytes, bytes, bytes]] = []
+    parts: list[tuple[bytes, bytes, bytes]] = []
+    bodies: list[int] = []
     ends: list[int] = []
     while at + PREFIX_BYTES <= size and len(ends) < _TOGETHER:
         part = _PARTS.unpack_from(content, at)
-        body_bytes = part[1]
+        (body_bytes,) = _BODY_LENGTH.unpack_from(content, at + BODY_LENGTH_OFFSET)
         at += PREFIX_BYTES + body_bytes
         if not 0 < body_bytes <= FRAME_BYTES_MAX or at > size:
             break
         parts.append(part)
+        bodies.append(body_bytes)
         ends.append(at)
     count = len(ends)
     if not count:
         return None
-    heads, bodies, middles, headers, afters = zip(*parts, strict=True)
+    starts_of_frames, headers, afters = zip(*parts, strict=True)
     joined = b"".join(headers)
     if (
-        heads.count(_HEAD) != count
-        or middles.count(_BEHIND_LENGTH) != count
+        starts_of_frames.count(PREFIX_START) != count
         or crc32c(joined) != _sum_of_headers(count)
         or memoryview(joined).cast("H")[:: HEADER_BYTES // 2].tolist().count(PROTOCOL_VERSION) != count
     ):
         return None
     numbers, sizes = memoryview(joined).cast("q"), memoryview(b"".join(afters)).cast("q")
     ledger_ids, firsts, lasts, confirmed, replicated = (numbers[at :: HEADER_BYTES // 8].tolist() for at in range(2, 7))
-    payloads, digests = (sizes[at :: len(afters[0]) // 8].tolist() for at in (28, 34))
+    payloads, digests = (sizes[at :: len(afters[0]) // 8].tolist() for at in (30, 36))
     counts = [last - first + 1 for first, last in zip(firsts, lasts, strict=True)]
     if (
         not 0 < min(counts) <= max(counts) <= FRAME_BYTES_MAX
         or not 0 <= min(payloads) <= max(payloads) <= FRAME_BYTES_MAX
         or not 0 <= min(digests) <= max(digests) <= FRAME_BYTES_MAX
-        or list(map(_stated, counts, payloads, digests)) != list(zip(bodies, afters, strict=True))
+        or list(map(behind_header, counts, payloads, digests)) != list(afters)
     ):
         return None
     starts = [end - body for end, body in zip(ends, bodies, strict=True)]
@@ -161,13 +169,6 @@ def _together(content: memoryview, position: int) -> LoggedFrames | None:
 
 
 @lru_cache(maxsize=1024)
-def _stated(count: int, payload_bytes: int, digest_bytes: int) -> tuple[int, bytes]:
-    """The body length in the prefix of such a batch, and the prefix's bytes behind the header."""
-    before, after = around_header(count, payload_bytes, digest_bytes)
-    return int.from_bytes(before[48:56], "little"), after
-
-
-@lru_cache(maxsize=1024)
 def _sum_of_headers(count: int) -> int:
     """The CRC32C of ``count`` good headers."""
     return crc32c((bytes(HEADER_BYTES - 4) + crc32c(bytes(HEADER_BYTES - 4)).to_bytes(4, "little")) * count)
@@ -181,8 +182,8 @@ def parse_logged_frame(content: memoryview, at: int, position: int) -> LoggedFra
         return None
     # fmt: off
     (
-        body_bytes, version, ledger_id, first, last, confirmed, replicated, master_key, body_crc, header_crc,
-        payload_bytes, digest_bytes,
+        version, ledger_id, first, last, confirmed, replicated, master_key, body_crc, header_crc,
+        body_bytes, payload_bytes, digest_bytes,
     ) = _SCAN.unpack_from(content, at)
     # fmt: on
     count = last - first + 1
@@ -195,11 +196,10 @@ def parse_logged_frame(content: memoryview, at: int, position: int) -> LoggedFra
     ):
         return None
     prefix = content[at:body].tobytes()
-    before, after = around_header(count, payload_bytes, digest_bytes)
     if (
         crc32c(prefix[_HEADER]) != header_crc
-        or prefix[_BEFORE_HEADER] != before
-        or prefix[_AFTER_HEADER] != after
+        or prefix[_BEFORE_HEADER] != PREFIX_START
+        or prefix[_AFTER_HEADER] != behind_header(count, payload_bytes, digest_bytes)
         or crc32c(content[body:end]) != body_crc
     ):
         return None

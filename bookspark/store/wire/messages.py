@@ -209,6 +209,9 @@ class BookieStatus(msgspec.Struct):
     """The metadata store's time at the answer, in ms since 1970, not later than it was. 0: the bookie does not know it."""
     clock_ahead_ms: int = 0
     """Least lead of the clock of the bookie's host over the metadata store's; below 0: least lag."""
+    certificate_ends: dict[str, int] = {}
+    """End of the certificates in use, in ms since 1970, by option: ``tls_certificate``, the first of its file; ``tls_client_ca``,
+    the last of its file."""
 
 
 class EntryLogFacts(msgspec.Struct, frozen=True, array_like=True):

@@ -23,10 +23,11 @@ import ssl
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from secrets import token_bytes
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from bookspark.errors import ConfigurationError
 from bookspark.store.wire.header import WireError
+from bookspark.support.certificates import ends_by_option, load_ca, load_certificate
 
 Value = TypeVar("Value")
 
@@ -47,11 +48,27 @@ def server_context(certificate: str, key: str, client_ca: str) -> ssl.SSLContext
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     # A renegotiation costs the bookie ten times as much as the peer.
     context.options |= ssl.OP_NO_RENEGOTIATION
-    _load_certificate(context, certificate, key)
+    load_certificate(context, certificate, key)
     if client_ca:
-        _load_ca(context, client_ca, "tls_client_ca")
+        load_ca(context, client_ca, "tls_client_ca")
         context.verify_mode = ssl.CERT_REQUIRED
     return context
+
+
+class ServerTls(NamedTuple):
+    """TLS of a bookie: the context of new connections (None: without TLS), and the ends of its certificates by option, in ms
+    since 1970."""
+
+    context: ssl.SSLContext | None
+    ends_ms: dict[str, int]
+
+
+def server_tls(certificate: str, key: str, client_ca: str) -> ServerTls:
+    """The TLS of a bookie, as of ``server_context``. Raises ConfigurationError."""
+    return ServerTls(
+        server_context(certificate, key, client_ca),
+        ends_by_option(tls_certificate=certificate, tls_client_ca=client_ca),
+    )
 
 
 def client_context(ca: str, certificate: str, key: str) -> ssl.SSLContext | None:
@@ -61,9 +78,9 @@ def client_context(ca: str, certificate: str, key: str) -> ssl.SSLContext | None
             raise ConfigurationError("tls_certificate and tls_key are of no use without tls_ca; set that too")
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    _load_ca(context, ca, "tls_ca")
+    load_ca(context, ca, "tls_ca")
     if certificate:
-        _load_certificate(context, certificate, key)
+        load_certificate(context, certificate, key)
     return context
 
 
@@ -142,19 +159,3 @@ def is_proof(given: bytes, secrets: Iterable[bytes], challenge: bytes, bookie_id
     return bool(challenge) and any(
         hmac.compare_digest(given, proof(secret, challenge, bookie_id)) for secret in secrets
     )
-
-
-def _load_certificate(context: ssl.SSLContext, certificate: str, key: str) -> None:
-    try:
-        context.load_cert_chain(certificate, key or None)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigurationError(
-            f"tls_certificate {certificate} with tls_key {key or '(in the same file)'} can't be used: {error}"
-        ) from error
-
-
-def _load_ca(context: ssl.SSLContext, path: str, option: str) -> None:
-    try:
-        context.load_verify_locations(path)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigurationError(f"{option} {path} can't be used: {error}") from error

@@ -29,6 +29,12 @@ BOOKIE = (
         G,
         "Lead of the host's clock over ZooKeeper's; below 0: lag; 0 within the accuracy of the look.",
     ),
+    Described(
+        "bookspark_bookie_certificate_days",
+        G,
+        "Days until a certificate in use ends; below 0: it ended.",
+        ("option",),
+    ),
     Described("bookspark_bookie_kept", G, "1 while a keeper holds the lease. 0: it stops when the lease ends."),
     Described("bookspark_bookie_read_only", G, "1 while the bookie takes no new entries."),
     Described("bookspark_bookie_add_seconds", H, "Time of adds, from the disk's queue until done."),

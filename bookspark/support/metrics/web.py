@@ -19,6 +19,7 @@ from socketserver import TCPServer, ThreadingMixIn
 from typing import Any, NamedTuple
 
 from bookspark.errors import BookieError
+from bookspark.support.addresses import address_text
 
 _CONNECTIONS_MAX = 8
 _CONNECTION_SECONDS_MAX = 10.0
@@ -70,12 +71,13 @@ class WebServer:
             self._server = _first_free(_server(family), str(address[0]), port, tries, Handler)
         except OSError as error:
             raise BookieError(
-                f"{what} can't be answered at {host}:{port}: {error}; set {option} to another one, or to 0"
+                f"{what} can't be answered at {address_text(host, port)}: {error}; set {option} to another one, or to 0"
             ) from error
         self.port: int = self._server.server_address[1]
         """The port in use."""
         if port not in (0, self.port):
-            log.warning("port %d is in use: %s and probes are answered at %s:%d", port, what, host, self.port)
+            at = address_text(host, self.port)
+            log.warning("port %d is in use: %s and probes are answered at %s", port, what, at)
         self._thread = threading.Thread(target=self._server.serve_forever, name="web", daemon=True)
         self._thread.start()
 

@@ -329,6 +329,42 @@ def test_tls_on_only_one_side_is_named(new_chroot: Callable[[], str], cluster: L
         assert set(troubles(bookkeeper)) == {"wrong-tls"}
 
 
+def test_certificate_that_has_ended_is_named_with_its_day_and_its_remedy(
+    new_chroot: Callable[[], str], tmp_path: Path
+) -> None:
+    """Once the advice was to name the CA, which was right."""
+    authority = Authority(tmp_path / "authority")
+    ended, other = Authority(tmp_path / "ended", days=-1), Authority(tmp_path / "other")
+    certificate, ca = tmp_path / "bookie.pem", str(authority.file)
+    certificate.write_text(Path(authority.certificate("bookie", days=-1)).read_text())
+    with LocalCluster(1, zookeeper=new_chroot(), tls_certificate=str(certificate), tls_client_ca=ca) as cluster:
+        own = {"tls_ca": ca, "tls_certificate": authority.certificate("client")}
+
+        def named(**options: str) -> Answer:
+            with cluster.bookkeeper(**DEADLINES, **own | options) as bookkeeper:
+                found = troubles(bookkeeper)
+            assert set(found) - {"no-auditor"} == {"certificate-ended"}, found
+            return found["certificate-ended"]
+
+        bookies = named()
+        assert bookies.subject == f"bookie {cluster.bookies[0].bookie_id}"
+        assert "it ended 1 day ago" in bookies.causes[0] and "tls_certificate" in bookies.mend
+        assert "name the CA" not in bookies.mend
+        # Renewed without a restart.
+        certificate.write_text(Path(authority.certificate("renewed")).read_text())
+        ours = named(tls_certificate=authority.certificate("old client", days=-1))
+        assert ours.subject.startswith("tls_certificate ") and "it ended 1 day ago" in ours.causes[0]
+        assert "it ended 1 day ago" in named(tls_ca=str(ended.file)).causes[0]
+        with cluster.bookkeeper(**DEADLINES, **own) as bookkeeper:
+            assert set(troubles(bookkeeper)) == {"no-auditor"}
+            left = bookkeeper.bookie_status(cluster.bookies[0].bookie_id).certificate_ends
+            assert set(left) == {"tls_certificate", "tls_client_ca"}
+            certificate.write_text(Path(authority.certificate("short", days=13)).read_text())
+            assert set(troubles(bookkeeper)) == {"no-auditor", "certificate-ends"}
+        with cluster.bookkeeper(**DEADLINES, **own | {"tls_ca": str(other.file)}) as bookkeeper:
+            assert set(troubles(bookkeeper)) == {"no-auditor", "wrong-tls"}
+
+
 @pytest.mark.usefixtures("impatient")
 def test_unreachable_zookeeper_is_named(bookspark: Run, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     monkeypatch.setitem(DEADLINES, "metadata_timeout_seconds", 1.0)

@@ -25,7 +25,8 @@ from bookspark.store.autorecovery.status import TaskStatus
 from bookspark.store.metadata.autorecovery.underreplication_tasks import Progress as WorkerProgress
 from bookspark.store.metadata.bookie_homes import BookieHome
 from bookspark.store.wire.messages import BookieStatus, CollectionStatus, HealingStatus
-from tests.operations.why.kit import autorecovery, check_command, facts, parse, status
+from bookspark.support.certificates import DAY_MS
+from tests.operations.why.kit import NOW_MS, autorecovery, check_command, facts, parse, status
 
 DOWN = {"registered": False, "settled": False}
 ORDER = "the bookie was switched to read-only (bookspark bookie read-only ID off)"
@@ -34,6 +35,7 @@ WANTS_TLS = "h:1 does not answer HELLO (not reachable: closed by the bookie); if
 HAS_NO_TLS = (
     "h:1: [SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006); if it speaks no TLS, leave tls_ca out"
 )
+HAS_ENDED = "h:1: [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: certificate has expired (_ssl.c:1006)"
 
 
 def fragment(*ensemble: str, ledger_id: int = 7, ack_quorum: int = 2, open: bool = False) -> Placed:
@@ -128,6 +130,35 @@ QUIETED = new_record(Wanted(restart=frozenset("a")), Progress({}, quieted=frozen
                 bookie_problems=dict.fromkeys("abc", HAS_NO_TLS),
             ),
             ["wrong-tls"],
+        ),
+        (facts(own_certificates={"tls_ca ca.pem": NOW_MS + 15 * DAY_MS}), []),
+        (facts(own_certificates={"tls_ca ca.pem": NOW_MS + 13 * DAY_MS}), ["certificate-ends"]),
+        (
+            facts(own_certificates={"tls_ca ca.pem": NOW_MS - 1}, zookeeper_problem="x"),
+            ["zookeeper", "certificate-ended"],
+        ),
+        (facts(statuses={"a": status("a", certificate_ends={"tls_certificate": NOW_MS + 15 * DAY_MS})}), []),
+        (
+            facts(statuses={name: status(name, certificate_ends={"tls_certificate": NOW_MS + 1}) for name in "abc"}),
+            ["certificate-ends"],
+        ),
+        (
+            facts(
+                statuses={
+                    "a": status("a", certificate_ends={"tls_certificate": NOW_MS + 1}),
+                    "b": status("b", certificate_ends={"tls_certificate": NOW_MS - 1, "tls_client_ca": NOW_MS - 1}),
+                }
+            ),
+            ["certificate-ended", "certificate-ends", "certificate-ended"],
+        ),
+        (facts({"a": {"settled": False}}, bookie_problems={"a": HAS_ENDED}), ["certificate-ended"]),
+        (
+            facts(
+                {"a": {"settled": False}},
+                bookie_problems={"a": HAS_ENDED},
+                own_certificates={"tls_ca ca.pem": NOW_MS - 1},
+            ),
+            ["certificate-ended"],
         ),
         (facts(statuses={"a": status("a", sync_seconds={"/d": 0.6, "/e": 0.4})}), ["slow-disk"]),
         (facts(statuses={"a": status("a", clock_ahead_ms=3_600_000)}), ["clock"]),

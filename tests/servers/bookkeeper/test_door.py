@@ -217,17 +217,33 @@ def test_lac_advances_by_entries_and_by_explicit_lac(tmp_path):
         signed = struct.pack(">qq", 7, 1) + b"sum."
         write = request(Operation.WRITE_LAC, 2, "writeLac", ledgerId=7, lac=1, masterKey=KEY, body=signed)
         forged = request(Operation.WRITE_LAC, 3, "writeLac", ledgerId=7, lac=9, masterKey=KEY, body=signed)
+        of_another = request(Operation.WRITE_LAC, 4, "writeLac", ledgerId=8, lac=1, masterKey=KEY, body=signed)
         caller.send(add(0, 7, 0), add(1, 7, 1, made={"confirmed": 0}))
         assert [caller.answer().status for _ in range(2)] == [EOK, EOK]
         asked = request(Operation.READ_LAC, 4, "readLac", ledgerId=7)
         caller.send(asked)
         found = caller.answer().readLac
         assert (found.HasField("lacBody"), found.lastEntryBody) == (False, body(7, 1, b"payload", 0))
-        caller.send(write, forged)
-        assert caller.statuses(2) == {2: EOK, 3: EBADREQ}
+        caller.send(write, forged, of_another)
+        assert caller.statuses(3) == {2: EOK, 3: EBADREQ, 4: EBADREQ}
         caller.send(asked, read(5, 7, 0))
         assert caller.answer().readLac.lacBody == signed
         assert caller.answer().read.maxLac == 1 == server.storage.holdings.ledger(7).last_add_confirmed
+
+
+def test_explicit_lac_with_a_later_lac_in_its_body_is_that_of_the_body(tmp_path):
+    """BookKeeper's client fills in the field, and then the body: an entry may be acknowledged in between."""
+    with open_door(config(tmp_path)) as (server, call, _):
+        caller = call()
+        caller.send(add(0, 7, 0))
+        assert caller.answer().status == EOK
+        for lac, later in ((-1, 2), (3, 5)):
+            signed = struct.pack(">qq", 7, later) + b"sum."
+            caller.send(request(Operation.WRITE_LAC, 2, "writeLac", ledgerId=7, lac=lac, masterKey=KEY, body=signed))
+            assert caller.answer().status == EOK
+            caller.send(request(Operation.READ_LAC, 4, "readLac", ledgerId=7))
+            assert caller.answer().readLac.lacBody == signed
+            assert server.storage.holdings.ledger(7).last_add_confirmed == later
 
 
 def test_an_older_explicit_lac_does_not_replace_a_newer_one(tmp_path):

@@ -49,7 +49,7 @@ from bookspark.store.metadata.records.codec import (
 )
 from bookspark.store.metadata.zookeeper.layout import Layout, parse_address
 from bookspark.store.wire.digests import master_key
-from bookspark.store.wire.frames import FRAME_START_BYTES, HELLO_BYTES_MAX, FrameReceiver, control_frame
+from bookspark.store.wire.frames import HELLO_BYTES_MAX, FrameReceiver, control_frame
 from bookspark.store.wire.header import HEADER_BYTES, PROTOCOL_VERSION, Flag, Header, Kind, WireError
 from bookspark.store.wire.messages import Hello
 from bookspark.store.wire.security import client_hello_size
@@ -159,7 +159,7 @@ class Target:
         with suppress(WireError):
             size = first_message_size(said)
             assert 8 <= size <= HELLO_BYTES_MAX
-            assert len(said) < 8 or size >= FRAME_START_BYTES
+            assert len(said) < 8 or size > HEADER_BYTES
         transport = Transport()
         connection = Connection(self._server._bookie, self._admission, self._server._chunks, Known(), "fuzzed")
         connection.connection_made(transport)

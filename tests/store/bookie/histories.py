@@ -25,6 +25,7 @@ from bookspark.errors import NoSuchLedgerError
 from bookspark.protocol.ledger.sync_cursor import Assignment
 from bookspark.store.bookie.commit.commit_thread import NoteSync
 from bookspark.store.bookie.steps import run_steps
+from bookspark.store.wire.batch_prefix import HEADER_OFFSET
 from bookspark.store.wire.entry_batch import EntryBatch
 from bookspark.store.wire.header import Status, decode
 from bookspark.testing.faulty_files import FaultyFileSystem
@@ -142,7 +143,7 @@ class History(Rebooted):
         answers: list[int] = []
         if what == "add":
             frame = add_frame(ledger_id, 0, payload=b"stranger", master_key=OTHER_KEY, flags=RECOVERY)
-            header, crc = decode(frame, 88)
+            header, crc = decode(frame, HEADER_OFFSET)
             self.storage.add(header, EntryBatch.checked(frame, header, crc), answers.append)
         elif what == "fence":
             self.storage.fence(ledger_id, OTHER_KEY, answers.append)

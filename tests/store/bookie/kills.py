@@ -14,6 +14,7 @@ from random import Random
 from bookspark.store.bookie.disk.file_system import RealFileSystem
 from bookspark.store.bookie.offline.scrub import scrub
 from bookspark.store.bookie.storage import Storage
+from bookspark.store.wire.batch_prefix import HEADER_OFFSET
 from bookspark.store.wire.entry_batch import EntryBatch
 from bookspark.store.wire.header import Status, decode
 from tests.store.bookie.killed_storage import payload_of, settings
@@ -125,6 +126,6 @@ class Kills:
 
 def _refusal(storage: Storage, frame: bytes) -> int:
     statuses: list[int] = []
-    header, crc = decode(frame, 88)
+    header, crc = decode(frame, HEADER_OFFSET)
     storage.add(header, EntryBatch.checked(frame, header, crc), statuses.append)
     return statuses[0]

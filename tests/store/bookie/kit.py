@@ -24,6 +24,7 @@ from bookspark.store.bookie.space.reclaiming import unlimited
 from bookspark.store.bookie.space.rewriting import Job, Rewritten, rewrite
 from bookspark.store.bookie.steps import Steps, run_steps
 from bookspark.store.bookie.storage import Storage
+from bookspark.store.wire.batch_prefix import HEADER_OFFSET
 from bookspark.store.wire.entry_batch import Entry, EntryBatch, encode_entries
 from bookspark.store.wire.frames import Frame, FrameReceiver, control_frame
 from bookspark.store.wire.header import PROTOCOL_VERSION, Header, Kind, Status, decode
@@ -162,7 +163,7 @@ class Pumped:
     def submit(self, frame: bytes, done: Callable[[int], object] | None = None) -> list[int]:
         """Add without waiting. The status goes to the returned list, or to ``done``."""
         statuses: list[int] = []
-        header, crc = decode(frame, 88)
+        header, crc = decode(frame, HEADER_OFFSET)
         self.storage.add(header, EntryBatch.checked(frame, header, crc), done or statuses.append)
         return statuses
 

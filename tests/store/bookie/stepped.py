@@ -25,6 +25,7 @@ from bookspark.store.bookie.space.reclaiming import unlimited
 from bookspark.store.bookie.steps import run_steps
 from bookspark.store.bookie.storage import Storage
 from bookspark.store.metadata.memory.memory_store import MemoryStore
+from bookspark.store.wire.batch_prefix import HEADER_OFFSET
 from bookspark.store.wire.entry_batch import Entry, EntryBatch
 from bookspark.store.wire.header import Flag, Status, decode
 from tests.store.bookie.kit import KEY, LocalRewriter, add_frame, entries, held_ledgers, read_entries, run_checkpoint
@@ -162,7 +163,7 @@ class Stepped:
             if status == Status.OK and not flags & Flag.VOLATILE:
                 acked[ledger_id].update(range(first, last + 1))
 
-        header, crc = decode(frame, 88)
+        header, crc = decode(frame, HEADER_OFFSET)
         self.storage.add(header, EntryBatch.checked(frame, header, crc), done)
         return statuses
 

@@ -11,6 +11,7 @@ from bookspark.errors import InvalidCookieError
 from bookspark.protocol.bookie.cookie import Cookie
 from bookspark.servers.daemon.directories import read_cookie, write_cookie
 from bookspark.store.bookie.disk.log_scan import SCHEMA
+from bookspark.store.wire.batch_prefix import BODY_LENGTH_OFFSET, PREFIX_BYTES
 from tests.store.bookie.flips import SETTINGS, Flips, flip
 from tests.store.bookie.rewritten_flips import RewrittenFlips
 from tests.store.bookie.stepped import Stepped, without_threads
@@ -90,8 +91,9 @@ def _lengths(content: bytes) -> set[int]:
     """The positions of the lowest three bytes of the body lengths of a log's frames."""
     found, at = set(), len(SCHEMA)
     while at < len(content):
-        found.update(range(at + 48, at + 51))
-        at += 584 + int.from_bytes(content[at + 48 : at + 56], "little")
+        length = at + BODY_LENGTH_OFFSET
+        found.update(range(length, length + 3))
+        at += PREFIX_BYTES + int.from_bytes(content[length : length + 8], "little")
     return found
 
 

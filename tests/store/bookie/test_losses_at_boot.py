@@ -31,6 +31,7 @@ from bookspark.store.bookie.disk.torn import RECORD_HEAD, is_torn_record
 from bookspark.store.bookie.holdings import boot
 from bookspark.store.bookie.offline.inspection import rebuild_index
 from bookspark.store.bookie.storage import Storage
+from bookspark.store.wire.batch_prefix import HEADER_OFFSET
 from bookspark.store.wire.entry_batch import EntryBatch
 from bookspark.store.wire.header import Flag, Status, decode
 from bookspark.testing.faulty_files import FaultyFileSystem
@@ -528,7 +529,7 @@ def test_first_boot_of_a_bookie_notes_the_highest_ledger_id_once():
     for ledger_id, expected in ((7, [Status.LIMBO]), (8, [Status.OK])):
         statuses: list[int] = []
         frame = add_frame(ledger_id, 0)
-        header, crc = decode(frame, 88)
+        header, crc = decode(frame, HEADER_OFFSET)
         storage.add(header, EntryBatch.checked(frame, header, crc), statuses.append)
         for directory in storage.holdings.directories:
             directory.commit.step()
@@ -549,7 +550,7 @@ def test_marker_of_a_trusted_crash_is_removed_by_a_clean_stop():
 
     def add(storage: Storage, entry_id: int) -> None:
         frame = add_frame(5, entry_id)
-        header, crc = decode(frame, 88)
+        header, crc = decode(frame, HEADER_OFFSET)
         storage.add(header, EntryBatch.checked(frame, header, crc), lambda status: None)
         for directory in storage.holdings.directories:
             directory.commit.step()

@@ -16,6 +16,7 @@ import pytest
 from bookspark.protocol.ledger.ledger_metadata import LEDGER_ID_MAX
 from bookspark.store.bookie.serving import admission, porch, refusals
 from bookspark.store.bookie.serving.admission import Admission, most_of_one_origin, origin_of
+from bookspark.store.wire.batch_prefix import PREFIX_START
 from bookspark.store.wire.entry_batch import FRAME_BYTES_MAX
 from bookspark.store.wire.frames import HELLO_BYTES_MAX, FrameReceiver, control_frame
 from bookspark.store.wire.header import PROTOCOL_VERSION, Flag, Header, Kind, Status
@@ -95,7 +96,7 @@ def test_greeted_client_outlives_the_deadline_of_strangers(tmp_path, monkeypatch
         client.close()
 
 
-@pytest.mark.parametrize("said", [b"", BOMB[:7], BOMB, HELLO[:-1], b"\xff\xff\xff\xff\x40\x02\x00\x00"])
+@pytest.mark.parametrize("said", [b"", BOMB[:7], BOMB, HELLO[:-1], PREFIX_START[:8]])
 def test_stranger_takes_less_than_16_kib_of_memory(tmp_path, monkeypatch, said):
     """Each stranger took 64 KiB, and 16 MiB if its 8 bytes announced a frame of that size."""
     monkeypatch.setattr(porch, "STRANGER_SECONDS", SECONDS_MAX)

@@ -12,6 +12,7 @@ from bookspark.protocol.ledger.sync_cursor import Assignment, assignment
 from bookspark.store.bookie.disk.file_system import RealFileSystem, replace_file
 from bookspark.store.bookie.disk.unclean_marker import UncleanMarker
 from bookspark.store.bookie.offline.power_loss import lose_unsynced
+from bookspark.store.wire.batch_prefix import HEADER_OFFSET
 from bookspark.store.wire.entry_batch import EntryBatch
 from bookspark.store.wire.header import Flag, Header, Kind, Status, decode
 from bookspark.testing.faulty_files import FaultyFileSystem
@@ -336,7 +337,7 @@ def test_unclean_marker_is_durable_before_the_first_acknowledgement(tmp_path, mo
 
     monkeypatch.setattr("bookspark.store.bookie.disk.unclean_marker.replace_file", noted)
     storage = Pumped(config(tmp_path, journal_write_data=False, **LATER))
-    header, crc = decode(frame := add_frame(5, 0), 88)
+    header, crc = decode(frame := add_frame(5, 0), HEADER_OFFSET)
     storage.storage.add(header, EntryBatch.checked(frame, header, crc), lambda status: order.append("acked"))
     storage.wait(lambda: "acked" in order)
     assert order == ["marked", "acked"]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import struct
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookspark.store.wire.batch_prefix import HEADER_OFFSET, PREFIX_BYTES
+from bookspark.store.wire.batch_prefix import HEADER_END, HEADER_OFFSET, PREFIX_BYTES
 from bookspark.store.wire.entry_batch import Entry, EntryBatch, arrow_schema, encode_entries, encode_one, with_header
 from bookspark.store.wire.frames import parse_frame
 from bookspark.store.wire.header import HEADER_BYTES, Header, Kind, WireError
@@ -36,7 +37,7 @@ def checked(frame):
 
 
 @given(rows)
-def test_frame_is_byte_for_byte_a_message_of_pyarrow(rows):
+def test_frame_is_byte_for_byte_a_message_of_pyarrow_around_its_header(rows):
     entries = entries_of(rows)
     frame = frame_of(entries)
     schema = arrow_schema()
@@ -45,9 +46,12 @@ def test_frame_is_byte_for_byte_a_message_of_pyarrow(rows):
     writer = pa.ipc.new_stream(sink, schema)
     writer.write_batch(pa.record_batch(columns, schema=schema))
     start = sink.tell()
-    header = frame[HEADER_OFFSET : HEADER_OFFSET + HEADER_BYTES]
-    writer.write_batch(pa.record_batch(columns, schema=schema), custom_metadata={b"bookspark": header})
-    assert frame == sink.getvalue().to_pybytes()[start:]
+    writer.write_batch(pa.record_batch(columns, schema=schema))
+    theirs = sink.getvalue().to_pybytes()[start:]
+    marker, size, root, zero = struct.unpack_from("<4I", theirs)
+    header = frame[HEADER_OFFSET:HEADER_END]
+    assert len(header) == HEADER_BYTES and zero == 0
+    assert frame == struct.pack("<4I", marker, size + HEADER_BYTES, root + HEADER_BYTES, 0) + header + theirs[16:]
 
 
 @given(st.binary(max_size=70), st.binary(max_size=33))

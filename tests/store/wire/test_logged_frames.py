@@ -8,7 +8,7 @@ import pytest
 from crc32c import crc32c
 
 from bookspark.store.wire import logged_frames
-from bookspark.store.wire.batch_prefix import HEADER_OFFSET, around_header
+from bookspark.store.wire.batch_prefix import BODY_LENGTH_OFFSET, PREFIX_START, behind_header
 from bookspark.store.wire.entry_batch import Entry, encode_entries
 from bookspark.store.wire.header import HEADER_BYTES, Header, Kind
 from bookspark.store.wire.logged_frames import LoggedFrame, parse_logged_frame, parse_logged_frames
@@ -85,7 +85,7 @@ def test_scan_stops_before_a_frame_with_a_flipped_bit():
     """Each byte of the Arrow message, the header and the body. A wrong size of payload or digests in the message is accepted
     while the padded size is the same (2 bytes or 3 both take 8); readers of entries check the columns."""
     before, bad, after = frame(3, 0, b"a", b"b"), frame(3, 2, b"ccc", confirmed=1), frame(3, 3, b"d")
-    payload_bytes, digest_bytes = 424, 472
+    payload_bytes, digest_bytes = 368, 416
     for at in range(len(bad)):
         turned = bytearray(bad)
         turned[at] ^= 1 << at % 8
@@ -114,8 +114,7 @@ def test_scan_stops_before_an_impossible_frame_with_right_checksums(header, size
     """``header``: first bytes of its header; ``sizes``: rows, payload and digests of its Arrow message."""
     content = bytes(body)
     packed = header + Header(Kind.ADD, 1, 3, 5, 5).encode(crc32c(content))[len(header) : HEADER_BYTES - 4]
-    before, after = around_header(*sizes)
-    bad = before + packed + struct.pack("<I", crc32c(packed)) + after + content
-    assert len(before) == HEADER_OFFSET and struct.unpack_from("<q", bad, 48) == (body,)
+    bad = PREFIX_START + packed + struct.pack("<I", crc32c(packed)) + behind_header(*sizes) + content
+    assert struct.unpack_from("<q", bad, BODY_LENGTH_OFFSET) == (body,)
     assert together(bad) == together(bad + frame(3, 6, b"a")) == []
     assert len(together(frame(3, 4, b"a") + bad)) == 1

@@ -75,6 +75,7 @@ HEALTHY = {
     **series("bookspark_client_waiting_appends", " ".join(["0 3x2"] * 100), 'client="c"'),
     **series("bookspark_bookie_clock_ahead_seconds", "20x100", _B),
     **series("bookspark_autorecovery_clock_ahead_seconds", 0),
+    **series("bookspark_bookie_certificate_days", 90, f'{_B},option="tls_certificate"'),
     **series("bookspark_log_reader_live", 1, _R),
     **series("bookspark_log_reader_lag_rows", 7, _R),
 }
@@ -108,6 +109,7 @@ TROUBLES = {
     "BooksparkUnreadableRecords": series("bookspark_autorecovery_check_unreadable_ledgers", 1),
     "BooksparkReaderGone": series("bookspark_log_reader_live", 0, _R),
     "BooksparkClock": series("bookspark_autorecovery_clock_ahead_seconds", "3600x100"),
+    "BooksparkCertificate": series("bookspark_bookie_certificate_days", 13, f'{_B},option="tls_certificate"'),
     "BooksparkVersions": series("bookspark_bookie_info", 1, 'bookie_id="b2",version="0.2.0"'),
     "BooksparkZooKeeper": series("bookspark_zookeeper_connected", 0, f'{_B},instance="h:8000"'),
     "BooksparkZooKeeperSlow": buckets("bookspark_zookeeper_call_seconds", f'{_B},instance="h:8000"', 50, 50),

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from bookspark import errors
+from bookspark import BookKeeper, errors
 from bookspark.local import LocalCluster
 from bookspark.servers.daemon.bookie_process import open_to_strangers
 from bookspark.store.bookie.bookie_config import bookie_config
-from tests.authority import Authority
+from tests.authority import Authority, locked
 from tests.awaiting import await_that
 from tests.system.cluster.copies import cut_power, held_by
+from tests.terminals import terminal
 
 pytestmark = pytest.mark.acceptance
 
@@ -217,6 +219,36 @@ def test_certificates_are_replaced_without_a_restart(files, new_chroot):
                 assert client.bookie_status(cluster.bookies[0].bookie_id).pid == cluster.bookies[0].pid
         with cluster.bookkeeper(tls_ca=str(old.file)) as late, pytest.raises(errors.ReadError, match="verify failed"):
             late.bookie_status(cluster.bookies[0].bookie_id)
+
+
+def test_bookie_in_a_terminal_keeps_its_key_when_the_new_one_has_a_passphrase(files, new_chroot):
+    """OpenSSL asked for the passphrase at the bookie's keyboard: its clients hung until somebody typed."""
+    authority, zookeeper = Authority(files / "authority of a terminal"), new_chroot()
+    certificate, settings = files / "renewed.pem", files / "terminal.toml"
+    certificate.write_text(Path(authority.certificate("bookie")).read_text())
+    settings.write_text(f'[bookie]\ntls_certificate = "{certificate}"\n')
+    command = [
+        sys.executable,
+        "-m",
+        "bookspark",
+        "bookie",
+        "run",
+        "--create",
+        "--directory",
+        str(files / "of a terminal"),
+    ]
+    environment = {"BOOKSPARK_CONFIG": str(settings), "BOOKSPARK_ZOOKEEPER": zookeeper}
+    with terminal(command, environment) as running:
+        await_that(lambda: '"bookie_id"' in running.said or running.ended.is_set(), what="the bookie serves")
+        with BookKeeper(zookeeper, tls_ca=str(authority.file)) as before:
+            ledger = before.create_ledger(1, 1, 1)
+            ledger.append(b"before")
+            certificate.write_text(Path(locked(certificate, files / "locked.pem")).read_text())
+            with BookKeeper(zookeeper, tls_ca=str(authority.file)) as client:
+                client.create_ledger(1, 1, 1).append(b"a new connection")
+            ledger.append(b"after")
+        await_that(lambda: "the key has a passphrase" in running.said)
+        assert not running.asks
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Data written before is read, and the same data is still written with the same bytes.
 
-``write_fixture`` made the files of ``written/`` with the tree of 2026-11-29: three bookies with rewritten, sealed and open entry
+``write_fixture`` made the files of ``written/`` with the tree of 2026-11-30: three bookies with rewritten, sealed and open entry
 logs, of which two were killed (one of them without a journal, so it boots lossy), with ledgers of every digest type, durability
 and replication, closed, recovered, open and deleted; an autorecovery task; and four logs, by Spark and by producers. As long as
 nothing is released, a change of a format makes the fixture anew. From 0.1.0 on it stays.

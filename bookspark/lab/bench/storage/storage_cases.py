@@ -35,6 +35,7 @@ from bookspark.store.bookie.disk.file_system import RealFileSystem, write_all
 from bookspark.store.bookie.interpreter import suit_a_bookie
 from bookspark.store.bookie.steps import Steps, Wait
 from bookspark.store.bookie.storage import Storage
+from bookspark.store.wire.batch_prefix import HEADER_OFFSET
 from bookspark.store.wire.entry_batch import Entry, EntryBatch, encode_entries
 from bookspark.store.wire.header import Header, Kind, Status, decode
 
@@ -52,7 +53,6 @@ IN_FLIGHT_BYTES_MAX = 4 << 20
 _TURN_BYTES = 256 << 10
 """Bytes of requests in a turn of the loop, limited by the bytes in flight. A receive from a busy connection brings up to eight
 times as many."""
-_HEADER_AT = 88
 _LOG_BYTES = 64 << 20
 _POLL_SECONDS = 0.001
 _STALLED_SECONDS = 60.0
@@ -79,7 +79,7 @@ def adds(ledger_id: int, count: int, entries: int, payload: Callable[[int], byte
             rows.append(Entry(ledger_id, entry_id, first - 1, length, content, b"dgst"))
         request = Header(Kind.ADD, number, ledger_id, first, first + entries - 1, first - 1, master_key=KEY)
         frame = encode_entries(request, rows)
-        header, body_crc = decode(frame, _HEADER_AT)
+        header, body_crc = decode(frame, HEADER_OFFSET)
         made.append(Add(header, EntryBatch.checked(frame, header, body_crc), len(frame)))
     return made
 

@@ -28,6 +28,7 @@ from bookspark.operations.cli.terminal.command_options import Json, Zookeeper, c
 from bookspark.operations.cli.terminal.output import json_line, payload_document, print_json, print_table
 from bookspark.operations.cli.terminal.signals import until_signal
 from bookspark.store.wire.messages import BookieStatus, CollectionStatus, HealingStatus
+from bookspark.support.certificates import end_text
 from bookspark.support.command_line import COULD_NOT, FOUND
 from bookspark.support.plain_text import size_text
 
@@ -275,6 +276,8 @@ def lines(found: BookieStatus) -> Iterator[str]:
     yield f"  {found.ledgers:,} ledgers, {size_text(found.log_bytes)} of logs, {size_text(found.free_bytes)} free"
     if found.metrics_address:
         yield f"  metrics: http://{found.metrics_address}/metrics"
+    for option, end_ms in found.certificate_ends.items():
+        yield f"  {option}: {end_text(end_ms, found.store_ms or time.time_ns() // 1_000_000)}"
     if found.keeper:
         yield f"  looked after by {found.keeper}"
     elif found.stops_in_seconds is not None:

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from bookspark.store.bookie.disk.file_system import File
 from bookspark.store.bookie.disk.torn import is_frame_but_for_one_bit, lacks_sector
-from bookspark.store.wire.batch_prefix import PREFIX_BYTES
+from bookspark.store.wire.batch_prefix import BODY_LENGTH_OFFSET, BUFFERS_OFFSET, PREFIX_BYTES, PREFIX_START
 from bookspark.store.wire.entry_batch import FRAME_BYTES_MAX, Buffer, encode_one
 from bookspark.store.wire.header import Header, Kind
 from bookspark.store.wire.logged_frames import LoggedFrame, LoggedFrames, parse_logged_frame, parse_logged_frames
@@ -43,10 +43,11 @@ SCHEMA = bytes.fromhex(
 """The first message of the Arrow stream: ``entry_batch.arrow_schema()``, as bytes, so that a bookie does not load pyarrow."""
 
 _LAST_BUFFER = struct.Struct("<qq")
-_LAST_BUFFER_OFFSET = 256 + 13 * 16
+_LAST_BUFFER_OFFSET = BUFFERS_OFFSET + 13 * 16
+_BODY_LENGTH = struct.Struct("<q")
 _READ_BYTES, _PAGE_BYTES = 4 << 20, 4096
 _UNREADABLE = b"\xee"
-_FRAME_START = re.compile(re.escape(bytes.fromhex("ffffffff40020000")))
+_FRAME_START = re.compile(re.escape(PREFIX_START[:8]))
 _BODY_BYTES_MIN = 56
 FILLER_LEDGER = -1
 _FILLER_BYTES_MAX = 1 << 20
@@ -189,7 +190,7 @@ def _stated_ends(content: memoryview, at: int) -> list[int]:
     """Plausible ends that the bad frame at ``at`` states. Its size stands in it twice."""
     if at + PREFIX_BYTES > len(content):
         return []
-    stated: int = _LAST_BUFFER.unpack_from(content, at + 40)[1]
+    stated: int = _BODY_LENGTH.unpack_from(content, at + BODY_LENGTH_OFFSET)[0]
     offset, size = _LAST_BUFFER.unpack_from(content, at + _LAST_BUFFER_OFFSET)
     sizes = (stated, offset + size + (-size & 7))
     return [at + PREFIX_BYTES + body_bytes for body_bytes in sizes if _BODY_BYTES_MIN <= body_bytes <= FRAME_BYTES_MAX]

@@ -5,10 +5,12 @@ Law: the rows are the written rows, verbatim, so every digest stays valid. A blo
 (``wire.entry_batch``) in three points: each buffer of the body is compressed on its own, by Arrow's ``BodyCompression``; ids
 ascend but may have gaps (striped ledgers); and the header's ``value`` and ``limit`` have another meaning::
 
-      0  FF FF FF FF │ i32 600          Arrow's framing
-      8  flatbuffer Message             48: i64 body length, 88: the header (112 bytes), 248: i64 rows n,
-                                        280: 14 buffers (i64 offset, i64 length), 512: 6 field nodes (i64 n, i64 0)
-    608  body, each buffer padded to 8: i64 plain size │ zstd frame, or i64 −1 │ the plain bytes; nothing if it is empty
+      0  FF FF FF FF │ i32 544          Arrow's framing
+      8  u32 root offset 132 │ u32 0
+     16  the header (112 bytes)
+    128  flatbuffer Message             152: i64 body length, 192: i64 rows n, 224: 14 buffers (i64 offset, i64 length),
+                                        456: 6 field nodes (i64 n, i64 0)
+    552  body, each buffer padded to 8: i64 plain size │ zstd frame, or i64 −1 │ the plain bytes; nothing if it is empty
 
     header   kind ADD, ledger, first and last id, the ledger's LAC, LAFR and master key when it was rewritten,
              limit: bytes of the payload column, value: CRC32C of the message without the header, CRC32C of the body
@@ -29,34 +31,28 @@ from typing import NamedTuple
 import zstandard
 from crc32c import crc32c
 
-from bookspark.store.wire.batch_prefix import HEADER_OFFSET
+from bookspark.store.wire.batch_prefix import BODY_LENGTH_OFFSET, HEADER_END, HEADER_OFFSET
 from bookspark.store.wire.entry_batch import FRAME_BYTES_MAX, Buffer, encode
-from bookspark.store.wire.header import HEADER_BYTES, Header, Kind, WireError, decode
+from bookspark.store.wire.header import Header, Kind, WireError, decode
 
-BLOCK_PREFIX_BYTES = 608
-BLOCK_START = bytes.fromhex("ffffffff58020000")
-"""The first bytes of a block. A plain frame begins otherwise."""
+BLOCK_PREFIX_BYTES = 552
+_PREFIX_START = bytes.fromhex("ffffffff200200008400000000000000")
 BLOCK_BYTES_MAX = FRAME_BYTES_MAX + (1 << 20)
 _LEVEL = 1
 _ZSTD_BYTES_MIN = 64
 """Smaller buffers are left plain: a zstd frame alone costs about a dozen bytes."""
 
-# The flatbuffer as pyarrow writes it, split at the numbers that change.
-_HEAD = bytes.fromhex(
-    "ffffffff58020000180000000000000000000e00180006000500080010000c000e00000000030400c00000000c000000"
-)
-_KEY_VALUE = bytes.fromhex("010000000c00000008000c000400080008000000800000000400000070000000")
-_MIDDLE = bytes.fromhex(
-    "0000000009000000626f6f6b737061726b0000000c001e001000040008000c000c000000100100002400000018000000"
-)
-_COMPRESSION = bytes.fromhex("00000000000006000800070006000000000000010e000000")
+# The rest of the flatbuffer as pyarrow writes it, split at the numbers that change.
+_MESSAGE = bytes.fromhex("0c00180006000500 08000c000c000000 000304001c000000")
+_BATCH = bytes.fromhex("000000000c001e00 1000040008000c00 0c00000010010000 2400000018000000")
+_COMPRESSION = bytes.fromhex("0000000000000600 0800070006000000 000000010e000000")
 _NODES = bytes.fromhex("0000000006000000")
-_PREFIX = struct.Struct(f"<{len(_HEAD)}sq32s{HEADER_BYTES}s{len(_MIDDLE)}sq24s28q8s12q")
-assert _PREFIX.size == BLOCK_PREFIX_BYTES
+_REST = struct.Struct(f"<{len(_MESSAGE)}sq{len(_BATCH)}sq24s28q8s12q")
+assert HEADER_END + _REST.size == BLOCK_PREFIX_BYTES
 _LONG = struct.Struct("<q")
-_ROWS_OFFSET = 248
+_ROWS_OFFSET = 192
 _BUFFERS = struct.Struct("<28q")
-_BUFFERS_OFFSET = 280
+_BUFFERS_OFFSET = 224
 _DATA_BUFFERS = (1, 3, 5, 7, 9, 10, 12, 13)
 """Places of ledger_id, entry_id, LAC, length, payload offsets, payload, digest offsets and digest among the 14 buffers. The other
 buffers are validity bitmaps, which are empty."""
@@ -81,6 +77,11 @@ class Block(NamedTuple):
         return self.entries < self.last_entry_id - self.first_entry_id + 1
 
 
+def is_block(content: Buffer) -> bool:
+    """Does ``content``, read at a location of the index, begin like a block? A plain frame begins otherwise."""
+    return content[:HEADER_OFFSET] == _PREFIX_START
+
+
 def encode_block(header: Header, columns: Sequence[Buffer], payload: Buffer, digest: Buffer) -> bytes:
     """Encode a block from the columns of ``entry_batch.encode``. Only ledger, LAC (last add confirmed), LAFR (last add fully
     replicated) and master key of ``header`` are used."""
@@ -100,7 +101,8 @@ def encode_block(header: Header, columns: Sequence[Buffer], payload: Buffer, dig
         for following in range(place + 1, 14):
             buffers[2 * following] = at
     content = b"".join(body)
-    around = _prefix(bytes(HEADER_BYTES), len(content), count, buffers)
+    nodes = (count, 0) * 6
+    rest = _REST.pack(_MESSAGE, len(content), _BATCH, count, _COMPRESSION, *buffers, _NODES, *nodes)
     described = header._replace(
         kind=int(Kind.ADD),
         request_id=0,
@@ -108,33 +110,27 @@ def encode_block(header: Header, columns: Sequence[Buffer], payload: Buffer, dig
         first_entry_id=first,
         last_entry_id=last,
         limit=len(payload),
-        value=_message_checksum(around),
+        value=_message_checksum(_PREFIX_START, rest),
     )
-    packed_header = described.encode(crc32c(content))
-    return around[:HEADER_OFFSET] + packed_header + around[HEADER_OFFSET + HEADER_BYTES :] + content
+    return b"".join((_PREFIX_START, described.encode(crc32c(content)), rest, content))
 
 
-def _prefix(header: bytes, body_bytes: int, count: int, buffers: Sequence[int]) -> bytes:
-    nodes = (count, 0) * 6
-    return _PREFIX.pack(_HEAD, body_bytes, _KEY_VALUE, header, _MIDDLE, count, _COMPRESSION, *buffers, _NODES, *nodes)
-
-
-def _message_checksum(prefix: Buffer) -> int:
-    view = memoryview(prefix)
-    return crc32c(view[HEADER_OFFSET + HEADER_BYTES : BLOCK_PREFIX_BYTES], crc32c(view[:HEADER_OFFSET]))
+def _message_checksum(before: Buffer, after: Buffer) -> int:
+    """Of the Arrow message without the header: the bytes ``before`` it and ``after`` it."""
+    return crc32c(after, crc32c(before))
 
 
 def parse_block_prefix(prefix: Buffer, position: int) -> tuple[Block, int] | None:
-    """The block described by the first 608 bytes, and its body's checksum; None unless these bytes are complete and good."""
-    if len(prefix) < BLOCK_PREFIX_BYTES or bytes(prefix[:8]) != BLOCK_START:
+    """The block described by the first 552 bytes, and its body's checksum; None unless these bytes are complete and good."""
+    if len(prefix) < BLOCK_PREFIX_BYTES or not is_block(prefix):
         return None
     try:
         header, body_crc = decode(prefix, HEADER_OFFSET)
     except WireError:
         return None
-    if header.value != _message_checksum(prefix):
+    if header.value != _message_checksum(prefix[:HEADER_OFFSET], prefix[HEADER_END:BLOCK_PREFIX_BYTES]):
         return None
-    (body_bytes,) = _LONG.unpack_from(prefix, 48)
+    (body_bytes,) = _LONG.unpack_from(prefix, BODY_LENGTH_OFFSET)
     (count,) = _LONG.unpack_from(prefix, _ROWS_OFFSET)
     block = Block(
         position,

@@ -19,9 +19,8 @@ from functools import cache
 
 from crc32c import crc32c
 
-from bookspark.store.wire.batch_prefix import HEADER_OFFSET, PREFIX_BYTES, around_header
+from bookspark.store.wire.batch_prefix import HEADER_END, HEADER_OFFSET, PREFIX_BYTES, PREFIX_START, behind_header
 from bookspark.store.wire.entry_batch import FRAME_BYTES_MAX, Buffer
-from bookspark.store.wire.header import HEADER_BYTES
 
 RECORD_HEAD = struct.Struct("<II")
 """Head of a control record: the body's length in bytes and its CRC32C."""
@@ -134,7 +133,7 @@ def is_frame_but_for_one_bit(frame: memoryview) -> bool:
     """Would ``frame``, of a batch frame's length, pass its checks after a flip of one bit?"""
     if len(frame) <= PREFIX_BYTES:
         return False
-    header = bytearray(frame[HEADER_OFFSET : HEADER_OFFSET + HEADER_BYTES])
+    header = bytearray(frame[HEADER_OFFSET:HEADER_END])
     body = frame[PREFIX_BYTES:]
     flips = 0
     stated = int.from_bytes(header[-4:], "little")
@@ -169,9 +168,9 @@ def _flips_around_header(frame: memoryview, header: bytearray, body: memoryview)
     digest_bytes = int.from_bytes(body[ends + 4 * count : ends + 4 * count + 4], "little")
     if payload_bytes > FRAME_BYTES_MAX or digest_bytes > FRAME_BYTES_MAX:
         return 2
-    before, after = around_header(count, payload_bytes, digest_bytes)
-    found = bytes(frame[:HEADER_OFFSET]) + bytes(frame[HEADER_OFFSET + HEADER_BYTES : PREFIX_BYTES])
-    return (int.from_bytes(found, "little") ^ int.from_bytes(before + after, "little")).bit_count()
+    right = PREFIX_START + behind_header(count, payload_bytes, digest_bytes)
+    found = bytes(frame[:HEADER_OFFSET]) + bytes(frame[HEADER_END:PREFIX_BYTES])
+    return (int.from_bytes(found, "little") ^ int.from_bytes(right, "little")).bit_count()
 
 
 def _padded(size: int) -> int:

@@ -23,7 +23,7 @@ from bookspark.protocol.ledger.responses import Negative, Unknown
 from bookspark.store.bookie.disk.disk_errors import is_of_process
 from bookspark.store.bookie.disk.file_system import File
 from bookspark.store.bookie.disk.index import LedgerRows, log_of, position_of
-from bookspark.store.bookie.disk.rewritten_block import BLOCK_START, parse_block, plain_frame
+from bookspark.store.bookie.disk.rewritten_block import is_block, parse_block, plain_frame
 from bookspark.store.decisions.seam import decided
 from bookspark.store.wire.chunks import is_viewed, new_chunk
 from bookspark.store.wire.entry_batch import Buffer
@@ -252,7 +252,7 @@ class LogFiles:
                 stored = view[at : at + piece.size]
                 if len(stored) < piece.size:
                     return Fetched(frames, Stop.UNREADABLE)
-                if cached_only and stored[:8] == BLOCK_START:
+                if cached_only and is_block(stored):
                     return None
                 if total >= bytes_max:
                     return Fetched(frames, Stop.LIMIT)
@@ -286,7 +286,7 @@ def _extent_end(pieces: Sequence[Piece], start: int) -> int:
 
 def _checked(stored: memoryview, piece: Piece) -> Buffer | None:
     """The plain frame of stored bytes; None unless they are good and match the index."""
-    if stored[:8] == BLOCK_START:
+    if is_block(stored):
         block = parse_block(stored, 0)
         if block is None or block.size != piece.size or block.ledger_id != piece.ledger_id:
             return None

@@ -32,7 +32,8 @@ from bookspark.store.bookie.storage import Storage
 from bookspark.store.metadata.store import MetadataStore
 from bookspark.store.wire.chunks import ChunkPool
 from bookspark.store.wire.messages import BookieStatus, HealingStatus
-from bookspark.store.wire.security import FromFiles, read_secrets, server_context
+from bookspark.store.wire.security import FromFiles, read_secrets, server_tls
+from bookspark.support.addresses import address_text
 
 _STOP_SECONDS_MAX = 10.0
 
@@ -83,7 +84,7 @@ class BookieServer:
             lambda: self.fetch,
         )
         files = config.tls_certificate, config.tls_key, config.tls_client_ca
-        self._tls = FromFiles(files, lambda: server_context(*files))
+        self._tls = FromFiles(files, lambda: server_tls(*files))
         self._admission = Admission(storage, config.request_bytes_in_flight_max)
         storage.loop_is_shared = lambda: self._admission.is_shared
         self._chunks = ChunkPool()
@@ -113,7 +114,7 @@ class BookieServer:
                     f"port {port} on {host} is in use; set port to another one, or to 0 for any free one"
                 ) from error
             raise BookieError(
-                f"can't listen on {host}:{port}: {error}; set host to an address of this machine"
+                f"can't listen on {address_text(host, port)}: {error}; set host to an address of this machine"
             ) from error
         self.storage.start(loop.call_soon_threadsafe, loop.call_soon)
         self._maintenance.start()
@@ -146,7 +147,7 @@ class BookieServer:
 
     def tls(self) -> ssl.SSLContext | None:
         """Context for a new connection; None if the bookie has no certificate."""
-        return self._tls.now()
+        return self._tls.now().context
 
     @property
     def connections(self) -> set[Admitted]:
@@ -196,4 +197,5 @@ class BookieServer:
             sync_seconds=stored.sync_seconds,
             store_ms=0 if clock is None else clock.store_ms(),
             clock_ahead_ms=0 if clock is None else clock.host_ahead_ms(),
+            certificate_ends=self._tls.now().ends_ms,
         )

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import msgspec
 
 from bookspark.store.bookie.disk.file_system import File, FileSystem, write_all
-from bookspark.store.bookie.disk.rewritten_block import BLOCK_START, encode_block, parse_block, plain_frame
+from bookspark.store.bookie.disk.rewritten_block import encode_block, is_block, parse_block, plain_frame
 from bookspark.store.bookie.disk.rewritten_log import HEAD, footer, temporary_path
 from bookspark.store.wire.entry_batch import Buffer, EntryBatch
 from bookspark.store.wire.header import Header, Kind
@@ -121,7 +121,7 @@ def _read(sources: Mapping[int, File], row: _Row) -> EntryBatch | None:
     content = memoryview(sources[log].read(size, position))
     if len(content) != size:
         raise OSError(errno.EIO, f"log {log:08x} ends before byte {position + size}")
-    if content[:8] == BLOCK_START:
+    if is_block(content):
         block = parse_block(content, position)
         if block is None or block.size != size or block.ledger_id != ledger_id:
             return None

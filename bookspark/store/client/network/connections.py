@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import ssl
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
@@ -34,6 +35,7 @@ from bookspark.store.metadata.store import MetadataStore
 from bookspark.store.wire.chunks import ChunkPool
 from bookspark.store.wire.entry_batch import Buffer
 from bookspark.store.wire.keepalive import notice_lost_peer
+from bookspark.support.addresses import split_address
 from bookspark.support.threads import BackOff, Threads
 
 log = logging.getLogger(__name__)
@@ -416,9 +418,10 @@ class Connections:
         """A connection to this bookie and to no other. Raises OSError."""
         config, tls = self._config, self._security.tls()
         bookie_id = registration.bookie_id
-        host, _, port = registration.address.rpartition(":")
-        if not port.isdecimal():
-            raise ConnectionError(f"its registration has no address, but {registration.address!r}")
+        try:
+            host, port = split_address(registration.address)
+        except ValueError as error:
+            raise ConnectionError(f"its registration has no address, but {registration.address!r}") from error
         try:
             transport, connection = await asyncio.get_running_loop().create_connection(
                 lambda: BookieConnection(
@@ -430,12 +433,14 @@ class Connections:
                     self._chunks,
                     self.traffic,
                 ),
-                host.strip("[]"),
-                int(port),
+                host,
+                port,
                 ssl=tls,
             )
         except OSError as error:
-            hint = "; if it speaks no TLS, leave tls_ca out" if tls is not None else ""
+            # A certificate was shown, so the bookie speaks TLS.
+            doubtful = tls is not None and not isinstance(error, ssl.SSLCertVerificationError)
+            hint = "; if it speaks no TLS, leave tls_ca out" if doubtful else ""
             raise ConnectionError(f"{registration.address}: {str(error) or 'the connection ended'}{hint}") from error
         self._open.add(connection)
         notice_lost_peer(transport.get_extra_info("socket"))

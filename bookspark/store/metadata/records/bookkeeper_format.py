@@ -35,6 +35,7 @@ from bookspark.protocol.ledger.ledger_metadata import (
     Replication,
 )
 from bookspark.store.metadata.records.documents import unreadable
+from bookspark.support.addresses import address_text, split_address
 from bookspark.support.protobuf_messages import Schema
 
 _VERSION_KEY = b"BookieMetadataFormatVersion\t"
@@ -189,8 +190,8 @@ def is_service_info(document: bytes) -> bool:
 def service_info(address: str, registration: bytes) -> bytes:
     """A bookie's node: its address for BookKeeper's clients (``host:port``), and our own ``registration``."""
     info = _SCHEMA.message("ServiceInfo")()
-    host, _, port = address.rpartition(":")
-    info.endpoints.add(id="bookie", port=int(port), host=host, protocol=_PROTOCOL)
+    host, port = split_address(address)
+    info.endpoints.add(id="bookie", port=port, host=host, protocol=_PROTOCOL)
     info.properties.add(key=_OURS, value=registration.decode())
     document: bytes = info.SerializeToString()
     return document
@@ -199,7 +200,7 @@ def service_info(address: str, registration: bytes) -> bytes:
 def rpc_address(document: bytes) -> str:
     """A bookie's address for BookKeeper's clients, ``host:port``; "" if its node lacks it. Raises ValueError for other bytes."""
     info = _SCHEMA.parse("ServiceInfo", document)
-    return next((f"{one.host}:{one.port}" for one in info.endpoints if one.protocol == _PROTOCOL), "")
+    return next((address_text(one.host, one.port) for one in info.endpoints if one.protocol == _PROTOCOL), "")
 
 
 def registration_in(document: bytes) -> bytes:

@@ -43,6 +43,7 @@ from bookspark.errors import ConfigurationError, MetadataStoreError
 from bookspark.store.metadata.notifier import Owner
 from bookspark.store.metadata.short_waits import patience_seconds
 from bookspark.store.metadata.zookeeper.layout import Address
+from bookspark.support.certificates import check_client_files, no_passphrase
 from bookspark.support.extras import extra_needed
 from bookspark.support.metrics.described import Figures
 from bookspark.support.metrics.histogram import Histogram
@@ -188,6 +189,8 @@ class Connection:
         for option, file in access._asdict().items():
             if file:
                 _check_readable(option, file)
+        if access.tls_ca:
+            check_client_files(access.tls_ca, access.tls_certificate, access.tls_key)
         self.client = KazooClient(
             hosts=address.servers,
             timeout=session_timeout_seconds,
@@ -202,6 +205,7 @@ class Connection:
             ca=access.tls_ca or None,
             certfile=access.tls_certificate or None,
             keyfile=access.tls_key or access.tls_certificate or None,
+            keyfile_password=no_passphrase,
         )
         self.client.add_listener(self._state_changed)
         self._start(start_timeout_seconds)

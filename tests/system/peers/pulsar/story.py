@@ -18,10 +18,11 @@ topic of batched messages stays whole.
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -142,11 +143,12 @@ def read_by_bookspark(client: BookKeeper, ledgers: list[int], count: int, size: 
 
 
 def bytes_of(cluster: LocalCluster) -> int:
-    """The number of bytes that the bookies' files take."""
-    return sum(
-        path.stat().st_blocks * 512
-        for bookie in cluster.bookies
-        for directory in bookie.directories
-        for path in Path(directory).rglob("*")
-        if path.is_file()
-    )
+    """The number of bytes that the bookies' files take. A file that is removed meanwhile takes none."""
+    total = 0
+    for bookie in cluster.bookies:
+        for directory in bookie.directories:
+            for folder, _, names in os.walk(directory):
+                for name in names:
+                    with suppress(FileNotFoundError):
+                        total += os.stat(Path(folder, name)).st_blocks * 512
+    return total
