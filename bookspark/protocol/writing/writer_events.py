@@ -97,6 +97,13 @@ class HeldUp:
     bookies: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class BookiesLost:
+    """``bookies`` have been without a registration for long."""
+
+    bookies: tuple[str, ...]
+
+
 WriterEvent = (
     Append
     | Close
@@ -109,6 +116,7 @@ WriterEvent = (
     | BookiesChanged
     | PassedOver
     | HeldUp
+    | BookiesLost
     | AddAnswered
     | SyncAnswered
     | BookiesChosen

@@ -49,6 +49,9 @@ class ClientConfig(Config, frozen=True, kw_only=True):
     """True: replace a failed bookie only if an ack quorum needs it or it is read-only. False: at its first failure."""
     quarantine_seconds: SecondsOrNone = 10.0
     """Seconds that a failed bookie is avoided: chosen only if there is no other, and read from last."""
+    lost_bookie_delay_seconds: SecondsOrNone = 10.0
+    """Seconds until an absent bookie counts as lost. Then writers without appends replace it too; less than autorecovery's
+    ``lost_bookie_delay_seconds`` and ``grace_seconds`` together."""
     placement: str = "random"
     """Choice of bookies for an ensemble: random, rack_aware, one_per_host, or one_per_<label> with a label of the bookies."""
     racks_min: AtLeastOne = 1

@@ -32,7 +32,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -50,6 +50,7 @@ from bookspark.protocol.writing.writer_events import (
     Append,
     BookieBack,
     BookiesChanged,
+    BookiesLost,
     Close,
     ExplicitLacAnswered,
     HeldUp,
@@ -250,6 +251,17 @@ class LedgerDriver:
     def bookies_changed(self) -> None:
         """The set of registered bookies has changed."""
         self._step(BookiesChanged())
+
+    @property
+    def ensemble(self) -> tuple[str, ...]:
+        return self._ensemble
+
+    def bookies_lost(self, lost: Collection[str]) -> None:
+        """``lost``: all bookies that count as lost."""
+        mine = tuple(bookie for bookie in self._ensemble if bookie in lost)
+        if mine:
+            self._all_well = False
+            self._step(BookiesLost(mine))
 
     # -- slow bookies
 
@@ -527,6 +539,8 @@ class LedgerDriver:
                     self._ensemble = action.metadata.last_fragment.ensemble
                     self._held_back = {b: self._held_back[b] for b in self._ensemble if b in self._held_back}
                     self.want_bookies()
+                    # One of the new bookies may have been lost meanwhile.
+                    self._io.submit(self.bookies_lost, self._runtime.lost_bookies)
                 case act.Finish():
                     self._leave()
                     self.ended.set()
