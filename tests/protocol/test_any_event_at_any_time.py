@@ -129,6 +129,7 @@ class Anything:
                 ev.BookiesChanged,
                 lambda: ev.PassedOver(bookie()),
                 lambda: ev.HeldUp(tuple(bookie() for _ in range(rng.randrange(4)))),
+                lambda: ev.BookiesLost(tuple(bookie() for _ in range(rng.randrange(4)))),
                 act.Start,
                 lambda: act.MetadataRead(self.record(), number()),
                 lambda: act.MetadataWritten(number()),

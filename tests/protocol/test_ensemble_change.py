@@ -35,7 +35,16 @@ from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerState, Rep
 from bookspark.protocol.ledger.responses import Unknown, UnknownReason
 from bookspark.protocol.ledger.transitions import IllegalEventError
 from bookspark.protocol.writing.ensemble_change import ChangeMode, EnsembleChanges
-from bookspark.protocol.writing.writer import Append, BookieBack, BookiesChanged, Close, HeldUp, LedgerWriter, State
+from bookspark.protocol.writing.writer import (
+    Append,
+    BookieBack,
+    BookiesChanged,
+    BookiesLost,
+    Close,
+    HeldUp,
+    LedgerWriter,
+    State,
+)
 from tests.protocol.ledger_pair import LedgerPair
 from tests.protocol.ledgers import LOST, OK, metadata
 
@@ -550,6 +559,57 @@ def test_chosen_bookies_are_ignored_after_the_end():
     pair.writer.refuses("b2", 1, response=Unknown(UnknownReason.UNAUTHORIZED))
     assert pair.writer.machine.step(NoBookies(NotEnoughBookiesError("x"))) == []
     assert pair.writer.machine.step(BookiesChosen(("b4",))) == []
+
+
+# -- lost bookies, and a writer with nothing to write
+
+
+@pytest.mark.parametrize("mode", [ChangeMode.AT_ONCE, ChangeMode.DELAYED])
+@pytest.mark.parametrize("entries", [0, 2])
+def test_writer_without_appends_replaces_a_lost_bookie(mode, entries):
+    """Autorecovery fenced such writers after the grace time: only an append noticed a dead bookie."""
+    pair = LedgerPair(changes=mode)
+    for entry_id in range(entries):
+        pair.append()
+        for bookie in ("b1", "b2", "b3"):
+            pair.writer.answers(bookie, entry_id)
+    pair.writer.step(BookiesLost(("b2", "b9")))
+    assert pair.writer.wanted == [ChooseBookies(("b1", "b2", "b3"), ("b2",))]
+    pair.writer.chooses("b4")
+    pair.writer.writes()
+    assert pair.writer.machine.metadata.last_fragment == Fragment(entries, ("b1", "b4", "b3"))
+    pair.append()
+    assert pair.writer.waits_for("b4")[-1] == entries
+
+
+def test_writer_without_appends_waits_for_bookies_and_does_not_give_up():
+    """Two of three bookies are lost and there are no others: it is closed only if an append needs them."""
+    pair = LedgerPair(changes=ChangeMode.AT_ONCE)
+    pair.writer.step(BookiesLost(("b1", "b2")))
+    pair.writer.chooses()
+    assert pair.writer.machine.state is State.OPEN
+    assert pair.writer.wanted == []
+    pair.writer.step(BookiesChanged())
+    assert pair.writer.wanted == [ChooseBookies(("b1", "b2", "b3"), ("b1", "b2"))]
+    pair.writer.chooses("b4", "b5")
+    pair.writer.writes()
+    pair.append()
+    for bookie in ("b4", "b5"):
+        pair.writer.answers(bookie, 0)
+    assert pair.writer.confirmed == 0
+
+
+def test_lost_bookie_without_a_replacement_stays_and_counts_again_once_it_is_back():
+    pair = LedgerPair(changes=ChangeMode.AT_ONCE)
+    pair.writer.step(BookiesLost(("b1", "b2")))
+    pair.writer.chooses()
+    for bookie in ("b1", "b2"):
+        pair.writer.step(BookieBack(bookie))
+    pair.append()
+    for bookie in ("b1", "b2"):
+        pair.writer.answers(bookie, 0)
+    assert pair.writer.confirmed == 0
+    assert pair.writer.wanted == []
 
 
 # -- a bookie much slower than the others

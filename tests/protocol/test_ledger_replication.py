@@ -351,9 +351,34 @@ class TestOpenLedger:
     def test_ledger_is_recovered_after_the_grace_time(self):
         machine, _ = replication(OPEN)
         machine.step(WriterWaitedFor(30.0))
-        (write,) = machine.step(MetadataRead(OPEN, 5))
+        assert machine.step(MetadataRead(OPEN, 5)) == [ChooseBookies(("b1", "b2", "b3"), ("b3",))]
+        (write,) = machine.step(BookiesChosen(("b4",)))
         assert write.metadata.state is LedgerState.IN_RECOVERY
         assert machine.step(MetadataWritten(6)) == [SendReadLac(b, fence=True) for b in ("b1", "b2", "b3")]
+
+    def test_writer_is_not_fenced_if_no_bookie_is_free(self):
+        """With three bookies, of which one was dead, autorecovery ended each live writer and gained no copy."""
+        machine, _ = replication(OPEN)
+        machine.step(WriterWaitedFor(30.0))
+        machine.step(MetadataRead(OPEN, 5))
+        (fail,) = machine.step(NoBookies(NotEnoughBookiesError("none is left")))
+        assert str(fail.error) == "none is left"
+
+    def test_ledger_with_two_lost_bookies_is_recovered_if_one_is_free(self):
+        machine, _ = replication(OPEN, lost=("b2", "b3"))
+        machine.step(WriterWaitedFor(30.0))
+        assert machine.step(MetadataRead(OPEN, 5)) == [ChooseBookies(("b1", "b2", "b3"), ("b2", "b3"))]
+        assert machine.step(NoBookies(NotEnoughBookiesError("one is left"))) == [
+            ChooseBookies(("b1", "b2", "b3"), ("b2",))
+        ]
+        (write,) = machine.step(BookiesChosen(("b4",)))
+        assert write.metadata.state is LedgerState.IN_RECOVERY
+
+    def test_begun_recovery_is_finished_without_a_free_bookie(self):
+        begun = OPEN.in_recovery()
+        machine, _ = replication(begun)
+        machine.step(WriterWaitedFor(30.0))
+        assert machine.step(MetadataRead(begun, 5)) == [SendReadLac(b, fence=True) for b in ("b1", "b2", "b3")]
 
     def test_too_short_a_wait_starts_the_grace_time_again(self):
         machine, _ = replication(OPEN)

@@ -180,6 +180,7 @@ SAMPLES = {
     ev.BookiesChanged: lambda writer: ev.BookiesChanged(),
     ev.PassedOver: lambda writer: ev.PassedOver("b1"),
     ev.HeldUp: lambda writer: ev.HeldUp(("b1",)),
+    ev.BookiesLost: lambda writer: ev.BookiesLost(("b1",)),
     act.AddAnswered: lambda writer: acked(writer, "b1", 1),
     act.SyncAnswered: lambda writer: act.SyncAnswered("b1", OK, report(1)),
     act.BookiesChosen: lambda writer: act.BookiesChosen(("b4", "b5")[: len(writer._changes.replaced)]),

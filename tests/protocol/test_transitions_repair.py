@@ -122,7 +122,10 @@ def recovered(machine, until=RecoveryPhase.DONE):
     last = max(i for i, (_, phase) in enumerate(steps) if phase is until)
     while last > 0 and steps[last - 1][1] is until:
         last -= 1
-    return stepped(machine, *(event for event, _ in steps[: last + 1]))
+    (begin, _), *others = steps[: last + 1]
+    # Autorecovery fences a writer only if there is a bookie for the copies.
+    chosen = [BookiesChosen(("b4",))] if isinstance(machine, LedgerReplication) else []
+    return stepped(machine, begin, *chosen, *(event for event, _ in others))
 
 
 # -- LedgerHealing

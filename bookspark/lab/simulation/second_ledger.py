@@ -63,6 +63,7 @@ class TwoLedgers(World):
             losses=0,
             duplicates=0,
             hold_ups=0,
+            lost_bookies=0,
             holds_back=False,
             accept_loss=False,
         )

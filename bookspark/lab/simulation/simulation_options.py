@@ -58,6 +58,8 @@ class SimulationOptions:
     holds_back: bool = _yes_no(False, "Do adds wait for a bookie that is behind?")
     """An entry that the writer finishes meanwhile is no longer sent to it."""
     hold_ups: int = _number(0, TROUBLE, "Times that a bookie holds the writer up")
+    lost_bookies: int = _number(0, TROUBLE, "Times that the writer hears of a lost bookie")
+    """Any bookie of its ensemble, which may be alive."""
     recoverers: int = _number(1, SIZES, "Attempts at ledger recovery")
     """They begin at any time, and may overlap."""
     readers: int = _number(0, SIZES, "Tailing readers")

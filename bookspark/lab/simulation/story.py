@@ -56,7 +56,7 @@ from bookspark.protocol.ledger.actions import (
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.ledger.responses import Negative, Positive, Response, Unknown
 from bookspark.protocol.repair.ledger_replication import WriterWaitedFor
-from bookspark.protocol.writing.writer_events import Abandon, Append, Close, HeldUp, Idle, Sync, TellLac
+from bookspark.protocol.writing.writer_events import Abandon, Append, BookiesLost, Close, HeldUp, Idle, Sync, TellLac
 
 
 def tell(world: World, moves: Iterable[Move]) -> list[str]:
@@ -166,6 +166,8 @@ def _user(world: World, state: State, place: int, name: str, argument: int) -> s
             return f"the {name}'s user asks for a sync"
         case HeldUp() as held:
             return f"the writer is held up by {', '.join(held.bookies)}{_told(world, state, place, argument)}"
+        case BookiesLost() as lost:
+            return f"the writer hears that {', '.join(lost.bookies)} is lost{_told(world, state, place, argument)}"
         case ReadIsLate():
             return f"the {name} asks another replica for entry {world.events[argument].first} as well"
         case TakeForLost() as taken:

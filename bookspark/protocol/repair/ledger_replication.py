@@ -4,17 +4,18 @@ Law: ``replication_plan`` makes the decisions; here is their order. A bookie bel
 relies on the belief. A copy is synced before the record names it, by compare-and-set on the record read before the copying. (A
 bookie collects unnamed copies of closed ledgers, and writes the record, unchanged, before: ``protocol.bookie.unnamed_copies``. So
 a closed ledger whose record has another version now is copied anew.) A last fragment that still gets entries is left to its
-writer for a grace time, and then to ledger recovery. A fragment without a free bookie does not stop the repair of the others.
-Neither does an unreadable or refused entry: the record names the copies around it, and for it the lost bookie as before, in a
-fragment of its own. So the next attempt has only these entries to do. The repair fails with all reasons once nothing else is left
-to do. A closed ledger that was made with fewer copies than wanted gets the others, one by one: for each a copy of all entries,
-fragment by fragment as if a bookie of each ensemble were lost, and one compare-and-set. ::
+writer for a grace time, and then to ledger recovery. Without a free bookie no writer is fenced: that would bring no copy. A
+fragment without a free bookie does not stop the repair of the others. Neither does an unreadable or refused entry: the record
+names the copies around it, and for it the lost bookie as before, in a fragment of its own. So the next attempt has only these
+entries to do. The repair fails with all reasons once nothing else is left to do. A closed ledger that was made with fewer copies
+than wanted gets the others, one by one: for each a copy of all entries, fragment by fragment as if a bookie of each ensemble were
+lost, and one compare-and-set. ::
 
     NEW ──record──► (look) ──a fragment to repair──► CHOOSING ──► COPYING ──► NAMING ──► (look)
                       │ ▲ ▲                                            still open ▲ │ lost
                       │ │ └──────────────── closed ────────────────────── REREADING ◄┘
-                      │ └──── closed ──── RECOVERING ◄── the same ──┐
-                      ├── open, a bookie lost ──► WAITING ──► LOOKING AGAIN ── changed ──► (look)
+                      │ └──── closed ──── RECOVERING ◄── a free bookie ── CHOOSING ◄── the same ──┐
+                      ├── open, a bookie lost ──► WAITING ──► LOOKING AGAIN ──────────────────────┴ changed ──► (look)
                       └── nothing to repair ──► DONE
 
 COPYING is ``EntryCopying``, RECOVERING is ``LedgerRecovery``, NAMING is the compare-and-set. Source: ``ReplicationWorker`` and
@@ -48,7 +49,7 @@ from bookspark.protocol.ledger.actions import (
     RecordFull,
     WriteMetadata,
 )
-from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata, LedgerState
 from bookspark.protocol.ledger.transitions import LATE, IllegalEventError, cell_of, row
 from bookspark.protocol.reading.recovery import LedgerRecovery, replaces
 from bookspark.protocol.repair.entry_copying import ALONE, EntryCopying, NotCopied, Room, not_copied_error
@@ -164,6 +165,8 @@ class LedgerReplication:
         self._chosen: dict[str, str] = {}
         self._wider: LedgerMetadata | None = None
         """The record with a copy more, as far as bookies are chosen for it and have the entries."""
+        self._to_fence: MetadataRead | None = None
+        """The record of an open ledger that is recovered if a bookie can be chosen."""
         self._recovery: LedgerRecovery | None = None
         self._has_recovered = False
         """Bookies may still answer requests of the ledger recovery."""
@@ -205,7 +208,9 @@ class LedgerReplication:
                 self._waited_seconds = event.waited_seconds
                 return [ReadMetadata()]
             case _, BookiesChosen():
-                return self._copy(event)
+                return self._bookies_chosen(event)
+            case _, NoBookies() if self._to_fence is not None:
+                return self._fence_for_fewer(self._to_fence, event.error)
             case _, NoBookies():
                 return self._choose_fewer(event.error)
             case _, ReadAnswered() | AddAnswered():
@@ -285,7 +290,25 @@ class LedgerReplication:
         noticed, grace = self._metadata, self._grace_seconds
         if not may_fence(noticed, now.metadata, self._lost, self._waited_seconds, grace):
             return self._look(now.metadata, now.version)
+        if now.metadata.state is not LedgerState.OPEN:
+            return self._recover(now)
+        self._to_fence = now
+        fragment = now.metadata.last_fragment
+        gone = tuple(bookie for bookie in fragment.ensemble if bookie in self._lost)
+        return self._choose(Repair(fragment.first_entry_id, fragment.first_entry_id - 1, fragment.ensemble, gone))
+
+    def _fence_for_fewer(self, now: MetadataRead, error: BookKeeperError) -> list[ReplicationAction]:
+        """One bookie in the place of a lost one is worth a recovery, none is not."""
+        assert self._repair is not None
+        if len(self._repair.lost) > 1:
+            return self._choose(self._repair._replace(lost=self._repair.lost[:-1]))
+        self._to_fence = None
+        self._given_up[self._repair.first] = error
+        return self._fail(self._why_not_all())
+
+    def _recover(self, now: MetadataRead) -> list[ReplicationAction]:
         self.phase = ReplicationPhase.RECOVERING
+        self._to_fence = self._repair = None
         self._has_recovered = True
         self._recovery = LedgerRecovery(self._run_entries_max, replaces_bookies=True)
         return list(self._recovery.step(now))
@@ -302,11 +325,15 @@ class LedgerReplication:
                 return self._fail(error)
         return list(actions)
 
-    def _copy(self, event: BookiesChosen) -> list[ReplicationAction]:
-        assert self._metadata is not None and self._repair is not None
+    def _bookies_chosen(self, event: BookiesChosen) -> list[ReplicationAction]:
+        assert self._repair is not None
         bookies, replaced = event.bookies, self._repair.lost
         if not replaces(bookies, replaced, self._repair.ensemble):
             raise IllegalEventError(self.phase, event, f"{len(replaced)} bookies outside the ensemble were asked for")
+        return self._copy(bookies, replaced) if self._to_fence is None else self._recover(self._to_fence)
+
+    def _copy(self, bookies: tuple[str, ...], replaced: tuple[str, ...]) -> list[ReplicationAction]:
+        assert self._metadata is not None and self._repair is not None
         self.phase = ReplicationPhase.COPYING
         self._chosen = dict(zip(replaced, bookies, strict=True))
         plan = copies(self._wider or self._metadata, self._repair, self._chosen)

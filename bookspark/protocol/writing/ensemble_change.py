@@ -16,7 +16,7 @@ to it again, or until it takes adds again and no entry that it missed is awaited
 metadata store says nothing about bookies: the writer asks for new bookies again until it answers (``MetadataFailed``).
 
 ``AT_ONCE`` replaces a bookie at its first failure. ``DELAYED`` waits until the working bookies can't complete some write set, or
-until a bookie reports that it is read-only, which does not pass. ``OFF`` is for a driver that can't choose bookies.
+until a bookie reports that it is read-only, or is lost, which does not pass. ``OFF`` is for a driver that can't choose bookies.
 
 Source: bookkeeper-overview, "Writing" point 5; BookKeeper's ``LedgerHandle.ensembleChangeLoop`` and
 ``delayEnsembleChange``; its ``PendingAddOp.writeComplete`` for a read-only bookie; docs/decisions/traps.md, trap 3.
@@ -43,15 +43,15 @@ class ChangeMode(Enum):
 class EnsembleChanges:
     """A writer's failed bookies and the change under way."""
 
-    __slots__ = ("_missed", "failed", "mode", "outdated", "put_off", "read_only", "replaced", "slow", "target")
+    __slots__ = ("_missed", "away", "failed", "mode", "outdated", "put_off", "replaced", "slow", "target")
 
     def __init__(self, mode: ChangeMode) -> None:
         self.mode = mode
         self.failed: frozenset[str] = NOBODY
         self._missed: dict[str, int] = {}
         """The last known missed entry of each of ``failed``."""
-        self.read_only: frozenset[str] = NOBODY
-        """Failed bookies that take no adds."""
+        self.away: frozenset[str] = NOBODY
+        """Failed bookies that are read-only or lost."""
         self.slow: frozenset[str] = NOBODY
         """Failed bookies that only held the writer up."""
         self.put_off: frozenset[str] = NOBODY
@@ -72,12 +72,13 @@ class EnsembleChanges:
         """``failed`` without the slow ones: the writer can't go on without an ack quorum of other bookies."""
         return self.failed - self.slow if self.slow else self.failed
 
-    def fail(self, bookie: str, last: int, *, read_only: bool = False) -> None:
-        """The bookie refused, or did not answer, a request ending with entry ``last``; ``read_only``: it takes no adds."""
+    def fail(self, bookie: str, last: int, *, stays_away: bool = False) -> None:
+        """The bookie refused, or did not answer, a request ending with entry ``last``. ``stays_away``: it is read-only, or
+        lost, which does not pass."""
         if self.mode is not ChangeMode.OFF:
             self.failed |= {bookie}
             self.slow -= {bookie}
-            self.read_only |= {bookie} if read_only else NOBODY
+            self.away |= {bookie} if stays_away else NOBODY
             self._missed[bookie] = max(last, self._missed.get(bookie, NO_ENTRY))
 
     def held_up(self, metadata: LedgerMetadata, bookies: tuple[str, ...], last: int) -> None:
@@ -109,7 +110,7 @@ class EnsembleChanges:
 
     def _forgive(self, *bookies: str) -> None:
         self.failed = self.failed.difference(bookies)
-        self.read_only = self.read_only.difference(bookies)
+        self.away = self.away.difference(bookies)
         self.slow = self.slow.difference(bookies)
         for bookie in bookies:
             self._missed.pop(bookie, None)
@@ -118,7 +119,7 @@ class EnsembleChanges:
         """Bookies to replace now, without those already leaving. Bookies in ``put_off`` wait for the end of a change."""
         if not self.failed:
             return self.failed
-        waits = self.mode is ChangeMode.DELAYED and not self.read_only
+        waits = self.mode is ChangeMode.DELAYED and not self.away
         if waits and not quorum_lost(metadata, self.failed, copies):
             return frozenset()
         if self.failed <= self.put_off and not (gives_up and quorum_lost(metadata, self.unusable, copies)):

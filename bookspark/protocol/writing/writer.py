@@ -17,7 +17,8 @@ Parts: ``Adds`` sends entries; ``Cursors`` holds the progress; the policies ``re
 sends the LAC.
 
 A silent bookie delays nothing as long as an ack quorum of each write set answers. When it is back (``BookieBack``), it gets the
-entries still pending. Autorecovery copies the rest.
+entries still pending. Autorecovery copies the rest. A writer without appends replaces a lost bookie too (``BookiesLost``), so
+that autorecovery need not fence it.
 
 Sources: bookkeeper-overview, "Writing" and "Closing"; ``PendingAddOp`` and ``LedgerHandle`` of BookKeeper;
 docs/decisions/traps.md, trap 3 for ensemble changes, trap 4 for the three outcomes of a close.
@@ -64,6 +65,7 @@ from bookspark.protocol.writing.writer_events import (
     Append,
     BookieBack,
     BookiesChanged,
+    BookiesLost,
     Close,
     ExplicitLacAnswered,
     HeldUp,
@@ -734,7 +736,7 @@ class Adds:
 # -- The machine: tables of states and answers, and the writer.
 
 
-_ADDS = (act.AddAnswered, act.SyncAnswered, BookieBack, BookiesChanged, PassedOver, HeldUp)
+_ADDS = (act.AddAnswered, act.SyncAnswered, BookieBack, BookiesChanged, PassedOver, HeldUp, BookiesLost)
 _OTHERS = (TellLac, Idle, ExplicitLacAnswered, Abandon, act.DeadlinePassed)
 
 TRANSITIONS: Table[State] = {
@@ -821,6 +823,10 @@ class LedgerWriter:
                 return self._adds.dropped(event.bookie) if event.bookie in self._ensemble else []
             case HeldUp():
                 self._changes.held_up(self.metadata, event.bookies, self.cursors.last_add_pushed)
+                return self._change_if_due()
+            case BookiesLost():
+                for bookie in set(event.bookies).intersection(self._ensemble):
+                    self._changes.fail(bookie, self.cursors.last_add_pushed, stays_away=True)
                 return self._change_if_due()
             case Sync():
                 return self._adds.sync()
@@ -937,7 +943,7 @@ class LedgerWriter:
         # A bookie with too much to do has not failed: the driver tries again (``BookieBack``).
         if reason is UnknownReason.TOO_MANY_REQUESTS or bookie not in self._ensemble:
             return []
-        self._changes.fail(bookie, last, read_only=reason is UnknownReason.READ_ONLY)
+        self._changes.fail(bookie, last, stays_away=reason is UnknownReason.READ_ONLY)
         return self._change_if_due()
 
     def _back(self, event: BookieBack) -> list[Action]:
@@ -984,9 +990,14 @@ class LedgerWriter:
     def _replaceable(self) -> frozenset[str]:
         if self.state not in (State.OPEN, State.CLOSING) or (self.state is State.CLOSING and not self.cursors.pending):
             return frozenset()
-        due = self._changes.due(self.metadata, self._copies, self._replication.gives_up)
+        due = self._changes.due(self.metadata, self._copies, self._gives_up)
         holders = self.cursors.confirmed_holders(self._adds.durability, self._changes.replaced)
         return self._replication.replaceable(due, holders, self.metadata)
+
+    @property
+    def _gives_up(self) -> bool:
+        """Does the writer end without enough bookies? One that has nothing to write waits for them."""
+        return self._replication.gives_up and bool(self.cursors.pending)
 
     def _bookies_chosen(self, event: act.BookiesChosen) -> list[Action]:
         if (why := self._changes.misfit(self.metadata, event.bookies)) is not None:
@@ -1008,7 +1019,7 @@ class LedgerWriter:
         """There is no ensemble change: go on with the present ensemble, or end the ledger if that can't acknowledge."""
         self.asked = Asked.NOTHING
         lost = quorum_lost(self.metadata, self._changes.unusable, self.metadata.ack_quorum)
-        if self._replication.gives_up and lost:
+        if self._gives_up and lost:
             if self.cursors.last_add_acknowledged > self.cursors.last_add_confirmed:
                 return self._fail(left_open(self.metadata.ledger_id, self.cursors.last_add_acknowledged, error))
             self._changes.abandon()

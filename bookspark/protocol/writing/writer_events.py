@@ -98,6 +98,13 @@ class HeldUp:
     bookies: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class BookiesLost:
+    """``bookies`` have been without a registration for long."""
+
+    bookies: tuple[str, ...]
+
+
 WriterEvent = (
     Append
     | Close
@@ -110,6 +117,7 @@ WriterEvent = (
     | BookiesChanged
     | PassedOver
     | HeldUp
+    | BookiesLost
     | AddAnswered
     | SyncAnswered
     | BookiesChosen

@@ -9,6 +9,7 @@ of commit threads are copied without a lock (``metrics.histogram``). So a scrape
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 

@@ -49,6 +49,9 @@ class ClientConfig(Config, frozen=True, kw_only=True):
     """True: replace a failed bookie only if an ack quorum needs it or it is read-only. False: at its first failure."""
     quarantine_seconds: SecondsOrNone = 10.0
     """Seconds that a failed bookie is avoided: chosen only if there is no other, and read from last."""
+    lost_bookie_delay_seconds: SecondsOrNone = 10.0
+    """Seconds until an absent bookie counts as lost. Then writers without appends replace it too; less than autorecovery's
+    ``lost_bookie_delay_seconds`` and ``grace_seconds`` together."""
     placement_by_free_space: bool = False
     """True: prefer bookies with more free space."""
     opportunistic_striping: bool = False

@@ -124,6 +124,7 @@ def test_given_options_are_kept():
         ({"holds_back": True}, range(80, 100), "waited for b1 and is forgotten, as the writer is done with it"),
         ({"abandons": True}, range(20), "the writer's client ends without a close"),
         ({"hold_ups": 2}, range(20), "the writer is held up by b"),
+        ({"lost_bookies": 2}, range(20), "the writer hears that b"),
     ],
 )
 def test_clients_drop_held_adds_abandon_writers_and_hold_up_bookies(given, seeds, told):

@@ -19,7 +19,7 @@ from bookspark.protocol.writing.writer import LedgerWriter
 
 DISKS_LOST = SimulationOptions(2, 2, 1, crashes=1, crash_loses=CrashLoses.EVERYTHING, journal_write_data=False)
 NO_LIMBO = {"limbo": False, "crash_loses": CrashLoses.EVERYTHING}
-GIVEN = NO_LIMBO | {"ensemble": 2, "entries": 3, "recoverers": 2, "duplicates": 1}
+GIVEN = NO_LIMBO | {"ensemble": 2, "entries": 3, "recoverers": 2, "duplicates": 1, "lost_bookies": 0}
 
 
 @pytest.fixture(scope="module")

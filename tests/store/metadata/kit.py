@@ -88,7 +88,8 @@ def end_session(server: str, client: KazooClient) -> None:
 
 class LossyProxy:
     """A proxy between a client and ZooKeeper on ``127.0.0.1:port``. ``lose_reply`` loses the reply to an operation: the server
-    does the operation, and the client sees the connection end. ``meanwhile`` runs just before that end."""
+    does the operation, and the client sees the connection end. ``meanwhile`` runs just before that end. While ``silent`` is
+    set it takes connections and requests, and answers nothing."""
 
     def __init__(self, upstream: str) -> None:
         host, _, port = upstream.partition(":")
@@ -96,7 +97,8 @@ class LossyProxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._losing: dict[int, Callable[[], None]] = {}
-        self.lost = 0
+        self.lost = self.connections = 0
+        self.silent = False
         self._threads: list[threading.Thread] = []
         self._sockets: list[socket.socket] = []
         self._spawn(self._accept)
@@ -124,6 +126,7 @@ class LossyProxy:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
+                self.connections += 1
                 server = socket.create_connection(self._upstream)
                 self._sockets += [client, server]
                 doomed: dict[int, Callable[[], None]] = {}
@@ -151,9 +154,13 @@ class LossyProxy:
                 self.lost += 1
                 break
             first = False
-            with contextlib.suppress(OSError):
-                client.sendall(frame)
+            if not self.silent:
+                with contextlib.suppress(OSError):
+                    self.answer(client, frame)
         _end(client, server)
+
+    def answer(self, client: socket.socket, frame: bytes) -> None:
+        client.sendall(frame)
 
 
 def _frames(source: socket.socket) -> Any:

@@ -45,6 +45,7 @@ from bookspark.protocol.writing.writer_events import (
     Abandon,
     Append,
     BookiesChanged,
+    BookiesLost,
     Close,
     ExplicitLacAnswered,
     HeldUp,
@@ -164,6 +165,7 @@ class WriterClient(Client):
         self.may_abandon = options.abandons
         self.tells_left = options.explicit_lacs
         self.hold_ups_left = options.hold_ups
+        self.lost_bookies_left = options.lost_bookies
         self.left: tuple[str, ...] = ()
         """Replaced bookies. A late report may still name them as holding the writer up."""
         self.failed: tuple[str, ...] = ()
@@ -211,6 +213,8 @@ class WriterClient(Client):
             possible += _ENDS
         if self.hold_ups_left and machine is not None and machine.cursors.pending:
             possible += [HeldUp((bookie,)) for bookie in (*machine.metadata.last_fragment.ensemble, *self.left)]
+        if self.lost_bookies_left:
+            possible += [BookiesLost((bookie,)) for bookie in self._ensemble]
         return possible
 
     def cannot_be(self) -> list[Any]:
@@ -227,6 +231,10 @@ class WriterClient(Client):
                 self.tells_left -= 1
             case HeldUp():
                 self.hold_ups_left -= 1
+            case BookiesLost():
+                self.lost_bookies_left -= 1
+                if options.ensemble_changes is not ChangeMode.OFF:
+                    self.failed = tuple(sorted({*self.failed, *event.bookies}))
             case AddAnswered() | SyncAnswered() if not isinstance(event.response, Positive):
                 if options.ensemble_changes is not ChangeMode.OFF:
                     self.failed = tuple(sorted({*self.failed, event.bookie}))
@@ -313,7 +321,7 @@ class WriterClient(Client):
         self.last_add_acknowledged = self.last_add_pushed = NO_ENTRY
         self._no_more()
         self.may_retry = self.may_abandon = False
-        self.tells_left = self.hold_ups_left = 0
+        self.tells_left = self.hold_ups_left = self.lost_bookies_left = 0
         self.left = ()
 
     def _may_have_given_up(self, metadata: LedgerMetadata | None) -> None:

@@ -47,7 +47,7 @@ from bookspark.lab.simulation.world import Met, World
 from bookspark.protocol.ledger.actions import BookiesChosen, DeadlinePassed
 from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication
 from bookspark.protocol.writing.ensemble_change import ChangeMode
-from bookspark.protocol.writing.writer_events import Abandon, Append, Close, HeldUp, Idle, TellLac
+from bookspark.protocol.writing.writer_events import Abandon, Append, BookiesLost, Close, HeldUp, Idle, TellLac
 
 # -- The options of a random schedule: given options, and random values for the others.
 #
@@ -102,6 +102,8 @@ def draw_options(random: Random, given: Mapping[str, Any]) -> SimulationOptions:
         # Last, so that a seed draws the same options as before for other ledgers.
         sizes = _draw_sizes(random, given, _SMALL_GUARANTEED)
         drawn |= dict(zip(("ensemble", "write_quorum", "ack_quorum"), sizes, strict=True))
+    # Of a generator of its own, so that a seed without such news has the same schedule as before.
+    drawn["lost_bookies"] = Random(random.getstate()[1][0]).choice((0, 0, 0, 1, 2))
     return SimulationOptions(**{**drawn, **given})
 
 
@@ -173,6 +175,7 @@ _COUNTED = (
     "readers",
     "replicators",
     "hold_ups",
+    "lost_bookies",
     "explicit_lacs",
     *_BUDGETS,
 )
@@ -267,6 +270,7 @@ def used_options(world: World, moves: Sequence[Move]) -> SimulationOptions:
         "closes": bool(told[Close]),
         "abandons": bool(told[Abandon] + told[DeadlinePassed]),
         "hold_ups": told[HeldUp],
+        "lost_bookies": told[BookiesLost],
         "explicit_lacs": told[TellLac] + told[Idle],
         "recoverers": clients["recoverer"],
         "readers": clients["reader"],

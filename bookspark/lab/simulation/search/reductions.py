@@ -60,7 +60,7 @@ class Reductions:
         self.exchanges = (
             exchange
             and o.ensemble == o.write_quorum
-            and not (o.readers or o.spares or o.heals or o.replicators or o.accept_loss or o.hold_ups)
+            and not (o.readers or o.spares or o.heals or o.replicators or o.accept_loss or o.hold_ups or o.lost_bookies)
         )
         self.prunes = (
             prune

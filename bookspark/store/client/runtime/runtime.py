@@ -17,7 +17,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import NamedTuple, Protocol
 from weakref import WeakMethod
@@ -25,6 +25,7 @@ from weakref import WeakMethod
 from bookspark.errors import BookKeeperError, LedgerClosedError
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.ledger.placement import PlacementRule
+from bookspark.protocol.repair.audit_plan import LostBookies
 from bookspark.store.client.client_config import ClientConfig
 from bookspark.store.client.network.connections import Connections
 from bookspark.store.client.network.free_space import FreeSpace
@@ -156,6 +157,13 @@ class OpenWriter(Protocol):
     def bookies_changed(self) -> None:
         """The set of registered bookies has changed."""
 
+    @property
+    def ensemble(self) -> tuple[str, ...]:
+        """The bookies that it writes to."""
+
+    def bookies_lost(self, lost: Collection[str]) -> None:
+        """``lost``: all bookies that count as lost."""
+
     def abandon(self, error: BookKeeperError) -> None:
         """End the handle with ``error``; the ledger stays as it is."""
 
@@ -237,6 +245,9 @@ _TOLD_A_TICK = 16
 record at every bookie, and a client that writes to a thousand ledgers in turn would keep them busy with it. The others come at
 the next ticks."""
 
+_LOOK_SECONDS = 0.1
+"""Shortest pause between two looks for lost bookies without news."""
+
 _STORE_CALLS_AT_ONCE = 16
 """So many of the writers' calls to the metadata store are in flight at once. After the death of a bookie each open ledger needs a
 compare-and-set, and ZooKeeper makes many that come together with one sync. 64 were slower."""
@@ -274,6 +285,10 @@ class Runtime:
         self._rule: PlacementRule | None = None
         self._rule_changes = 0
         """How often the cluster's placement rule may have changed."""
+        self._lost = LostBookies(config.lost_bookie_delay_seconds)
+        """Only the I/O thread uses it."""
+        self._listing = self._list_again = self._look_is_due = False
+        """The bookies are being listed, have changed since, or are listed again later. Only the I/O thread uses them."""
         self._closed = False
         """Nothing is opened for writing any more. Only the I/O thread uses it."""
         security = client_security(config)
@@ -313,6 +328,8 @@ class Runtime:
             writer.abandon(_client_closed(writer.ledger_id))
         else:
             self._writers[writer] = self._awake[writer] = None
+            if len(self._writers) == 1:
+                self._look_for_lost()
 
     def remove_writer(self, writer: OpenWriter) -> None:
         """Forget the writer. From any thread."""
@@ -411,6 +428,57 @@ class Runtime:
                 writer.bookies_changed()
             except BaseException as error:
                 self._failed(writer, error)
+
+        self._look_for_lost()
+
+    @property
+    def lost_bookies(self) -> frozenset[str]:
+        """Bookies without a registration for ``lost_bookie_delay_seconds``. Only in the I/O thread."""
+        return self._lost.lost
+
+    def _look_for_lost(self) -> None:
+        """List the bookies for the open writers."""
+        if self._listing:
+            self._list_again = True
+        elif self._writers:
+            self._listing, self._list_again = True, False
+            self.threads.post(self._list)
+
+    def _list(self) -> None:
+        """Runs in a thread that may wait for the metadata store."""
+        try:
+            registered = self.store.bookies()
+        except BookKeeperError as error:
+            log.info("the bookies are listed again later: %s", error)
+            self.io.submit(self._listed_for_lost, None)
+        else:
+            self.io.submit(self._listed_for_lost, frozenset(registered))
+
+    def _listed_for_lost(self, registered: Collection[str] | None) -> None:
+        self._listing, now = False, time.monotonic()
+        if registered is None:
+            self._look_later(_LOOK_SECONDS)
+            return
+        self._lost.look(now, registered, {bookie for writer in self._writers for bookie in writer.ensemble})
+        lost = self._lost.lost
+        for writer in [writer for writer in self._writers if not lost.isdisjoint(writer.ensemble)] if lost else ():
+            try:
+                writer.bookies_lost(lost)
+            except BaseException as error:
+                self._failed(writer, error)
+        if self._list_again:
+            self._look_for_lost()
+        elif missing := self._lost.lost_at():
+            self._look_later(max(_LOOK_SECONDS, min(missing.values()) - now))
+
+    def _look_later(self, seconds: float) -> None:
+        if not self._look_is_due:
+            self._look_is_due = True
+            self.io.submit_later(seconds, self._look_now)
+
+    def _look_now(self) -> None:
+        self._look_is_due = False
+        self._look_for_lost()
 
     def _fail_writers(self) -> None:
         self._closed = True

@@ -52,6 +52,7 @@ from bookspark.protocol.writing.writer_events import (
     Append,
     BookieBack,
     BookiesChanged,
+    BookiesLost,
     Close,
     ExplicitLacAnswered,
     HeldUp,
@@ -258,6 +259,17 @@ class LedgerDriver:
     def bookies_changed(self) -> None:
         """The set of registered bookies has changed."""
         self._step(BookiesChanged())
+
+    @property
+    def ensemble(self) -> tuple[str, ...]:
+        return self._ensemble
+
+    def bookies_lost(self, lost: Collection[str]) -> None:
+        """``lost``: all bookies that count as lost."""
+        mine = tuple(bookie for bookie in self._ensemble if bookie in lost)
+        if mine:
+            self._all_well = False
+            self._step(BookiesLost(mine))
 
     # -- slow bookies
 
@@ -535,6 +547,8 @@ class LedgerDriver:
                     self._ensemble = action.metadata.last_fragment.ensemble
                     self._drop_held_back(self._ensemble)
                     self.want_bookies()
+                    # One of the new bookies may have been lost meanwhile.
+                    self._io.submit(self.bookies_lost, self._runtime.lost_bookies)
                 case act.Finish():
                     self._leave()
                     self._drop_held_back(())

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import importlib
 import logging
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
@@ -35,8 +36,9 @@ from kazoo.exceptions import (
     SessionExpiredError,
 )
 from kazoo.handlers.threading import AsyncResult, KazooTimeoutError, SequentialThreadingHandler
+from kazoo.protocol.connection import STOP_CONNECTING, ConnectionHandler
 from kazoo.protocol.states import KazooState, KeeperState
-from kazoo.retry import KazooRetry
+from kazoo.retry import ForceRetryError, KazooRetry
 from kazoo.security import CREATOR_ALL_ACL
 
 from bookspark.errors import ConfigurationError, MetadataStoreError
@@ -119,6 +121,13 @@ _LOST = (ConnectionLoss, SessionExpiredError, OperationTimeoutError)
 _ANY_VERSION = -1
 _PAUSE_SECONDS = 0.02
 _START_STEP_SECONDS = 1.0
+_ATTEMPT_SECONDS = 1.0
+"""Longest first attempt at a server if there are others."""
+_SILENCE_SECONDS = 60.0
+"""A server silent lately is tried last for so long."""
+_SECONDS_MIN = 0.001
+_EARLY_SECONDS = 0.05
+"""A socket's wait may end so much before its time."""
 
 
 class _Answer(AsyncResult):  # type: ignore[misc]
@@ -147,7 +156,27 @@ class _Answer(AsyncResult):  # type: ignore[misc]
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """Kazoo's threads, marked as ours: a finalizer in such a thread must not wait for that very thread."""
+    """Kazoo's threads, marked as ours: a finalizer in such a thread must not wait for that very thread. Their waits for the
+    server end at ``silent_at``."""
+
+    silent_at = math.inf
+    """Moment from which the server counts as silent, unless it is heard before."""
+    answer_seconds = 0.0
+    """Seconds that each part of an answer may take; 0 while connecting, where ``silent_at`` is fixed."""
+
+    def create_connection(self, *args: Any, timeout: float, **kwargs: Any) -> Any:
+        left = max(_SECONDS_MIN, self.silent_at - time.monotonic())
+        return super().create_connection(*args, timeout=min(timeout, left), **kwargs)
+
+    def select(self, reading: Any, writing: Any, failing: Any, timeout: float) -> Any:
+        left = max(0.0, self.silent_at - time.monotonic())
+        ready = super().select(reading, writing, failing, min(timeout, left))
+        if left <= timeout and not any(ready):
+            raise KazooTimeoutError("the server is silent")
+        if self.answer_seconds and len(reading) == 1:
+            # The next part of a long answer.
+            self.silent_at = time.monotonic() + self.answer_seconds
+        return ready
 
     def async_result(self) -> _Answer:
         return _Answer(self)
@@ -160,6 +189,87 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
         thread: threading.Thread = super().spawn(marked, *args, **kwargs)
         return thread
+
+
+class _Servers(ConnectionHandler):  # type: ignore[misc]
+    """Kazoo's connection, which leaves a silent server for another one in time.
+
+    Law: of a session's time a third may pass until the server is asked for a sign of life, a third until it answers, and a
+    third suffices for one attempt at each server. (Kazoo gives the first silent server the time of the whole session, and
+    stays with a silent one as long as requests are sent to it.) A single server has two thirds for an answer. Each round of
+    failed attempts doubles the length of the next, so that slow servers are reached at last.
+    """
+
+    _silences: ClassVar[dict[tuple[str, int], float]] = {}
+    """Moment of the last silence by address, for all connections of the process."""
+
+    def __init__(self, client: KazooClient) -> None:
+        made = client._connection
+        super().__init__(client, made.retry_sleeper, logger=made.logger, sasl_options=made.sasl_options)
+        self._session_seconds: float = client._session_timeout / 1000.0
+        self._servers = 1
+        self._failed_rounds = 0
+
+    def _expand_client_hosts(self) -> list[tuple[str, str, int]]:
+        found: list[tuple[str, str, int]] = super()._expand_client_hosts()
+        long_ago = time.monotonic() - _SILENCE_SECONDS
+        return sorted(found, key=lambda each: max(long_ago, self._silences.get(each[1:], long_ago)))
+
+    def _connect_loop(self, retry: KazooRetry) -> Any:
+        servers = self._expand_client_hosts()
+        self._servers = len(servers)
+        seconds = self._attempt_seconds()
+        for host, address, port in servers:
+            if self.client._stopped.is_set():
+                return STOP_CONNECTING
+            self.handler.silent_at, self.handler.answer_seconds = time.monotonic() + seconds, 0.0
+            if self._connect_attempt(host, address, port, retry) is STOP_CONNECTING:
+                return STOP_CONNECTING
+            if time.monotonic() > self.handler.silent_at - _EARLY_SECONDS:
+                self._silences[address, port] = time.monotonic()
+            if self.handler.answer_seconds:
+                # It was connected. The addresses may be others by now.
+                self._failed_rounds = 0
+                break
+        else:
+            self._failed_rounds += 1
+        raise ForceRetryError("connecting again")
+
+    def _attempt_seconds(self) -> float:
+        if self._servers < 2:
+            return self._session_seconds
+        share = self._session_seconds / 3 / self._servers if self.client._session_id else _ATTEMPT_SECONDS
+        return min(self._session_seconds, min(share, _ATTEMPT_SECONDS) * 2.0**self._failed_rounds)
+
+    def _connect(self, host: str, address: str, port: int) -> tuple[int, int]:
+        read_timeout, connect_timeout = super()._connect(host, address, port)
+        # Kazoo's read timeout is two thirds of the session that the server grants, in milliseconds.
+        self._session_seconds = read_timeout * 1.5 / 1000.0
+        self._silences.pop((address, port), None)
+        self.handler.silent_at = math.inf
+        self.handler.answer_seconds = self._session_seconds / 3 * (1 if self._servers > 1 else 2)
+        return read_timeout, connect_timeout
+
+    def _submit(self, request: Any, timeout: float, xid: int | None = None) -> None:
+        super()._submit(request, timeout, xid)
+        if self.handler.answer_seconds:
+            self._await_answer(self.handler.answer_seconds)
+
+    def _send_ping(self, timeout: float) -> None:
+        super()._send_ping(timeout)
+        # ``silent_at`` alone judges the answer.
+        self.ping_outstanding.clear()
+        self._await_answer(self._session_seconds / 3)
+
+    def _read_socket(self, timeout: float) -> Any:
+        response = super()._read_socket(timeout)
+        self.handler.silent_at = math.inf
+        if self.client._pending:
+            self._await_answer(self.handler.answer_seconds)
+        return response
+
+    def _await_answer(self, seconds: float) -> None:
+        self.handler.silent_at = min(self.handler.silent_at, time.monotonic() + seconds)
 
 
 class Connection:
@@ -207,8 +317,10 @@ class Connection:
             keyfile=access.tls_key or access.tls_certificate or None,
             keyfile_password=no_passphrase,
         )
+        self.client._connection = _Servers(self.client)
         self.client.add_listener(self._state_changed)
-        self._start(start_timeout_seconds)
+        # Each further server may cost two attempts.
+        self._start(start_timeout_seconds + 2 * _ATTEMPT_SECONDS * address.servers.count(","))
 
     @property
     def closed(self) -> bool:
