@@ -26,6 +26,7 @@ from bookspark.spark.connector.source import EntryStreamReader, schema_of
 from bookspark.spark.options.source_options import SourceOptions
 from bookspark.store.client.network.connections import Connections
 from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
+from bookspark.store.wire.batch_prefix import HEADER_OFFSET
 from bookspark.store.wire.header import Kind
 
 _STORE = ("read_ledger", "read_ledgers", "write_ledger", "create_ledger", "watch_ledger", "bookies")
@@ -45,7 +46,7 @@ class Asked:
 
         def send_to_all(connections: Connections, bookies: Any, request_id: int, frame: Any, *others: Any) -> None:
             start = bytes(memoryview(frame)[:128])
-            kind = start[10] if start.startswith(_CONTROL) else start[90]
+            kind = start[10] if start.startswith(_CONTROL) else start[HEADER_OFFSET + 2]
             self.counts[self.step, Kind(kind).name] += len(list(bookies))
             send(connections, bookies, request_id, frame, *others)
 

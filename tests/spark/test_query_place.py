@@ -68,7 +68,7 @@ def test_query_is_named_and_its_lag_is_known_while_it_runs_and_afterwards(
     # Its driver reports nothing more, and its lag is known.
     assert (last.lag_rows, last.lanes) == (5, {0: 30}) and last.lag_seconds is not None
     with monkeypatch.context() as later:
-        later.setattr(lag, "now_ms", lambda: last.heard_ms + STALE_MS + 1)
+        later.setattr(lag, "learn_time", lambda _: last.heard_ms + STALE_MS + 1)
         assert [(one.title, one.state, one.lag_rows) for one in readers_of(bookkeeper, log)] == [
             (name, ReaderState.STALE, 5)
         ]

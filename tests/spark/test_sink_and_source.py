@@ -417,7 +417,7 @@ WRITES = {
     ),
     "more bookies than there are": (
         VALUE,
-        {"log": "y", "ensembleSize": "9"},
+        {"log": "y", "ensembleSize": "9", "writeQuorum": "9", "ackQuorum": "9"},
         "needs 9 writable bookies, and 4 are registered",
     ),
 }

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 
-from bookspark.store.bookie.disk.file_system import RealFileSystem
+from bookspark.store.bookie.disk.file_system import SPARE_FILES, RealFileSystem
 from bookspark.store.bookie.offline.scrub import scrub
 from bookspark.store.bookie.storage import Storage
 from bookspark.store.wire.batch_prefix import HEADER_OFFSET
@@ -104,7 +104,7 @@ class Kills:
         for disk in self._disks:
             known = {name for name in os.listdir(disk) if not name.endswith(".new")}
             known = {name for name in known if not name.startswith("checkpoint.")}
-            assert known <= {"control.log", "control.synced", "checkpoint", "unclean", "logs"}
+            assert known <= {"control.log", "control.synced", "checkpoint", "unclean", "logs", *SPARE_FILES}
             assert not [name for name in os.listdir(disk / "logs") if name.endswith(".new")]
         if round_ % 2:
             # Stop cleanly before the next round; otherwise the next round starts as after a kill.

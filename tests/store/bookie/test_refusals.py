@@ -154,7 +154,7 @@ def test_stop_writes_a_loss_into_a_directory_with_room(tmp_path, files):
     before.storage.close()
     bookie = Pumped(settings, files)
     files.add(NO_ROOM)
-    files.add("read */b/logs/*.arrows 1.. flip:1000.3")
+    files.add("read */b/logs/*.arrows 1.. flip:900.3")
     assert bookie.read(5, 0, 0)[1] == "bad frame"
     plan = bookie.storage.holdings.plan_read(5, 0, 0, 0, sparse=False)
     bookie.storage.holdings.read_ended(plan.pieces, bookie.storage.files.fetch(plan.pieces, cached_only=False).stop)

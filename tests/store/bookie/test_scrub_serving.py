@@ -74,6 +74,7 @@ def test_scrub_goes_on_after_its_host_had_a_wrong_clock(tmp_path: Path, days: in
         client = Client(address)
         assert client.add(5, 0, 4).status == Status.OK
         told = await_that(lambda: (found := client.status()).scrub_finished_ms and found.store_ms and found)
+        await_that((tmp_path / "scrub").exists)
         assert abs(told.scrub_finished_ms - told.store_ms) < DAY_MS and round(told.clock_ahead_ms / DAY_MS) == days
         client.close()
     # The metadata store's own clock was wrong for a moment.

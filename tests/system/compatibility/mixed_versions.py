@@ -26,7 +26,7 @@ from typing import Any, Self
 from bookspark.testing.history import Event, EventKind, History
 
 ROOT = Path(__file__).resolve().parents[3]
-OLDER = "c52dc84"
+OLDER = "fec199f1"
 """The last commit before formats and the wire were guaranteed."""
 NOW = "now"
 _SCRIPT = Path(__file__).with_name("either_version.py")
