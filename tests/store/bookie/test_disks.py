@@ -18,6 +18,7 @@ from bookspark.store.wire.header import Flag, Status
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.testing.memory_files import MemoryFileSystem
 from bookspark.testing.power_cuts import nothing_kept
+from tests.awaiting import await_that
 from tests.store.bookie.kit import Client, Pumped, add_frame, config, serving
 from tests.store.bookie.stepped import Stepped, without_threads
 
@@ -177,8 +178,13 @@ def test_add_without_room_is_refused_and_loses_no_acknowledged_entry(tmp_path, r
     # The note of the log sealed by the failure may find no room either, and is reported later.
     storage.run(storage.storage.settle)
     files.clear()
-    look(storage)
-    assert not storage.storage.status().read_only
+
+    def takes_adds() -> bool:
+        look(storage)
+        return not storage.storage.status().read_only
+
+    # A note that found no room before may be reported after a look.
+    await_that(takes_adds)
     for i in range(len(acked), 40):
         assert storage.add(5, i, payload=b"x" * 500) is Status.OK
     assert storage.ids(5) == list(range(40))
