@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -102,6 +103,20 @@ def test_rows_beyond_the_recorded_end_are_not_read_from_the_table(store: MemoryS
     assert read(store, 0, 1) is None, "the log was never offloaded"
     offloaded(store, tmp_path, 100)
     assert read(store, 99, 2) is None
+
+
+def test_rows_truncated_before_their_offload_are_gone_and_no_fault_of_the_table(
+    store: MemoryStore, tmp_path: Path
+) -> None:
+    """A task that was planned before the truncation said that the table lacks rows; now it says that the ledger is gone, as for
+    other truncated rows."""
+    LogRegistry(store).update("orders", lambda record: replace(record, first_position=100))
+    registry = LogRegistry(store)
+    registry.update("orders", lambda record: record.offload_begun(str(tmp_path / "table"), 100))
+    registry.update("orders", lambda record: record.offload_done(100, -1))
+    ledgers = OpenedLedgers(cast(BookKeeper, MemoryBookKeeper(store)), b"", cast(Any, None))
+    with pytest.raises(NoSuchLedgerError):
+        list(rows_of(ledgers, orders(store), deque([Piece(7, 0, 0, 10)]), SCHEMA))
 
 
 def test_table_rows_of_a_later_log_are_not_returned_for_a_ledger(store: MemoryStore, tmp_path: Path) -> None:

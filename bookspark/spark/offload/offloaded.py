@@ -89,14 +89,15 @@ def offloaded_rows(
     """The rows of ``piece`` from the table of the offload of ``log``, in order, with the columns of ``schema``.
 
     The rows of those pieces of ``following`` that continue the piece and are offloaded too come next; these pieces are taken from
-    the left of ``following``. Returns None if the rows of ``piece`` are not offloaded. Raises NoSuchLogError, and ReadError if
+    the left of ``following``. Returns None if the rows of ``piece`` are not offloaded, or were truncated: the table may lack rows
+    that were truncated before their offload. Raises NoSuchLogError, and ReadError if
     the table is unreadable, or lacks rows that it should have by the log's record, or if ``others`` has a producer's keys or
     headers, which the table lacks.
     """
     lane = log.lane(piece.lane)
     record = LogRegistry(store).get(lane)
     offload = record.offload
-    if offload is None or _end(piece) > offload.position:
+    if offload is None or _end(piece) > offload.position or piece.position < record.first_position:
         return None
     if {ROW_KEY, ROW_HEADERS}.intersection(others) and is_service(record.owner_query):
         raise ReadError(
