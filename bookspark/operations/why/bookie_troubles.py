@@ -240,7 +240,7 @@ def bookie_down(facts: Facts, name: str) -> Answer:
 
 
 def consequence(facts: Facts, names: Iterable[str]) -> str:
-    """What is not possible, or lacks a copy, while these bookies are down, as the beginning of a sentence; "": nothing."""
+    """The consequence of these bookies' absence, as the beginning of a sentence; "" if there is none."""
     told = []
     fragments = facts.observed.fragments
     sizes = Counter[int]()

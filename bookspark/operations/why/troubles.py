@@ -354,7 +354,7 @@ def _autorecovery(facts: Facts) -> Iterator[Answer]:
 def _tasks(facts: Facts) -> Iterator[Answer]:
     found = facts.autorecovery
     lost = [one for one in facts.tasks if any(missed.lost for missed in one.missed)]
-    # What waits for bookies that are down is told with these.
+    # Troubles that wait for bookies that are down are told with these bookies.
     waits = [one for one in facts.tasks if one not in lost and not any(is_up(facts, name) for name in one.bookies)]
     failed = [one for one in facts.tasks if one.error and one not in lost and one not in waits]
     for one in lost[:NAMED]:

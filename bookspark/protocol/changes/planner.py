@@ -161,7 +161,7 @@ def _fitting(
 
 
 class _Spread:
-    """What moves do to the placement of fragments."""
+    """The effect of moves on the placement of fragments."""
 
     def __init__(self, observed: Observed) -> None:
         self._observed, self._topology = observed, observed.topology()
@@ -169,7 +169,7 @@ class _Spread:
         self._known: dict[tuple[tuple[str, ...], int], Lack] = {}
 
     def after(self, fragment: Placed, source: str, target: str) -> tuple[Lack, int, int] | None:
-        """What the fragment lacks of the rule with ``target`` in the place of ``source``, and the other copies on its host and on
+        """The fragment's breach of the rule with ``target`` in the place of ``source``, and the other copies on its host and on
         its rack: less is better. None if the move would break the rule more than now."""
         ensemble = tuple(target if bookie == source else bookie for bookie in fragment.ensemble)
         lack = self._lack(ensemble, fragment.write_quorum)

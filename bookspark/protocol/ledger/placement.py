@@ -95,7 +95,7 @@ class PlacementRule:
 
 
 class Lack(NamedTuple):
-    """What an ensemble lacks of the rule, over all its write sets. None is better than any."""
+    """An ensemble's breach of the rule, over all its write sets. No breach is better than any."""
 
     required: int
     """Racks below ``racks_min``, or bookies that share a value."""
@@ -191,7 +191,7 @@ class Placement:
     def lack(
         self, topology: Topology, ensemble: Sequence[str], write_quorum: int, *, unknown_apart: bool = False
     ) -> Lack:
-        """What the ensemble lacks of the rule. ``unknown_apart``: a bookie without a known place counts as elsewhere, else as
+        """The ensemble's breach of the rule. ``unknown_apart``: a bookie without a known place counts as elsewhere, else as
         nowhere."""
         values = [self._domain(topology, bookie) for bookie in ensemble]
         if unknown_apart:
