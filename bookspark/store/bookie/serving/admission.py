@@ -23,7 +23,6 @@ An address is an IPv4 address, or the first 64 bits of an IPv6 address, which on
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import resource
 from collections import Counter
@@ -94,19 +93,6 @@ class Stranger(Protocol):
 
 
 Placed = TypeVar("Placed", Stranger, Admitted)
-
-
-def origin_of(host: str) -> str:
-    """The address under which a connection counts."""
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped is not None:
-            return str(address.ipv4_mapped)
-        return str(ipaddress.ip_network((address, 64), strict=False))
-    return str(address)
 
 
 def most_of_one_origin(connections: Iterable[Placed]) -> list[Placed]:
