@@ -885,6 +885,10 @@ class BookKeeperConnection(Connection):
         raw, context = self._transport, self._tls
         if raw is None or context is None:
             return
+        while (wait := self._porch.wait_for_handshake(self._caller)) > 0:
+            await asyncio.sleep(wait)
+            if self._transport is None:
+                return
         self._porch.shakes_hands(self._caller)
         try:
             secured = await asyncio.get_running_loop().start_tls(

@@ -266,7 +266,16 @@ class LeaseServer:
         waiting.append(number)
         if len(waiting) == 1:
             question = self.probes.get(request, lambda: "")
-            threading.Thread(target=lambda: self._post(_Probed(request, question())), name="probe", daemon=True).start()
+
+            def ask() -> None:
+                try:
+                    problem = question()
+                except Exception as error:
+                    log.exception("the probe %s failed", request)
+                    problem = f"{type(error).__name__}: {error}"
+                self._post(_Probed(request, problem))
+
+            threading.Thread(target=ask, name="probe", daemon=True).start()
 
     def _step(self, event: Event) -> None:
         for action in self._lease.step(event, time.monotonic()):
