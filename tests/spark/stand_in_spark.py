@@ -73,15 +73,23 @@ class StandInSpark:
         if planned and last not in numbers(checkpoint / "commits"):
             self._micro_batch(query, last)
             return True
+        number = self.plan_next(query, files_max)
+        if number is None:
+            return False
+        self._micro_batch(query, number)
+        return True
+
+    def plan_next(self, query: Query, files_max: int | None = None) -> int | None:
+        """Plan a micro-batch of at most ``files_max`` new files. Return its number, or None if there are none."""
+        checkpoint = query.checkpoint
         taken = self._unseen(query)[:files_max]
         if not taken:
-            return False
-        last += 1
+            return None
+        last = max(numbers(checkpoint / "offsets"), default=-1) + 1
         listed = [{"path": path, "timestamp": changed, "batchId": last} for path, changed in taken]
         (checkpoint / "sources" / self.source / str(last)).write_text("\n".join(["v1", *map(json.dumps, listed)]))
         self._plan(query, last, {"logOffset": last})
-        self._micro_batch(query, last)
-        return True
+        return last
 
     def _plan(self, query: Query, number: int, offset: dict[str, int]) -> None:
         key = f"{self.source}:" if self.version == "v2" else ""
