@@ -89,5 +89,5 @@ def test_each_file_of_a_checkpoint_is_known(spark: SparkSession, tmp_path: Path,
     checkpoint.check_sources(newest)
     (where / "a").rename(where / "a-renamed")
     run()
-    with pytest.raises(SourceRenamedError, match="a-renamed/0.txt was read before as"):
+    with pytest.raises(SourceRenamedError, match=r"a-renamed/0\.txt was read before as"):
         checkpoint.check_sources(newest + 1)

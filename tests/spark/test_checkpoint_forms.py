@@ -159,16 +159,22 @@ def lists(checkpoint: Path, source: str, *offsets: int) -> None:
         (folder / str(offset)).write_text(f"v1\n{file}")
 
 
-def test_lines_of_v2_after_a_dataframe_used_twice_are_matched_or_refused(tmp_path: Path) -> None:
+def test_lines_of_v2_after_a_dataframe_used_twice_are_matched_to_their_lists(tmp_path: Path) -> None:
     """``a.union(a).union(b)``: the lines have keys 1 and 2, the folders 0 and 1."""
-    lists(tmp_path, "0", 0, 1)
-    lists(tmp_path, "1", 0, 1)
+    lists(tmp_path, "0", 0)
+    lists(tmp_path, "1", 0)
     plan(tmp_path, 0, '2:{"logOffset":0}', '1:{"logOffset":0}')
-    plan(tmp_path, 1, '1:{"logOffset":1}', '2:{"logOffset":0}')
     checkpoint = SparkCheckpoint(str(tmp_path), "orders")
     assert checkpoint.files_read(0) == {"0": range(1), "1": range(1)}
+    lists(tmp_path, "0", 1)
+    plan(tmp_path, 1, '1:{"logOffset":1}', '2:{"logOffset":0}')
+    assert checkpoint.files_read(1) == {"0": range(1, 2), "1": range(1, 1)}
+    lists(tmp_path, "1", 1)
+    plan(tmp_path, 2, '1:{"logOffset":1}', '2:{"logOffset":1}')
+    assert checkpoint.files_read(2) == {"0": range(1, 2), "1": range(1, 2)}, "either may have been the last to move"
+    plan(tmp_path, 3, '1:{"logOffset":5}', '2:{"logOffset":6}')
     with pytest.raises(UnreadCheckpointError, match=ACCEPTED_BY):
-        checkpoint.files_read(1)
+        checkpoint.files_read(3)
 
 
 def test_order_of_lines_in_v2_is_not_part_of_a_plan(tmp_path: Path) -> None:

@@ -12,10 +12,8 @@ import pytest
 
 from bookspark.protocol.logs.commits import FILES
 from bookspark.spark.connector.checkpoint import (
-    Plan,
     SourceRenamedError,
     SparkCheckpoint,
-    UnreadCheckpointError,
     plain_place,
 )
 from bookspark.spark.connector.sink import SUMS, sum_of
@@ -176,6 +174,7 @@ def test_indistinguishable_plan_lines_are_equally_far(tmp_path: Path) -> None:
     assert at(tmp_path).files_read(0) == {"0": range(1), "1": range(1)}
     plan = at(tmp_path).plan(0)
     planned(tmp_path, 1, 0, 0, 1)
+    listed(tmp_path, "1", (tmp_path / "b.txt", 1000, 1), source=1)
     assert at(tmp_path).files_read(0) == {"0": range(1), "1": range(1)}, "a later plan tells them apart"
     assert at(tmp_path).plan(0) == plan and plan.offsets.startswith(FILES)
 

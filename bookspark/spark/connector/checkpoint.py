@@ -30,7 +30,7 @@ if the query ends between a list and the plan of its batch. A batch reads from a
 
 Lines are not numbered as the sources' folders are: a query with one DataFrame twice (a union or join with itself) has two lines
 for one source in v1, equal in every plan, and one with the last of their numbers in v2. So such lines are matched to folders by
-their content.
+their newest offset.
 """
 
 from __future__ import annotations
@@ -361,30 +361,33 @@ class SparkCheckpoint:
         folders = [name for name in self._names("sources") if self._has_lists(name)]
         if all(key in folders for key in offsets) and (plan.is_named or self._is_numbered(plan)):
             return offsets
-        numbers = sorted((name for name in folders if name.isdecimal()), key=int)
-        lines = sorted((key for key in offsets if key.isdecimal()), key=int)
-        if not plan.is_named and plan.version == "v1":
-            stories = self._stories(lines)
-            different = list(dict.fromkeys(stories.values()))
-            if len(numbers) == len(lines):
-                return {number: offsets[line] for number, line in zip(numbers, lines, strict=True)}
-            if len(different) == len(numbers):
-                return {numbers[different.index(stories[line])]: offsets[line] for line in lines}
-        if not plan.is_named and numbers and len(set(offsets.values())) == 1:
-            return dict.fromkeys(numbers, offsets[lines[0]])
-        raise self._unread(
-            f"offsets/{batch} has {len(offsets)} offsets of files, and which of its {len(folders)} lists of files, "
-            "sources/*, belong to them is not known"
-        )
+        matched = {} if plan.is_named else self._matched(offsets, folders)
+        if not matched:
+            raise self._unread(
+                f"offsets/{batch} has {len(offsets)} offsets of files, and which of its {len(folders)} lists of files, "
+                "sources/*, belong to them is not known"
+            )
+        return matched
 
     def _is_numbered(self, plan: _Plan) -> bool:
         """Is each line's number that of its source's folder? In v2 a DataFrame that is used twice leaves a gap."""
         return plan.version == "v1" or {int(key) for key in plan.offsets} == set(range(len(plan.offsets)))
 
-    def _stories(self, lines: list[str]) -> dict[str, tuple[int | None, ...]]:
-        """The offsets of each line in all plans."""
-        plans = [plan.files for number in self._numbers("offsets") if (plan := self._plan(number)) is not None]
-        return {line: tuple(files.get(line) for files in plans) for line in lines}
+    def _matched(self, offsets: dict[str, range], folders: list[str]) -> dict[str, range]:
+        """The range of each folder, by content: Spark writes the list of an offset just before the plan with it. Of equally far
+        lines, a folder gets the longest range. Empty if a line or folder has no match."""
+        newest = self._plan(self._numbers("offsets")[-1])
+        found: dict[str, range] = {}
+        matched: set[str] = set()
+        for folder in folders:
+            end = _offset_of(self._lists(folder)[-1])
+            lines = [line for line in offsets if newest is not None and newest.files.get(line) == end]
+            if not lines:
+                return {}
+            starts, ends = [offsets[line].start for line in lines], [offsets[line].stop for line in lines]
+            found[folder] = range(min(starts), max(ends))
+            matched.update(lines)
+        return found if matched == set(offsets) else {}
 
     def _files_of(self, batch: int) -> bytes:
         """The files behind the offsets of sources of files, in any order; empty if there is no such source.

@@ -23,7 +23,7 @@ Streaming sink
     ``follows``: id of the streaming query whose log this query takes over, if this query is new to the log. ``acceptReplay``:
     number of a micro-batch that the log has with other rows, because the query's values are random; the log's rows count.
     ``checkpointUrl``: where the driver reads the query's Spark checkpoint, as ``pyarrow.fs.FileSystem.from_uri`` takes it
-    (``s3://key:secret@bucket/path?endpoint_override=…``), if credentials in its environment do not suffice. ``compareCheckpoint``
+    (``s3://key:secret@bucket/path``), if credentials in its environment do not suffice. ``compareCheckpoint``
     (true): false lets a query write whose Spark checkpoint the driver can't read; a copied or set back checkpoint and a renamed
     source folder are then not noticed before their rows are in the log again.
 """
