@@ -402,7 +402,7 @@ class SparkCheckpoint:
                 names = [name for name in (str(number), f"{number}.compact") if name in there]
                 later = [name for name in there if name.endswith(".compact") and _offset_of(name) > number]
                 for name in names or later[:1]:
-                    listed = (file for file in self._listed(source, name) if file.batchId == number)
+                    listed = self._listed(source, name, number)
                     found |= {f"\n{source} {file.timestamp} {file.path}" for file in listed}
                 if number >= 0 and not (names or later):
                     raise self._unread(f"there is no list sources/{source}/{number}, which offsets/{batch} names")
@@ -438,16 +438,20 @@ class SparkCheckpoint:
                 return True
         return False
 
-    def _listed(self, source: str, name: str) -> Iterator[Listed]:
-        """The files of a list. A list that Spark deletes meanwhile has none."""
+    def _listed(self, source: str, name: str, offset: int | None = None) -> Iterator[Listed]:
+        """The files of a list; with ``offset``, those that were read there. A list that Spark deletes meanwhile has none."""
         text = self._read(f"sources/{source}/{name}")
         if text is None:
             return
         version, _, files = text.partition(b"\n")
         if version != _LIST_VERSION:
             raise self._unread(f"sources/{source}/{name} is of an unknown form, {version[:20]!r}; known is v1")
+        # A compacted list may have a million lines, of which a few are asked for. Each of these has the number in it somewhere.
+        mark = b"" if offset is None else b"%d" % offset
         try:
-            yield from map(_LISTED.decode, files.splitlines())
+            for listed in map(_LISTED.decode, (line for line in files.splitlines() if mark in line)):
+                if offset in (None, listed.batchId):
+                    yield listed
         except msgspec.MsgspecError as error:
             raise self._unread(f"sources/{source}/{name} has a damaged line ({error})") from error
 
