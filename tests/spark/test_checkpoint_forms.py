@@ -91,15 +91,13 @@ def test_checkpoint_of_an_unknown_form_is_refused_with_the_option_that_accepts_i
     assert engine.bookkeeper.list_ledgers() != ledgers
 
 
-@pytest.mark.parametrize(
-    "place", ["dbfs:/checkpoint", "wasbs://a@b/c", "/nowhere/checkpoint", "file://another-host/cp"]
-)
+@pytest.mark.parametrize("place", ["dbfs:{}", "wasbs://a@b{}", "/nowhere/checkpoint", "file://another-host{}"])
 def test_place_that_cannot_be_read_is_refused_before_a_task_begins(
     engine: StandInSpark, tmp_path: Path, place: str
 ) -> None:
     query = written(engine, tmp_path, "orders")
     engine.begin_run(query)
-    query.options["checkpointlocation"] = place
+    query.options["checkpointlocation"] = place.format(query.checkpoint)
     with pytest.raises(UnreadCheckpointError, match=ACCEPTED_BY):
         engine.planned(query, 7)
 
@@ -115,6 +113,23 @@ def test_location_of_another_query_s_checkpoint_is_refused(engine: StandInSpark,
     assert failure is not None and "it is of query" in failure and ACCEPTED_BY in failure
     query.options["checkpointUrl"] = query.checkpoint.as_uri()
     assert engine.run(query) is None and engine.rows("orders")[-2:] == NEW
+
+
+def test_stale_copy_that_a_url_names_is_refused(engine: StandInSpark, tmp_path: Path) -> None:
+    query = written(engine, tmp_path, "orders")
+    shutil.copytree(query.checkpoint, tmp_path / "stale")
+    query.options["checkpointUrl"] = (tmp_path / "stale").as_uri()
+    query.add(NEW)
+    failure = engine.run(query)
+    assert failure is not None and "offsets/7 is missing" in failure and ACCEPTED_BY in failure
+    shutil.rmtree(tmp_path / "stale/offsets")
+    failure = engine.run(query)
+    assert failure is not None and "it has no plan of a micro-batch" in failure and ACCEPTED_BY in failure
+    (tmp_path / "stale/offsets").mkdir()
+    (tmp_path / "stale/offsets/8").write_text('v1\n{}\n{"rows":1}')
+    failure = engine.run(query)
+    assert failure is not None and "it has no offsets/7, the plan of the running" in failure and ACCEPTED_BY in failure
+    assert not set(NEW) & set(engine.rows("orders"))
 
 
 def test_query_whose_place_spark_draws_is_refused(engine: StandInSpark, tmp_path: Path) -> None:

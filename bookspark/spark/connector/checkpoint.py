@@ -359,7 +359,8 @@ class SparkCheckpoint:
             for key, end in plan.files.items()
         }
         folders = [name for name in self._names("sources") if self._has_lists(name)]
-        if all(key in folders for key in offsets) and (plan.is_named or self._is_numbered(plan)):
+        if all(key in folders for key in offsets):
+            # With a repeated DataFrame, the last line's number is above those of all folders.
             return offsets
         matched = {} if plan.is_named else self._matched(offsets, folders)
         if not matched:
@@ -368,10 +369,6 @@ class SparkCheckpoint:
                 "sources/*, belong to them is not known"
             )
         return matched
-
-    def _is_numbered(self, plan: _Plan) -> bool:
-        """Is each line's number that of its source's folder? In v2 a DataFrame that is used twice leaves a gap."""
-        return plan.version == "v1" or {int(key) for key in plan.offsets} == set(range(len(plan.offsets)))
 
     def _matched(self, offsets: dict[str, range], folders: list[str]) -> dict[str, range]:
         """The range of each folder, by content: Spark writes the list of an offset just before the plan with it. Of equally far
