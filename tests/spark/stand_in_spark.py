@@ -130,16 +130,15 @@ class StandInSpark:
         return [line for path in paths for line in path.read_text().splitlines()]
 
     def write(self, query: Query, number: int, lines: list[str]) -> None:
-        """Write a micro-batch as Spark does: a new writer, tasks, and its commit. One that Spark has not planned gets a plan
-        without files."""
-        if not (query.checkpoint / "offsets" / str(number)).exists():
-            self._plan(query, number, {"rows": len(lines)})
+        """Write a micro-batch as Spark does: a new writer, tasks, and its commit."""
         writer = self.planned(query, number)
         parts = [lines[task::_TASKS] for task in range(_TASKS)]
         writer.commit([writer.write(_batches(part)) for part in parts], number)
 
     def planned(self, query: Query, number: int) -> sink.LogStreamWriter:
-        """A new writer for a micro-batch, whose tasks can begin."""
+        """A new writer for a micro-batch, whose tasks can begin. A batch without a plan gets one without files."""
+        if not (query.checkpoint / "offsets" / str(number)).exists():
+            self._plan(query, number, {"batch": number})
         given = {"zookeeper": "memory", "log": query.log, "checkpointlocation": self.location(query.checkpoint)}
         given |= query.options
         options = SinkOptions.parse(given)
