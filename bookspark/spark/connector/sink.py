@@ -68,7 +68,7 @@ from bookspark.spark.connector.checkpoint import Plan, SparkCheckpoint, UnreadCh
 from bookspark.spark.idle_closing import closed_if_it_fails, idle_closer
 from bookspark.spark.options.sink_options import SinkOptions
 from bookspark.spark.process_client import client
-from bookspark.spark.rows.row_format import arrow_schema, columns_of
+from bookspark.spark.rows.row_format import arrow_schema, as_columns, columns_of
 from bookspark.spark.rows.rows import row_encoder
 from bookspark.store.decisions.seam import decided
 
@@ -220,11 +220,11 @@ def prepare(options: SinkOptions, schema: StructType) -> LogRecord:
 def _log_for(registry: LogRegistry, options: SinkOptions, schema: StructType) -> LogRecord:
     """The record of the log, which takes rows of this schema. An existing log keeps its own options."""
     chosen, name, password = dict(options.chosen), options.log.name, options.log.password
-    record = registry.find(name)
+    record, schema = registry.find(name), as_columns(schema)
     if record is None:
         row_format = LogOptions(**chosen).row_format
         check_input(schema, row_format)
-        columns = schema.toNullable().json() if row_format is RowFormat.ARROW else ""
+        columns = schema.json() if row_format is RowFormat.ARROW else ""
         record = registry.ensure(name, chosen, password, columns)
     else:
         registry.check(record, chosen, password)
