@@ -53,8 +53,8 @@ class MasterKeyNoted(NamedTuple):
 
 
 class KeyDecided(NamedTuple):
-    """The metadata decided for this master key (``key_meeting``). In each control log the ledger's earlier records are void, and so
-    are entries with another key. ``number``: the bookie's decisions, counted."""
+    """The metadata decided for this master key (``key_meeting``). In each control log the ledger's earlier records are void, and
+    so are entries with another key. ``number``: the bookie's decisions, counted."""
 
     ledger_id: int
     number: int
@@ -190,8 +190,9 @@ class BookieLedger:
         return (master_key != self.master_key and self.master_key is not None) or self.stopped
 
     def decided_for(self, master_key: bytes, number: int) -> BookieLedger:
-        """The ledger after the metadata decided for another key than the kept one: without the other key's entries, fence and LAC.
-        The limbo stays, as only lossy boots make it. An earlier fence of the rightful key may be lost, so the fence is unsure."""
+        """The ledger after the metadata decided for another key than the kept one: without the other key's entries, fence and
+        LAC. The limbo stays, as only lossy boots make it. An earlier fence of the rightful key may be lost, so the fence is
+        unsure."""
         return BookieLedger(
             self.ledger_id,
             master_key,

@@ -1,14 +1,15 @@
 """Two master keys for one ledger at one bookie: the ledger's metadata decides.
 
-Law: the first request for a ledger fixes its master key on the bookie, and an add needs no metadata. So anybody who may send adds can
-come before the owner. A request with another key than the kept one waits until the metadata is read after its arrival. ::
+Law: the first request for a ledger fixes its master key on the bookie, and an add needs no metadata. So anybody who may send adds
+can come before the owner. A request with another key than the kept one waits until the metadata is read after its arrival. ::
 
     kept key ──another key──► first look ──not this key──► refused (UNAUTHORIZED), or unknown (LIMBO): nothing changes
-                                 │ the metadata has this key
+                                 │ this key
                                  ▼
-                              stopped: requests of all keys wait ──second look──► the same answer: ``KeyDecided``, durable before the
-                                                                     │            entries of the new key; the other entries go
-                                                                     └─► any other answer: the kept key goes on
+                              stopped: requests of all keys wait
+                                 │ second look
+                                 ├── this key ──► ``KeyDecided``, in each log before entries of this key; the other entries go
+                                 └── any other answer ──► the kept key goes on
 
 Requests with the kept key never wait for the first look: a stranger's key delays nobody, also while ZooKeeper is away. The second
 look begins after the kept key's last admitted entry. The owner of an admitted entry made the ledger's record before it, so the
@@ -33,7 +34,7 @@ _NO_RECORD = Unknown(UnknownReason.LIMBO, "two master keys met, and there is no 
 
 
 def answer_meeting(metadata: LedgerMetadata | None, master_key: bytes) -> Positive | Unknown:
-    """Is the ledger's key ``master_key``, which differs from the kept one? ``metadata``: None for a ledger that does not exist."""
+    """Is the ledger's key ``master_key``, which differs from the kept one? ``metadata``: None if there is no such ledger."""
     if metadata is None:
         return _NO_RECORD
     return Positive() if metadata.master_key == master_key else UNAUTHORIZED
@@ -47,8 +48,8 @@ class KeyMeeting:
     """The kept key's requests wait, and the metadata is read once more."""
 
     def looked(self, answer: Positive | Unknown) -> Positive | Unknown | None:
-        """``answer``: of ``answer_meeting``, by metadata read since the last step. Returns the decision, Positive for the other key;
-        None: stop the ledger, then look again."""
+        """``answer``: of ``answer_meeting``, by metadata read since the last step. Returns the decision, Positive for the
+        other key; None: stop the ledger, then look again."""
         if isinstance(answer, Positive) and not self.stopped:
             self.stopped = True
             return None

@@ -876,8 +876,8 @@ class Storage:
         self._records.note(ledger, decision.records, done)
 
     def _take_over(self, ledger_id: int, master_key: bytes) -> None:
-        """The metadata decided for this key (``protocol.bookie.key_meeting``): forget all else about the ledger. No wait: each directory
-        writes the record before a batch with this key."""
+        """The metadata decided for this key (``protocol.bookie.key_meeting``): forget all else about the ledger. No wait: each
+        directory writes the record before a batch with this key."""
         control = self.holdings.control
         ledger = decided_anew(self.holdings, ledger_id, master_key)
         self._records.forget([ledger_id])

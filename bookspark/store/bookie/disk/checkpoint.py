@@ -309,7 +309,9 @@ class Checkpoint(NamedTuple):
 class Snapshot:
     """Changes in one directory since the last checkpoint was taken, or its whole content."""
 
-    def __init__(self, logs: frozenset[int] | None, covered: int, rewritten: frozenset[int], *, whole: bool, decisions: int = 0) -> None:
+    def __init__(
+        self, logs: frozenset[int] | None, covered: int, rewritten: frozenset[int], *, whole: bool, decisions: int = 0
+    ) -> None:
         """``logs``: numbers of the directory's entry logs, or None if the bookie has no other directory. ``rewritten``: numbers
         of its rewritten logs. ``whole``: this snapshot replaces all earlier checkpoints. ``decisions``: as in ``Checkpoint``."""
         self.logs = logs

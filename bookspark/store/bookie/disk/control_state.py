@@ -303,8 +303,8 @@ class ControlState:
                 known.packed[ledger_id] = _packed(ledger) or ledger
 
     def is_void(self, ledger_id: int, number: int) -> bool:
-        """At the boot: was the ledger's key decided after decision ``number``, so that what a checkpoint of then says of the ledger is
-        void?"""
+        """At the boot: was the ledger's key decided after decision ``number``, so that what a checkpoint of then says of the
+        ledger is void?"""
         decided = self.decided.get(ledger_id)
         return decided is not None and number < decided.number
 
@@ -371,8 +371,8 @@ class ControlState:
 
 def without_void(copies: Sequence[Sequence[Record]]) -> list[Sequence[Record]]:
     """The records of each control log without those that a decision between two master keys made void: in each log, a ledger's
-    records before the last ``KeyDecided`` with its highest number. A log without that record is older than the decision, or was used
-    apart: a fence in it makes the ledger's fence unsure, as the decision itself does."""
+    records before the last ``KeyDecided`` with its highest number. A log without that record is older than the decision, or was
+    used apart: a fence in it makes the ledger's fence unsure, as the decision itself does."""
     highest: dict[int, int] = {}
     for records in copies:
         for record in records:

@@ -1,9 +1,9 @@
 """Requests with another master key than the one that the bookie keeps for their ledger: they wait for the ledger's metadata.
 
-Law: as in ``protocol.bookie.key_meeting``. A thread reads the metadata, once for all waiting requests of the same ledger and key. A
-refused key of a ledger is refused without a look for some seconds, and the bookie looks a bounded number of times a second, so
-strangers can't make it load the metadata store. Number and bytes of waiting requests are bounded; beyond the bounds the answer is
-TOO_MANY_REQUESTS. A storage without a metadata store refuses every other key.
+Law: as in ``protocol.bookie.key_meeting``. A thread reads the metadata, once for all waiting requests of the same ledger and
+key. A refused key of a ledger is refused without a look for some seconds, and the bookie looks a bounded number of times a
+second, so strangers can't make it load the metadata store. Number and bytes of waiting requests are bounded; beyond the bounds
+the answer is TOO_MANY_REQUESTS. A storage without a metadata store refuses every other key.
 """
 
 from __future__ import annotations
@@ -46,9 +46,7 @@ class _Waiting(NamedTuple):
 class KeyMeetings:
     """The waiting requests of one bookie. Owned by the loop."""
 
-    def __init__(
-        self, check: KeyCheck | None, control: ControlState, take_over: Callable[[int, bytes], None]
-    ) -> None:
+    def __init__(self, check: KeyCheck | None, control: ControlState, take_over: Callable[[int, bytes], None]) -> None:
         """``take_over(ledger_id, master_key)``: the metadata decided for this key, so all else about the ledger goes."""
         self._check = check
         self._control = control
@@ -67,8 +65,8 @@ class KeyMeetings:
         self._post = post
 
     def wait(self, ledger_id: int, master_key: bytes, again: Callable[[], None], done: Done, size: int = 0) -> None:
-        """Call ``again`` once the ledger has this key or goes on with the kept one; otherwise ``done`` with UNAUTHORIZED, LIMBO or
-        TOO_MANY_REQUESTS. ``size``: bytes of the request."""
+        """Call ``again`` once the ledger has this key or goes on with the kept one; otherwise ``done`` with UNAUTHORIZED, LIMBO
+        or TOO_MANY_REQUESTS. ``size``: bytes of the request."""
         if self._check is None:
             done(Status.UNAUTHORIZED)
             return
