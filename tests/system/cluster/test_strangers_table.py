@@ -104,7 +104,8 @@ def come_before_an_owner(case):
     """Entries with another key for the ids that come next, and for a ledger of which the bookie has seen nothing."""
     next_id, made = case.ledger().ledger_id + 1, case.ledger(entries=0)
     for ledger_id in (made.ledger_id, next_id + 1, next_id + 2):
-        assert case.adds(ledger_id, 5, key=b"k" * 16) and case.adds(ledger_id, 0, key=b"k" * 16)
+        case.adds(ledger_id, 5, key=b"k" * 16)
+        case.adds(ledger_id, 0, key=b"k" * 16)
     try:
         made.append(b"entry")
         ledgers = [made, case.ledger(), case.ledger()]
@@ -117,7 +118,7 @@ def come_before_an_owner(case):
 
 def keep_a_ledger_from_recovery(case):
     ledger_id = case.ledger(entries=0).ledger_id
-    assert case.adds(ledger_id, 0, key=b"k" * 16)
+    case.adds(ledger_id, 0, key=b"k" * 16)
     try:
         with case.client.open_ledger(ledger_id, case.password) as opened:
             return opened.last_add_confirmed != -1
