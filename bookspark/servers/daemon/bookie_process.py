@@ -90,6 +90,7 @@ from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.store.wire.messages import HealingStatus
 from bookspark.support.addresses import address_text, split_address
 from bookspark.support.extras import extra_needed
+from bookspark.support.log_lines import begin_log
 from bookspark.support.metrics.web import PORTS, Page, WebServer
 from bookspark.support.threads import BackOff, Repeated
 
@@ -445,7 +446,7 @@ class Foreground(NamedTuple):
 
 def prepare_process() -> None:
     """Prepare the process of a bookie: log to stderr, and close new files to other users."""
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    begin_log()
     # kazoo logs a line each second while it tries to connect.
     logging.getLogger("bookspark.store.metadata.zookeeper.connection.kazoo").setLevel(logging.ERROR)
     # For sockets, locks and the files of libraries.
