@@ -14,10 +14,12 @@ from contextlib import suppress
 import pytest
 import typer
 from kazoo.client import KazooClient
+from rich.text import Text
 
 from bookspark.local import LocalCluster
 from bookspark.logs import create_log
 from bookspark.operations.cli.main import command_line, main
+from bookspark.operations.cli.terminal.output import console
 from bookspark.support.log_lines import LineFormatter
 from bookspark.support.plain_text import printable
 
@@ -147,6 +149,8 @@ def hostile(new_chroot, monkeypatch):
 
 def test_no_command_shows_foreign_text_to_a_terminal_as_it_is(hostile, monkeypatch, request):
     wanted = runs(*hostile)
+    # A usage error, and a traceback.
+    wanted["ledger read"] = [*wanted["ledger read"], [EVIL]]
     named = set(leaves(typer.main.get_command(command_line())))
     assert named == wanted.keys() | NOT_RUN.keys(), "name a new command in one of them"
     terminal, escaped = Terminal(monkeypatch), []
@@ -196,3 +200,14 @@ def test_printable_text_has_an_escape_for_each_character_that_commands_a_termina
         assert eval(f'"{printable(chr(code))}"') == chr(code) and printable(chr(code)).isprintable()
     assert printable("Grüße, 日本 👩‍🚀 \\") == "Grüße, 日本 👩‍🚀 \\", "other text stays"
     assert printable("a\tb\nc\x1b", lines=True) == "a\tb\nc\\x1b"
+
+
+def test_console_and_tracebacks_show_no_foreign_text_as_it_is(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["bookspark", "--debug", "--config", f"/nowhere/{EVIL}", "ledger", "list"])
+    with pytest.raises(SystemExit):
+        main()
+    told = capsys.readouterr().err
+    assert "Traceback" in told and not [each for each in RAW if each.decode() in told]
+    console().print(Text(EVIL))
+    told = capsys.readouterr().out
+    assert SHOWN in told and not [each for each in RAW if each.decode() in told]

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from bookspark.errors import MetadataStoreError
+from bookspark.protocol.bookie.bookie_boot import phase_one
 from bookspark.protocol.bookie.key_meeting import KeyMeeting, answer_meeting
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata
 from bookspark.protocol.ledger.responses import UNAUTHORIZED, Positive, Unknown, UnknownReason
@@ -295,3 +296,19 @@ def test_number_of_a_decision_whose_record_is_lost_is_not_used_again(tmp_path, s
     last = opened(store, again[0])
     assert payloads(last, 8) == []
     last.storage.close()
+
+
+def test_lossy_boot_keeps_no_strangers_entries_under_the_metadatas_key(tmp_path, store):
+    bookie = opened(store, tmp_path / "d")
+    assert bookie.add(7, 0, master_key=STRANGER, payload=STRANGERS) is Status.OK
+    bookie.storage.close()
+
+    def lossy(storage):
+        storage.lossy_boots.note_lossy_boot(phase_one("b1", [metadata()], 7))
+        storage.end_phase_one()
+
+    for before_start in (lossy, lambda storage: None):
+        again = opened(store, tmp_path / "d", before_start=before_start)
+        ledger = again.storage.holdings.ledger(7)
+        assert (ledger.master_key, ledger.fenced, ledger.limbo, payloads(again)) == (KEY, True, True, [])
+        again.storage.close()
