@@ -205,13 +205,14 @@ class BookieLedger:
     def admit_add(self, master_key: bytes, recovery: bool) -> Decision:
         """May these entries be added? Changes nothing: ``added`` follows once the batch is stored, so an add refused for another
         reason (a conflict, a full disk) leaves no trace."""
-        if (master_key != self.master_key and self.master_key is not None) or self.stopped:
+        kept = self.master_key
+        if (master_key != kept and kept is not None) or self.stopped:
             return KEYS_MEET
         if self.fenced and not recovery:
             return _REFUSED_FENCED
         if self.fence_unsure and not recovery:
             return _ASK_METADATA
-        if self.master_key is None:
+        if kept is None:
             return Decision(Positive(), self._first_contact(master_key), recovery=recovery)
         return _DONE_RECOVERY if recovery else _DONE
 
