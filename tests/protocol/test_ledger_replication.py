@@ -392,3 +392,36 @@ def test_deadline_ends_replication():
     (fail,) = machine.step(DeadlinePassed())
     assert isinstance(fail.error, LedgerRecoveryError)
     assert machine.step(WriterWaitedFor(30.0)) == []
+
+
+def refused_by(machine, actions, *refusing):
+    """Answer all reads with entries, and writes by these bookies with a refusal of the password."""
+    rest, todo = [], list(actions)
+    while todo:
+        action = todo.pop(0)
+        match action:
+            case SendRead():
+                todo += machine.step(gives_all_but()(action))
+            case SendAdd():
+                for target in action.bookies:
+                    answer = Unknown(UnknownReason.UNAUTHORIZED) if target in refusing else OK
+                    todo += machine.step(AddAnswered(target, action.first, action.last, answer))
+            case _:
+                rest.append(action)
+    return rest
+
+
+def test_repair_goes_on_with_another_bookie_if_one_refuses_the_password():
+    """A stranger's entry at the spare bookie blocked the repair for ever."""
+    machine, _ = replication(CLOSED)
+    (choose,) = refused_by(machine, machine.step(BookiesChosen(("b4",))), "b4")
+    assert choose == ChooseBookies(("b1", "b2", "b3"), ("b3",), refusing=("b4",))
+    (write,) = refused_by(machine, machine.step(BookiesChosen(("b5",))), "b4")
+    assert write.metadata.fragments[0].ensemble == ("b1", "b2", "b5")
+
+
+def test_repair_names_the_password_if_all_bookies_refuse_it():
+    machine, _ = replication(CLOSED)
+    refused_by(machine, machine.step(BookiesChosen(("b4",))), "b4")
+    (fail,) = machine.step(NoBookies(NotEnoughBookiesError("no other")))
+    assert "wrong password" in str(fail.error)

@@ -19,7 +19,7 @@ import bookspark
 from bookspark.errors import BookKeeperError
 from bookspark.operations.cli.terminal import settings
 from bookspark.operations.cli.terminal.command_options import judge_arguments
-from bookspark.operations.cli.terminal.output import problem
+from bookspark.operations.cli.terminal.output import guarded_streams, problem
 from bookspark.support.command_line import exit_status
 from bookspark.support.extras import missing_extra
 from bookspark.support.plain_text import one_line
@@ -100,7 +100,8 @@ def _commands(module: str) -> typer.Typer:
 
 def main() -> None:
     """Run the command of ``sys.argv``, and end the process with its exit status."""
-    sys.exit(exit_status(command_line(sys.argv[1:]), _tell))
+    with guarded_streams():
+        sys.exit(exit_status(command_line(sys.argv[1:]), _tell))
 
 
 def _tell(error: Exception) -> None:

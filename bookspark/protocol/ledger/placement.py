@@ -124,6 +124,12 @@ class Topology:
         known = {b: found for b, found in self.bookies.items() if b in ensemble or b not in self.quarantined}
         return replace(self, bookies=known)
 
+    def without(self, bookies: Sequence[str]) -> Topology:
+        """The topology without these bookies."""
+        if not bookies:
+            return self
+        return replace(self, bookies={b: found for b, found in self.bookies.items() if b not in bookies})
+
     @cached_property
     def writable_racks(self) -> int:
         """The number of racks of writable bookies."""

@@ -2,14 +2,15 @@
 
 Law: ``replication_plan`` makes the decisions; here is their order. A bookie believed to be lost may well be alive, and nothing
 relies on the belief. A copy is synced before the record names it, by compare-and-set on the record read before the copying. (A
-bookie collects unnamed copies of closed ledgers, and writes the record, unchanged, before: ``protocol.bookie.unnamed_copies``. So
-a closed ledger whose record has another version now is copied anew.) A last fragment that still gets entries is left to its
+bookie collects unnamed copies of closed ledgers, and writes the record, unchanged, before: ``protocol.bookie.unnamed_copies``.
+So a closed ledger whose record has another version now is copied anew.) A last fragment that still gets entries is left to its
 writer for a grace time, and then to ledger recovery. Without a free bookie no writer is fenced: that would bring no copy. A
-fragment without a free bookie does not stop the repair of the others. Neither does an unreadable or refused entry: the record
-names the copies around it, and for it the lost bookie as before, in a fragment of its own. So the next attempt has only these
-entries to do. The repair fails with all reasons once nothing else is left to do. A closed ledger that was made with fewer copies
-than wanted gets the others, one by one: for each a copy of all entries, fragment by fragment as if a bookie of each ensemble were
-lost, and one compare-and-set. ::
+fragment without a free bookie does not stop the repair of the others. A bookie that refuses the ledger's password is left out,
+and another one is chosen. Neither does an unreadable or refused entry stop anything: the record names the copies around it, and
+for it the lost bookie as before, in a fragment of its own. So the next attempt has only these entries to do. The repair fails
+with all reasons once nothing else is left to do. A closed ledger that was made with fewer copies than wanted gets the others,
+one by one: for each a copy of all entries, fragment by fragment as if a bookie of each ensemble were lost, and one
+compare-and-set. ::
 
     NEW ──record──► (look) ──a fragment to repair──► CHOOSING ──► COPYING ──► NAMING ──► (look)
                       │ ▲ ▲                                            still open ▲ │ lost
@@ -52,7 +53,14 @@ from bookspark.protocol.ledger.actions import (
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata, LedgerState
 from bookspark.protocol.ledger.transitions import LATE, IllegalEventError, cell_of, row
 from bookspark.protocol.reading.recovery import LedgerRecovery, replaces
-from bookspark.protocol.repair.entry_copying import ALONE, EntryCopying, NotCopied, Room, not_copied_error
+from bookspark.protocol.repair.entry_copying import (
+    ALONE,
+    EntryCopying,
+    NotCopied,
+    Room,
+    not_copied_error,
+    refusing_targets,
+)
 from bookspark.protocol.repair.replication_plan import (
     NOBODY,
     Copy,
@@ -163,6 +171,10 @@ class LedgerReplication:
         """Parts of the present fragment that the chosen bookies did not get."""
         self._why_without: EntriesNotCopiedError | None = None
         self._chosen: dict[str, str] = {}
+        self._refusing: frozenset[str] = frozenset()
+        """Bookies that refused the ledger's password: others are chosen."""
+        self._refused: EntriesNotCopiedError | None = None
+        """The last such refusal."""
         self._wider: LedgerMetadata | None = None
         """The record with a copy more, as far as bookies are chosen for it and have the entries."""
         self._to_fence: MetadataRead | None = None
@@ -257,7 +269,7 @@ class LedgerReplication:
     def _choose(self, repair: Repair) -> list[ReplicationAction]:
         self.phase = ReplicationPhase.CHOOSING
         self._repair = repair
-        return [ChooseBookies(repair.ensemble, repair.lost)]
+        return [ChooseBookies(repair.ensemble, repair.lost, refusing=tuple(sorted(self._refusing)))]
 
     def _choose_fewer(self, error: BookKeeperError) -> list[ReplicationAction]:
         """Replace fewer lost bookies: one more copy is better than none."""
@@ -265,7 +277,7 @@ class LedgerReplication:
         if self._wider is not None:
             return self._fail(self._no_wider("no other bookie can take one"))
         lost = self._repair.lost[:-1]
-        return self._choose(self._repair._replace(lost=lost)) if lost else self._give_up(error)
+        return self._choose(self._repair._replace(lost=lost)) if lost else self._give_up(self._refused or error)
 
     def _give_up(self, error: BookKeeperError) -> list[ReplicationAction]:
         assert self._metadata is not None and self._repair is not None
@@ -343,6 +355,13 @@ class LedgerReplication:
         return self._copied(self._copying.start())
 
     def _copied(self, actions: list[Action]) -> list[ReplicationAction]:
+        match actions:
+            case [Fail(EntriesNotCopiedError() as refused)] if (
+                new := refusing_targets(refused.entries) - self._refusing
+            ):
+                assert self._repair is not None
+                self._copying, self._refusing, self._refused = None, self._refusing | new, refused
+                return self._choose(self._repair)
         if self._wider is not None and len(actions) == 1 and isinstance(actions[0], Finish | Fail):
             return self._copied_more(self._wider, actions[0])
         match actions:

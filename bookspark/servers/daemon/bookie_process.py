@@ -52,6 +52,7 @@ from bookspark.errors import (
 from bookspark.protocol.bookie.bookie_boot import answer_unsure, phase_one
 from bookspark.protocol.bookie.bookie_ledger import FenceNoted
 from bookspark.protocol.bookie.first_request import answer_first_request
+from bookspark.protocol.bookie.key_meeting import answer_meeting
 from bookspark.protocol.bookie.lost_records import LostRecords, lost_records, skipped_to
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.ledger.responses import Positive, Unknown
@@ -67,6 +68,7 @@ from bookspark.store.bookie.commit.commit_thread import Post
 from bookspark.store.bookie.disk.packed_dict import since
 from bookspark.store.bookie.interpreter import suit_a_bookie
 from bookspark.store.bookie.ledgers.first_requests import FirstRequestCheck
+from bookspark.store.bookie.ledgers.key_meetings import KeyCheck
 from bookspark.store.bookie.ledgers.lossy_boots import LossyBoots
 from bookspark.store.bookie.ledgers.unsure_adds import FenceCheck
 from bookspark.store.bookie.serving.served_bookie import Fetch
@@ -88,6 +90,7 @@ from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.store.wire.messages import HealingStatus
 from bookspark.support.addresses import address_text, split_address
 from bookspark.support.extras import extra_needed
+from bookspark.support.log_lines import begin_log
 from bookspark.support.metrics.web import PORTS, Page, WebServer
 from bookspark.support.threads import BackOff, Repeated
 
@@ -165,6 +168,18 @@ def first_request_check(store: MetadataStore, bookie_id: str) -> FirstRequestChe
             return answer_first_request(bookie_id, store.read_ledger(ledger_id).value, master_key)
         except NoSuchLedgerError:
             return answer_first_request(bookie_id, None, master_key)
+
+    return check
+
+
+def key_check(store: MetadataStore) -> KeyCheck:
+    """A check by the current metadata whether a ledger has this master key."""
+
+    def check(ledger_id: int, master_key: bytes) -> Positive | Unknown:
+        try:
+            return answer_meeting(store.read_ledger(ledger_id).value, master_key)
+        except NoSuchLedgerError:
+            return answer_meeting(None, master_key)
 
     return check
 
@@ -431,7 +446,7 @@ class Foreground(NamedTuple):
 
 def prepare_process() -> None:
     """Prepare the process of a bookie: log to stderr, and close new files to other users."""
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    begin_log()
     # kazoo logs a line each second while it tries to connect.
     logging.getLogger("bookspark.store.metadata.zookeeper.connection.kazoo").setLevel(logging.ERROR)
     # For sockets, locks and the files of libraries.
@@ -615,6 +630,7 @@ def _open_storage(
         boot_id=Path(_BOOT_ID).read_text().strip() if config.trust_boot_id else "",
         check_fence=fence_check(store, bookie_id),
         check_first=first_request_check(store, bookie_id),
+        check_key=key_check(store),
         without=identity.unreadable,
     ).open(notes.noted)
     stack.callback(storage.close)

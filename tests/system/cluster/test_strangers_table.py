@@ -59,9 +59,9 @@ class Case:
                 pass
             return answer.header.status == Status.OK and answer.header.request_id == 9
 
-    def adds(self, ledger_id, entry_id):
+    def adds(self, ledger_id, entry_id, key=GUESSED):
         with contextlib.closing(Stranger(self.cluster, self.tls)) as stranger:
-            return stranger.add(ledger_id, entry_id, master_key=GUESSED).status == Status.OK
+            return stranger.add(ledger_id, entry_id, master_key=key).status == Status.OK
 
 
 def see_status_ids_and_ranges(case):
@@ -98,6 +98,32 @@ def fence_an_id_that_is_not_given_out(case):
 
 def take_an_id_that_is_not_given_out(case):
     return case.adds(NEVER_GIVEN_OUT, 0)
+
+
+def come_before_an_owner(case):
+    """Entries with another key for the ids that come next, and for a ledger of which the bookie has seen nothing."""
+    next_id, made = case.ledger().ledger_id + 1, case.ledger(entries=0)
+    for ledger_id in (made.ledger_id, next_id + 1, next_id + 2):
+        case.adds(ledger_id, 5, key=b"k" * 16)
+        case.adds(ledger_id, 0, key=b"k" * 16)
+    try:
+        made.append(b"entry")
+        ledgers = [made, case.ledger(), case.ledger()]
+        assert [ledger.ledger_id for ledger in ledgers] == [next_id, next_id + 1, next_id + 2]
+        assert [entry.payload for one in ledgers for entry in one.read(0, 0)] == [b"entry"] * 3
+    except errors.BookKeeperError:
+        return True
+    return False
+
+
+def keep_a_ledger_from_recovery(case):
+    ledger_id = case.ledger(entries=0).ledger_id
+    case.adds(ledger_id, 0, key=b"k" * 16)
+    try:
+        with case.client.open_ledger(ledger_id, case.password) as opened:
+            return opened.last_add_confirmed != -1
+    except errors.BookKeeperError:
+        return True
 
 
 def switch_a_bookie_read_only(case):
@@ -159,7 +185,9 @@ ACTIONS = {
     "Fence a ledger that the bookie knows": fence_a_ledger_that_the_bookie_knows,
     "Fence a ledger that names the bookie, which has seen nothing of it": fence_a_ledger_that_the_bookie_has_not_seen,
     "Fence an id that is not given out": fence_an_id_that_is_not_given_out,
-    "Take an id that is not given out, by an entry": take_an_id_that_is_not_given_out,
+    "Put entries under an id that is not given out": take_an_id_that_is_not_given_out,
+    "Keep an owner from its ledger, by entries with another key": come_before_an_owner,
+    "Keep a ledger from recovery, by an entry with another key": keep_a_ledger_from_recovery,
     "Switch a bookie to read-only, start a collection": switch_a_bookie_read_only,
     "Take all connections, or a bookie's memory, by silence": take_all_connections,
     "Read master keys in ZooKeeper": read_master_keys,

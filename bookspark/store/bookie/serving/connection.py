@@ -302,10 +302,9 @@ class EntryReads:
             self._answers.refuse(header, f"a read of entries {header.first_entry_id}..{header.last_entry_id}")
         elif header.flags & _FENCE:
             self._storage.fence(header.ledger_id, header.master_key, partial(self._read_fenced, header))
-        elif self._storage.holdings.may_read(header.ledger_id, header.master_key):
-            self._send_entries(header)
         else:
-            self._answer_without_entries(header, Status.UNAUTHORIZED)
+            send, refuse = partial(self._send_entries, header), partial(self._answer_without_entries, header)
+            self._storage.when_readable(header.ledger_id, header.master_key, send, refuse)
 
     def send_along(self, header: Header, entry_id: int) -> None:
         """Send the batch of one entry ahead of another answer, if it is cached and short."""
@@ -528,15 +527,19 @@ class LacReads:
     def read(self, header: Header) -> None:
         if header.flags & _FENCE:
             self._storage.fence(header.ledger_id, header.master_key, partial(self._answer, header))
-        elif not self._storage.holdings.may_read(header.ledger_id, header.master_key):
-            self._answers.answer(header._replace(last_entry_id=NO_ENTRY), Status.UNAUTHORIZED)
         else:
-            ledger = self._storage.holdings.ledger(header.ledger_id)
-            confirmed = NO_ENTRY if ledger is None else ledger.last_add_confirmed
-            if header.limit and confirmed < header.first_entry_id:
-                self._poll(header)
-            else:
-                self._answer(header, _OK)
+            refuse = partial(self._answers.answer, header._replace(last_entry_id=NO_ENTRY))
+            self._storage.when_readable(
+                header.ledger_id, header.master_key, partial(self._read_granted, header), refuse
+            )
+
+    def _read_granted(self, header: Header) -> None:
+        ledger = self._storage.holdings.ledger(header.ledger_id)
+        confirmed = NO_ENTRY if ledger is None else ledger.last_add_confirmed
+        if header.limit and confirmed < header.first_entry_id:
+            self._poll(header)
+        else:
+            self._answer(header, _OK)
 
     def _answer(self, header: Header, status: int) -> None:
         last = self._storage.holdings.last_entry_id(header.ledger_id)
