@@ -1,7 +1,8 @@
-"""Certificates for tests."""
+"""Certificates and secrets for tests."""
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 from itertools import count
 from pathlib import Path
@@ -11,6 +12,18 @@ _serial = count(1)
 
 def openssl(*arguments):
     subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True)
+
+
+def private(path, text):
+    """A file of this user alone; returns its path."""
+    path.touch(0o600)
+    path.write_text(text)
+    return str(path)
+
+
+def secret(name):
+    """A secret for a file, the same one for the same name."""
+    return hashlib.sha256(name.encode()).hexdigest()
 
 
 class Authority:
@@ -47,5 +60,4 @@ def locked(certificate, into):
     """A copy of a PEM file with key and certificate, ``into`` a file, its key under a passphrase. Returns the path."""
     openssl("pkey", "-in", certificate, "-aes256", "-passout", "pass:secret", "-out", into)
     text = Path(certificate).read_text()
-    into.write_text(into.read_text() + text[text.index("-----BEGIN CERTIFICATE-----") :])
-    return str(into)
+    return private(into, into.read_text() + text[text.index("-----BEGIN CERTIFICATE-----") :])

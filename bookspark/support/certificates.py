@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bookspark.errors import ConfigurationError
+from bookspark.support.private_files import secret_opened
 
 DAY_MS = 86_400_000
 _PEM = re.compile("-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
@@ -22,13 +23,17 @@ _SEQUENCE, _UTC_TIME, _TIME, _VERSION = 0x30, 0x17, 0x18, 0xA0
 
 
 def load_certificate(context: ssl.SSLContext, certificate: str, key: str) -> None:
-    """Give the context its own certificate; ``key`` "": it is in the certificate's file. Raises ConfigurationError."""
-    try:
-        context.load_cert_chain(certificate, key or None, no_passphrase)
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(
-            f"tls_certificate {certificate} with tls_key {key or '(in the same file)'} can't be used: {error}"
-        ) from error
+    """Give the context its own certificate; ``key`` "": it is in the certificate's file. Raises ConfigurationError, also for a
+    key that others can read."""
+    with secret_opened(key or certificate, "tls_key" if key else "tls_certificate") as descriptor:
+        # The judged file, even if its name leads to another one by now.
+        judged = f"/proc/self/fd/{descriptor}"
+        try:
+            context.load_cert_chain(certificate if key else judged, judged, no_passphrase)
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(
+                f"tls_certificate {certificate} with tls_key {key or '(in the same file)'} can't be used: {error}"
+            ) from error
 
 
 def load_ca(context: ssl.SSLContext, path: str, option: str) -> None:

@@ -19,15 +19,16 @@ import hashlib
 import hmac
 import logging
 import os
+import re
 import ssl
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from secrets import token_bytes
 from typing import Generic, NamedTuple, TypeVar
 
 from bookspark.errors import ConfigurationError
 from bookspark.store.wire.header import WireError
 from bookspark.support.certificates import ends_by_option, load_ca, load_certificate
+from bookspark.support.private_files import read_secret
 
 Value = TypeVar("Value")
 
@@ -99,17 +100,30 @@ def client_hello_size(seen: bytes) -> int:
 
 def read_secrets(path: str, option: str = "shared_secret_file") -> tuple[bytes, ...]:
     """The non-empty lines of the file, stripped. () without a path. ``option``: the option's name, for errors. Raises
-    ConfigurationError."""
+    ConfigurationError, also for a file that others can read and for a line with room for less than 16 random bytes."""
     if not path:
         return ()
-    try:
-        lines = Path(path).read_bytes().splitlines()
-    except OSError as error:
-        raise ConfigurationError(f"{option} {path} can't be read: {error.strerror}") from error
-    secrets = tuple(line.strip() for line in lines if line.strip())
+    secrets = lines_of(read_secret(path, option))
     if not secrets:
         raise ConfigurationError(f"{option} {path} is empty; put the secret in it, the same one on both sides")
+    for number, secret in enumerate(secrets, 1):
+        if is_guessable(secret):
+            raise ConfigurationError(
+                f"{option} {path}: secret {number} has less than 16 random bytes, so it can be guessed; make one with: "
+                "bookspark secret --file FILE"
+            )
     return secrets
+
+
+def lines_of(content: bytes) -> tuple[bytes, ...]:
+    """The non-empty lines, stripped."""
+    return tuple(line.strip() for line in content.splitlines() if line.strip())
+
+
+def is_guessable(secret: bytes) -> bool:
+    """Is the text shorter than 16 random bytes are: 32 characters in hexadecimal, else 22 (base64)? A longer text that somebody
+    chose can't be told from a random one."""
+    return len(secret) < (32 if re.fullmatch(rb"[0-9a-fA-F]*", secret) else 22)
 
 
 class FromFiles(Generic[Value]):
@@ -141,7 +155,8 @@ class FromFiles(Generic[Value]):
             except OSError:
                 found.append(None)
             else:
-                found.append((status.st_ino, status.st_size, status.st_mtime_ns))
+                # The time of a change of mode or owner too.
+                found.append((status.st_ino, status.st_size, status.st_ctime_ns))
         return found
 
 
