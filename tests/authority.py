@@ -28,7 +28,7 @@ def secret(name):
 
 class Authority:
     """A CA; ``certificate(name, host)`` is a PEM file with a key and a signed certificate for that address. ``days``: until
-    they end; -1: they ended a day ago."""
+    they end; -1: they ended a day ago. ``usage``: the extended key usage, such as ``serverAuth``."""
 
     def __init__(self, directory, days=365):
         self._directory = directory
@@ -44,12 +44,13 @@ class Authority:
         signed = ("-signkey", self._key, "-extfile", extension, "-out", self.file)
         openssl("x509", "-req", "-days", days, "-in", request, *signed)
 
-    def certificate(self, name, host="127.0.0.1", days=365):
+    def certificate(self, name, host="127.0.0.1", days=365, usage=""):
         request, signed, extension = (self._directory / f"{name}.{end}" for end in ("csr", "crt", "ext"))
         both = self._directory / f"{name}.pem"
         options = ("-nodes", "-subj", f"/CN={name}", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256")
         openssl("req", *options, "-keyout", both, "-out", request)
-        extension.write_text(f"subjectAltName=IP:{host}\nauthorityKeyIdentifier=keyid\n")
+        wanted = f"extendedKeyUsage={usage}\n" if usage else ""
+        extension.write_text(f"subjectAltName=IP:{host}\nauthorityKeyIdentifier=keyid\n{wanted}")
         authority = ("-CA", self.file, "-CAkey", self._key, "-set_serial", next(_serial), "-extfile", extension)
         openssl("x509", "-req", "-days", days, "-in", request, *authority, "-out", signed)
         both.write_bytes(both.read_bytes() + signed.read_bytes())

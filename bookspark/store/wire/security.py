@@ -2,7 +2,8 @@
 
 Law: a bookie with a certificate speaks TLS only. With a client CA it serves only clients with a certificate of that CA. With a
 secret it serves only clients that know the secret. A client with a CA talks only to bookies with a certificate of that CA for
-the dialled host. An unusable file is refused at start, by its option's name.
+the dialled host. With ``tls_roles`` a bookie's certificate is no client's, and a client's is no bookie's. An unusable file is
+refused at start, by its option's name.
 
 The secret itself is never sent. A HELLO without a proof is answered UNAUTHORIZED, with a challenge (32 random bytes) in the
 body. The proof, in the next HELLO, is HMAC-SHA256(secret, challenge ‖ bookie id). Strangers are excluded; only TLS protects
@@ -27,7 +28,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from bookspark.errors import ConfigurationError
 from bookspark.store.wire.header import WireError
-from bookspark.support.certificates import ends_by_option, load_ca, load_certificate
+from bookspark.support.certificates import ends_by_option, load_ca, load_certificate, require_roles
 from bookspark.support.private_files import read_secret
 
 Value = TypeVar("Value")
@@ -39,12 +40,14 @@ _RECORD_START_BYTES, _RECORD_BYTES_MAX = 5, 1 << 14
 log = logging.getLogger(__name__)
 
 
-def server_context(certificate: str, key: str, client_ca: str) -> ssl.SSLContext | None:
-    """The TLS context of a bookie, from paths of PEM files ("": not given). None without a certificate. Raises
-    ConfigurationError."""
+def server_context(certificate: str, key: str, client_ca: str, *, roles: bool = False) -> ssl.SSLContext | None:
+    """The TLS context of a bookie, from paths of PEM files ("": not given). None without a certificate. ``roles``: option
+    ``tls_roles``. Raises ConfigurationError."""
     if not certificate:
-        if key or client_ca:
-            raise ConfigurationError("tls_key and tls_client_ca are of no use without tls_certificate; set that too")
+        if key or client_ca or roles:
+            raise ConfigurationError(
+                "tls_key, tls_client_ca and tls_roles are of no use without tls_certificate; set that too"
+            )
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     # A renegotiation costs the bookie ten times as much as the peer.
@@ -53,6 +56,8 @@ def server_context(certificate: str, key: str, client_ca: str) -> ssl.SSLContext
     if client_ca:
         load_ca(context, client_ca, "tls_client_ca")
         context.verify_mode = ssl.CERT_REQUIRED
+    if roles:
+        require_roles(context, certificate)
     return context
 
 
@@ -64,24 +69,29 @@ class ServerTls(NamedTuple):
     ends_ms: dict[str, int]
 
 
-def server_tls(certificate: str, key: str, client_ca: str) -> ServerTls:
+def server_tls(certificate: str, key: str, client_ca: str, *, roles: bool = False) -> ServerTls:
     """The TLS of a bookie, as of ``server_context``. Raises ConfigurationError."""
     return ServerTls(
-        server_context(certificate, key, client_ca),
+        server_context(certificate, key, client_ca, roles=roles),
         ends_by_option(tls_certificate=certificate, tls_client_ca=client_ca),
     )
 
 
-def client_context(ca: str, certificate: str, key: str) -> ssl.SSLContext | None:
-    """The TLS context of a client, from paths of PEM files ("": not given). None without a CA. Raises ConfigurationError."""
+def client_context(ca: str, certificate: str, key: str, *, roles: bool = False) -> ssl.SSLContext | None:
+    """The TLS context of a client, from paths of PEM files ("": not given). None without a CA. ``roles``: option ``tls_roles``.
+    Raises ConfigurationError."""
     if not ca:
-        if certificate or key:
-            raise ConfigurationError("tls_certificate and tls_key are of no use without tls_ca; set that too")
+        if certificate or key or roles:
+            raise ConfigurationError(
+                "tls_certificate, tls_key and tls_roles are of no use without tls_ca; set that too"
+            )
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     load_ca(context, ca, "tls_ca")
     if certificate:
         load_certificate(context, certificate, key)
+    if roles:
+        require_roles(context, certificate)
     return context
 
 
