@@ -26,6 +26,7 @@ from bookspark.support.plain_text import one_line
 
 COMMANDS = {
     **dict.fromkeys(("run", "job", "conf"), "packaged"),
+    "secret": "secret",
     **dict.fromkeys(("local", "zookeeper", "init", "bookies", "stop-bookies"), "bookies"),
     **dict.fromkeys(("why", "top", "console"), "why"),
     "ledger": "ledger",

@@ -63,7 +63,7 @@ from bookspark.store.autorecovery.fetching import Fetching
 from bookspark.store.autorecovery.healing import Healing
 from bookspark.store.autorecovery.other_copies import OtherCopies
 from bookspark.store.autorecovery.own_bookie import OwnBookie
-from bookspark.store.bookie.bookie_config import BookieConfig, advertised_address, is_loopback, is_name
+from bookspark.store.bookie.bookie_config import BookieConfig, advertised_address, is_name
 from bookspark.store.bookie.commit.commit_thread import Post
 from bookspark.store.bookie.disk.packed_dict import since
 from bookspark.store.bookie.interpreter import suit_a_bookie
@@ -88,7 +88,7 @@ from bookspark.store.metadata.store import MetadataStore
 from bookspark.store.metadata.zookeeper.layout import LedgerManager
 from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.store.wire.messages import HealingStatus
-from bookspark.support.addresses import address_text, split_address
+from bookspark.support.addresses import address_text, is_loopback, split_address
 from bookspark.support.extras import extra_needed
 from bookspark.support.log_lines import begin_log
 from bookspark.support.metrics.web import PORTS, Page, WebServer
@@ -681,10 +681,13 @@ def _fetch(config: BookieConfig, store: MetadataStore, storage: Storage, post: P
 
 
 def _as_client(config: BookieConfig) -> dict[str, Any]:
-    options = {"shared_secret_file": config.shared_secret_file}
+    options: dict[str, Any] = {"shared_secret_file": config.shared_secret_file}
     if config.tls_certificate:
-        ca = config.tls_ca or config.tls_client_ca
-        options |= {"tls_ca": ca, "tls_certificate": config.tls_certificate, "tls_key": config.tls_key}
+        options |= {"tls_ca": config.tls_ca or config.tls_client_ca, "tls_roles": config.tls_roles}
+        if config.tls_client_certificate:
+            options |= {"tls_certificate": config.tls_client_certificate, "tls_key": config.tls_client_key}
+        elif not config.tls_roles:
+            options |= {"tls_certificate": config.tls_certificate, "tls_key": config.tls_key}
     return options
 
 

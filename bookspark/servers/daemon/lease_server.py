@@ -38,6 +38,7 @@ from bookspark.store.bookie.disk.disk_errors import Meaning, meaning
 from bookspark.store.bookie.disk.file_system import with_spare_files
 from bookspark.store.decisions.seam import made
 from bookspark.store.metadata.records.documents import learn
+from bookspark.support.private_files import PRIVATE_FILE
 
 LINE_BYTES_MAX = 4096
 CONNECTIONS_MAX = 64
@@ -148,6 +149,8 @@ class LeaseServer:
                 os.unlink(LEASE_SOCKET, dir_fd=descriptor)
             address = f"/proc/self/fd/{descriptor}/{LEASE_SOCKET}"
             with_spare_files((directory,), lambda: listener.bind(address))
+            # Before it listens, so nobody else ever connects, whatever the umask.
+            os.chmod(address, PRIVATE_FILE)
             listener.listen(CONNECTIONS_MAX)
         except OSError:
             listener.close()

@@ -133,6 +133,14 @@ class BookieConfig(Config, frozen=True, kw_only=True):
     """PEM file of the CA that must have signed clients' certificates."""
     tls_ca: str = ""
     """PEM file of the CA of bookies' certificates, for reads from other bookies to heal or repair. "": ``tls_client_ca``."""
+    tls_client_certificate: str = ""
+    """PEM file of this bookie's certificate as a client of other bookies, when it heals or repairs. "": ``tls_certificate``."""
+    tls_client_key: str = ""
+    """PEM file of its key. "": in the file of ``tls_client_certificate``."""
+    tls_roles: bool = False
+    """True: a client's certificate must have the extended key usage clientAuth, the bookie's own serverAuth, so neither passes
+    for the other; a bookie with ``tls_client_ca`` then needs a ``tls_client_certificate``. (A certificate with other usages alone
+    is refused with False too.)"""
     shared_secret_file: str = ""
     """File with secrets, one a line, of which each client must know one. It is reread when it changes."""
     record_decisions: str = ""
@@ -163,6 +171,13 @@ class BookieConfig(Config, frozen=True, kw_only=True):
             raise ConfigurationError(
                 "bookkeeper_port serves clients without a secret, and this bookie asks its clients for one; leave out "
                 "bookkeeper_port or shared_secret_file (tls_client_ca asks clients of both ports for a certificate)"
+            )
+        if self.tls_client_key and not self.tls_client_certificate:
+            raise ConfigurationError("tls_client_key is of no use without tls_client_certificate; set that too")
+        if self.tls_roles and self.tls_client_ca and not self.tls_client_certificate:
+            raise ConfigurationError(
+                "with tls_roles this bookie's tls_certificate is no client's, and other bookies ask for one when it heals; set "
+                "tls_client_certificate"
             )
         marks = (
             self.disk_usage_low_water_mark_threshold,
@@ -205,14 +220,6 @@ def _is_wildcard(host: str) -> bool:
     except ValueError:
         # A host name.
         return False
-
-
-def is_loopback(host: str) -> bool:
-    """Is ``host`` reachable only from this machine?"""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def bookie_config(**options: Any) -> BookieConfig:

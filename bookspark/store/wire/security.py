@@ -2,7 +2,8 @@
 
 Law: a bookie with a certificate speaks TLS only. With a client CA it serves only clients with a certificate of that CA. With a
 secret it serves only clients that know the secret. A client with a CA talks only to bookies with a certificate of that CA for
-the dialled host. An unusable file is refused at start, by its option's name.
+the dialled host. With ``tls_roles`` a bookie's certificate is no client's, and a client's is no bookie's. An unusable file is
+refused at start, by its option's name.
 
 The secret itself is never sent. A HELLO without a proof is answered UNAUTHORIZED, with a challenge (32 random bytes) in the
 body. The proof, in the next HELLO, is HMAC-SHA256(secret, challenge ‖ bookie id). Strangers are excluded; only TLS protects
@@ -19,15 +20,16 @@ import hashlib
 import hmac
 import logging
 import os
+import re
 import ssl
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from secrets import token_bytes
 from typing import Generic, NamedTuple, TypeVar
 
 from bookspark.errors import ConfigurationError
 from bookspark.store.wire.header import WireError
-from bookspark.support.certificates import ends_by_option, load_ca, load_certificate
+from bookspark.support.certificates import ends_by_option, load_ca, load_certificate, require_roles
+from bookspark.support.private_files import read_secret
 
 Value = TypeVar("Value")
 
@@ -38,12 +40,14 @@ _RECORD_START_BYTES, _RECORD_BYTES_MAX = 5, 1 << 14
 log = logging.getLogger(__name__)
 
 
-def server_context(certificate: str, key: str, client_ca: str) -> ssl.SSLContext | None:
-    """The TLS context of a bookie, from paths of PEM files ("": not given). None without a certificate. Raises
-    ConfigurationError."""
+def server_context(certificate: str, key: str, client_ca: str, *, roles: bool = False) -> ssl.SSLContext | None:
+    """The TLS context of a bookie, from paths of PEM files ("": not given). None without a certificate. ``roles``: option
+    ``tls_roles``. Raises ConfigurationError."""
     if not certificate:
-        if key or client_ca:
-            raise ConfigurationError("tls_key and tls_client_ca are of no use without tls_certificate; set that too")
+        if key or client_ca or roles:
+            raise ConfigurationError(
+                "tls_key, tls_client_ca and tls_roles are of no use without tls_certificate; set that too"
+            )
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     # A renegotiation costs the bookie ten times as much as the peer.
@@ -52,6 +56,8 @@ def server_context(certificate: str, key: str, client_ca: str) -> ssl.SSLContext
     if client_ca:
         load_ca(context, client_ca, "tls_client_ca")
         context.verify_mode = ssl.CERT_REQUIRED
+    if roles:
+        require_roles(context, certificate)
     return context
 
 
@@ -63,24 +69,29 @@ class ServerTls(NamedTuple):
     ends_ms: dict[str, int]
 
 
-def server_tls(certificate: str, key: str, client_ca: str) -> ServerTls:
+def server_tls(certificate: str, key: str, client_ca: str, *, roles: bool = False) -> ServerTls:
     """The TLS of a bookie, as of ``server_context``. Raises ConfigurationError."""
     return ServerTls(
-        server_context(certificate, key, client_ca),
+        server_context(certificate, key, client_ca, roles=roles),
         ends_by_option(tls_certificate=certificate, tls_client_ca=client_ca),
     )
 
 
-def client_context(ca: str, certificate: str, key: str) -> ssl.SSLContext | None:
-    """The TLS context of a client, from paths of PEM files ("": not given). None without a CA. Raises ConfigurationError."""
+def client_context(ca: str, certificate: str, key: str, *, roles: bool = False) -> ssl.SSLContext | None:
+    """The TLS context of a client, from paths of PEM files ("": not given). None without a CA. ``roles``: option ``tls_roles``.
+    Raises ConfigurationError."""
     if not ca:
-        if certificate or key:
-            raise ConfigurationError("tls_certificate and tls_key are of no use without tls_ca; set that too")
+        if certificate or key or roles:
+            raise ConfigurationError(
+                "tls_certificate, tls_key and tls_roles are of no use without tls_ca; set that too"
+            )
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     load_ca(context, ca, "tls_ca")
     if certificate:
         load_certificate(context, certificate, key)
+    if roles:
+        require_roles(context, certificate)
     return context
 
 
@@ -99,17 +110,30 @@ def client_hello_size(seen: bytes) -> int:
 
 def read_secrets(path: str, option: str = "shared_secret_file") -> tuple[bytes, ...]:
     """The non-empty lines of the file, stripped. () without a path. ``option``: the option's name, for errors. Raises
-    ConfigurationError."""
+    ConfigurationError, also for a file that others can read and for a line with room for less than 16 random bytes."""
     if not path:
         return ()
-    try:
-        lines = Path(path).read_bytes().splitlines()
-    except OSError as error:
-        raise ConfigurationError(f"{option} {path} can't be read: {error.strerror}") from error
-    secrets = tuple(line.strip() for line in lines if line.strip())
+    secrets = lines_of(read_secret(path, option))
     if not secrets:
         raise ConfigurationError(f"{option} {path} is empty; put the secret in it, the same one on both sides")
+    for number, secret in enumerate(secrets, 1):
+        if is_guessable(secret):
+            raise ConfigurationError(
+                f"{option} {path}: secret {number} has less than 16 random bytes, so it can be guessed; make one with: "
+                "bookspark secret --file FILE"
+            )
     return secrets
+
+
+def lines_of(content: bytes) -> tuple[bytes, ...]:
+    """The non-empty lines, stripped."""
+    return tuple(line.strip() for line in content.splitlines() if line.strip())
+
+
+def is_guessable(secret: bytes) -> bool:
+    """Is the text shorter than 16 random bytes are: 32 characters in hexadecimal, else 22 (base64)? A longer text that somebody
+    chose can't be told from a random one."""
+    return len(secret) < (32 if re.fullmatch(rb"[0-9a-fA-F]*", secret) else 22)
 
 
 class FromFiles(Generic[Value]):
@@ -141,7 +165,8 @@ class FromFiles(Generic[Value]):
             except OSError:
                 found.append(None)
             else:
-                found.append((status.st_ino, status.st_size, status.st_mtime_ns))
+                # The time of a change of mode or owner too.
+                found.append((status.st_ino, status.st_size, status.st_ctime_ns))
         return found
 
 

@@ -25,6 +25,7 @@ from bookspark.store.bookie.bookie_config import bookie_config
 from bookspark.store.bookie.disk.entry_log import LOGS
 from bookspark.store.client.inspection.copies import copies_on
 from bookspark.store.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from tests.authority import private, secret
 from tests.awaiting import await_that
 from tests.operations.why.slow_relay import SlowRelay
 from tests.operations.why.trouble_stage import Stage
@@ -297,7 +298,7 @@ def _(stage: Stage) -> Broken:
 @trouble("the secret of who asks is wrong", "BooksparkWrongSecret")
 def _(stage: Stage) -> Broken:
     for name in ("right", "wrong"):
-        (stage.folder / name).write_text(f"the {name} secret\n")
+        private(stage.folder / name, secret(name))
     right = str(stage.folder / "right")
     (stage.folder / "bookspark.toml").write_text(f'[client]\nshared_secret_file = "{right}"\n')
     stage.start(bookies=3, shared_secret_file=right, autorecovery={"client": {"shared_secret_file": right}})

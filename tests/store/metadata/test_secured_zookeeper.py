@@ -19,7 +19,7 @@ from bookspark.store.metadata.records.bookie_registration import BookieRegistrat
 from bookspark.store.metadata.zookeeper.layout import Access, parse_address
 from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.support.threads import Latch
-from tests.authority import Authority
+from tests.authority import Authority, private
 from tests.awaiting import await_that
 from tests.store.metadata.kit import EVENT_SECONDS, begun
 from tests.store.metadata.secured_zookeeper import secured_zookeeper
@@ -58,9 +58,7 @@ def options(files, authority):
 
 
 def secret(files, name, content):
-    path = files / name
-    path.write_text(content + "\n")
-    return str(path)
+    return private(files / name, content + "\n")
 
 
 def test_cluster_runs_over_tls_and_sasl_and_refuses_other_clients(files, authority, options, server):

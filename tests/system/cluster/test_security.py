@@ -14,7 +14,9 @@ from bookspark import BookKeeper, errors
 from bookspark.local import LocalCluster
 from bookspark.servers.daemon.bookie_process import open_to_strangers
 from bookspark.store.bookie.bookie_config import bookie_config
-from tests.authority import Authority, locked
+from bookspark.store.client.client_config import ClientConfig
+from bookspark.store.client.network.hello import client_security
+from tests.authority import Authority, locked, private, secret
 from tests.awaiting import await_that
 from tests.system.cluster.copies import cut_power, held_by
 from tests.terminals import terminal
@@ -37,10 +39,8 @@ def stranger(files):
     return Authority(files / "stranger")
 
 
-def secret_file(directory, name, secret):
-    path = directory / name
-    path.write_text(secret + "\n")
-    return str(path)
+def secret_file(directory, name, *secrets):
+    return private(directory / name, "".join(f"{secret(one)}\n" for one in secrets))
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +137,7 @@ def test_error_names_the_unusable_file(cluster, known, files, chroot):
         with LocalCluster(bookies=1, zookeeper=chroot, **options):
             pass
 
-    empty = secret_file(files, "empty", "")
+    empty = secret_file(files, "empty")
     for options, told in (
         ({"tls_certificate": "/nowhere.pem"}, r"tls_certificate /nowhere\.pem"),
         ({"tls_key": "/nowhere.pem"}, "without tls_certificate"),
@@ -154,13 +154,53 @@ def test_error_names_the_unusable_file(cluster, known, files, chroot):
             cluster.bookkeeper(**options).list_ledgers()
 
 
-def test_bookie_with_tls_and_a_secret_heals_after_a_power_cut(files, authority, known, new_chroot):
+@pytest.fixture(scope="module")
+def roles(authority):
+    """Options of bookies with a certificate for each of their roles, and of a client."""
+    bookie, client = (authority.certificate(f"one {usage}", usage=usage) for usage in ("serverAuth", "clientAuth"))
+    ca = str(authority.file)
+    return (
+        {"tls_certificate": bookie, "tls_client_ca": ca, "tls_client_certificate": client, "tls_roles": True},
+        {"tls_certificate": client, "tls_ca": ca, "tls_roles": True},
+    )
+
+
+def test_certificate_of_one_role_does_not_pass_for_the_other(files, authority, roles, new_chroot):
+    (bookies, client), ca = roles, str(authority.file)
+    of_no_role = authority.certificate("of no role")
+    with LocalCluster(bookies=1, zookeeper=new_chroot(), **bookies) as cluster:
+        assert cluster.bookkeeper(**client).create_ledger(1, 1, 1).append(b"entry") == 0
+        for stranger in (of_no_role, bookies["tls_certificate"]):
+            told = why_not_served(cluster, tls_ca=ca, tls_certificate=stranger)
+            assert "set tls_certificate to one that its tls_client_ca signed" in told
+    with LocalCluster(bookies=1, tls_certificate=of_no_role, zookeeper=new_chroot()) as cluster:
+        assert cluster.bookkeeper(tls_ca=ca).create_ledger(1, 1, 1).append(b"entry") == 0
+        assert "no extended key usage serverAuth" in why_not_served(cluster, **client)
+    with LocalCluster(bookies=1, tls_certificate=client["tls_certificate"], zookeeper=new_chroot()) as cluster:
+        for demands in ({"tls_ca": ca}, client):
+            assert "certificate purpose" in why_not_served(cluster, **demands)
+
+
+def test_own_certificate_must_have_its_role(authority, roles, chroot):
+    (bookies, client), of_no_role = roles, authority.certificate("of no role")
+    for options, told in (
+        (bookies | {"tls_certificate": of_no_role}, "no extended key usage serverAuth"),
+        (bookies | {"tls_certificate": client["tls_certificate"]}, "no extended key usage serverAuth"),
+        ({"tls_roles": True}, "tls_roles are of no use without tls_certificate"),
+    ):
+        with pytest.raises(errors.BookieError, match=told), LocalCluster(bookies=1, zookeeper=chroot, **options):
+            pass
+    with pytest.raises(errors.ConfigurationError, match="set tls_client_certificate"):
+        bookie_config(directories=["/d"], zookeeper="-", **bookies | {"tls_client_certificate": ""})
+    for own, told in ((of_no_role, "clientAuth"), (bookies["tls_certificate"], "clientAuth")):
+        with pytest.raises(errors.ConfigurationError, match=f"no extended key usage {told}"):
+            client_security(ClientConfig(**client | {"tls_certificate": own}))
+
+
+def test_bookie_with_tls_and_a_secret_heals_after_a_power_cut(files, roles, known, new_chroot):
     """The bookie asks its peers, and itself, as any client does. Without a CA and the secret it stayed in limbo."""
-    options = {
-        "tls_certificate": authority.certificate("healing bookie"),
-        "tls_client_ca": str(authority.file),
-        "shared_secret_file": secret_file(files, "secret of all", "the secret"),
-    }
+    secret = {"shared_secret_file": secret_file(files, "secret of all", "the secret")}
+    options, known = roles[0] | secret, roles[1] | secret
     later = {"background_sync_interval_ms": 3_600_000, "background_sync_bytes": 1 << 40}
     with LocalCluster(bookies=3, journal_write_data=False, **options, **later, zookeeper=new_chroot()) as cluster:
         # An idle writer sends its LAC, and with that record a bookie syncs the data that the power cut should take.
@@ -176,8 +216,8 @@ def test_bookie_with_tls_and_a_secret_heals_after_a_power_cut(files, authority, 
 def test_secrets_are_replaced_without_a_restart(files, new_chroot):
     """Once all clients and bookies had to be stopped, and started with the new secret at once."""
     bookies, client = files / "secret of bookies", files / "secret of one client"
-    bookies.write_text("the old one\n")
-    client.write_text("the old one\n")
+    secret_file(files, bookies, "the old one")
+    secret_file(files, client, "the old one")
 
     def served(cluster, path):
         with cluster.bookkeeper(shared_secret_file=str(path)) as known:
@@ -188,15 +228,19 @@ def test_secrets_are_replaced_without_a_restart(files, new_chroot):
         writer = cluster.bookkeeper(shared_secret_file=str(client))
         ledger = writer.create_ledger(1, 1, 1)
         ledger.append(b"before")
-        bookies.write_text("the old one\nthe new one\n")
+        secret_file(files, bookies, "the old one", "the new one")
         assert served(cluster, client)
-        client.write_text("the new one\n")
+        secret_file(files, client, "the new one")
         assert served(cluster, client)
-        client.write_text("of another cluster\nthe new one\n")
+        secret_file(files, client, "of another cluster", "the new one")
         assert served(cluster, client), "a client tries each of its secrets"
-        bookies.write_text("")
+        bookies.chmod(0o644)
+        assert served(cluster, client), "a file that others can read changes nothing"
+        assert "is refused: others may read" in Path(cluster.bookies[0].directories[0], "bookie.log").read_text()
+        bookies.chmod(0o600)
+        secret_file(files, bookies)
         assert served(cluster, client), "a file that makes no sense changes nothing"
-        bookies.write_text("the new one\n")
+        secret_file(files, bookies, "the new one")
         assert served(cluster, client)
         with pytest.raises(errors.ReadError, match="has another secret"):
             served(cluster, secret_file(files, "the one before", "the old one"))
@@ -207,7 +251,7 @@ def test_secrets_are_replaced_without_a_restart(files, new_chroot):
 def test_certificates_are_replaced_without_a_restart(files, new_chroot):
     old, new = Authority(files / "old authority"), Authority(files / "new authority")
     certificate, ca = files / "certificate of a bookie", files / "ca of a client"
-    certificate.write_text(Path(old.certificate("bookie")).read_text())
+    private(certificate, Path(old.certificate("bookie")).read_text())
     ca.write_text(old.file.read_text())
     with LocalCluster(bookies=1, tls_certificate=str(certificate), zookeeper=new_chroot()) as cluster:
         writer = cluster.bookkeeper(tls_ca=str(ca))
@@ -225,7 +269,7 @@ def test_bookie_in_a_terminal_keeps_its_key_when_the_new_one_has_a_passphrase(fi
     """OpenSSL asked for the passphrase at the bookie's keyboard: its clients hung until somebody typed."""
     authority, zookeeper = Authority(files / "authority of a terminal"), new_chroot()
     certificate, settings = files / "renewed.pem", files / "terminal.toml"
-    certificate.write_text(Path(authority.certificate("bookie")).read_text())
+    private(certificate, Path(authority.certificate("bookie")).read_text())
     settings.write_text(f'[bookie]\ntls_certificate = "{certificate}"\n')
     command = [
         sys.executable,

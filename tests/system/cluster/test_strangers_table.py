@@ -7,6 +7,7 @@ password, b"", except where the password is the setting.
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
 import socket
 import ssl
@@ -16,13 +17,16 @@ import pytest
 
 from bookspark import errors
 from bookspark.local import LocalCluster
+from bookspark.servers.daemon.launch import adopt_or_start
+from bookspark.store.bookie.bookie_config import bookie_config
 from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.store.wire.digests import master_key
 from bookspark.store.wire.frames import control_frame
 from bookspark.store.wire.header import Flag, Header, Kind, Status
-from tests.authority import Authority
+from tests.authority import Authority, private, secret
 from tests.awaiting import await_that
 from tests.store.bookie.kit import Client
+from tests.strangers import as_another_user, shared_folder
 
 PAGE = Path(__file__).parents[3] / "docs" / "security.md"
 SETTINGS = ("nothing", "ledger password", "shared secret", "TLS", "client certificates", "ZooKeeper ACL")
@@ -178,6 +182,25 @@ def delete_a_ledger(case):
     return True
 
 
+def take_a_directory_that_he_made_first(case):
+    """Another user of the bookie's host made it, with a link to a file of the bookie's user."""
+    with shared_folder() as folder:
+        home, ours = folder / "bookie", Path(private(folder / "ours", "ours"))
+
+        def make():
+            home.mkdir()
+            home.chmod(0o777)
+            (home / "bookie.json").symlink_to(ours)
+
+        # Without root's rights the other user is this one, with a directory that is open to all.
+        assert os.geteuid() != 0 or as_another_user(make) == "None"
+        with contextlib.suppress(FileExistsError):
+            make()
+        with contextlib.suppress(errors.BookKeeperError):
+            adopt_or_start(bookie_config(directories=[str(home)], zookeeper=case.zookeeper), "a table").kill()
+        return ours.read_text() != "ours" or len(list(home.iterdir())) > 1
+
+
 ACTIONS = {
     "See a bookie's status, its ledgers' ids and their ranges": see_status_ids_and_ranges,
     "Read entries": read_entries,
@@ -190,6 +213,7 @@ ACTIONS = {
     "Keep a ledger from recovery, by an entry with another key": keep_a_ledger_from_recovery,
     "Switch a bookie to read-only, start a collection": switch_a_bookie_read_only,
     "Take all connections, or a bookie's memory, by silence": take_all_connections,
+    "Take a bookie's directory that he made first": take_a_directory_that_he_made_first,
     "Read master keys in ZooKeeper": read_master_keys,
     "Delete ledgers in ZooKeeper": delete_a_ledger,
 }
@@ -210,8 +234,7 @@ def case(request, tmp_path_factory, new_chroot):
     bookie, client, tls = {}, {}, None
     zookeeper = trusted = new_chroot()
     if setting == "shared secret":
-        (files / "secret").write_text("the secret\n")
-        bookie = client = {"shared_secret_file": str(files / "secret")}
+        bookie = client = {"shared_secret_file": private(files / "secret", secret("the secret"))}
     elif setting in ("TLS", "client certificates"):
         authority = Authority(files / "authority")
         bookie = {"tls_certificate": authority.certificate("bookie")}
@@ -222,8 +245,7 @@ def case(request, tmp_path_factory, new_chroot):
             bookie["tls_client_ca"] = str(authority.file)
             client["tls_certificate"] = authority.certificate("client")
     elif setting == "ZooKeeper ACL":
-        (files / "auth").write_text("us:password\n")
-        trusted = f"{zookeeper}?auth_file={files / 'auth'}"
+        trusted = f"{zookeeper}?auth_file={private(files / 'auth', 'us:password')}"
     password = b"password" if setting == "ledger password" else b""
     with LocalCluster(bookies=1, zookeeper=trusted, **bookie) as cluster, cluster.bookkeeper(**client) as known:
         yield setting, Case(cluster, known, client, password, zookeeper, tls)

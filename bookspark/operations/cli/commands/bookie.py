@@ -31,6 +31,7 @@ from bookspark.store.wire.messages import BookieStatus, CollectionStatus, Healin
 from bookspark.support.certificates import end_text
 from bookspark.support.command_line import COULD_NOT, FOUND
 from bookspark.support.plain_text import size_text
+from bookspark.support.private_files import refuse_foreign
 
 if TYPE_CHECKING:
     from bookspark.protocol.repair.stopping import Danger
@@ -150,6 +151,8 @@ def run(
 def _refuse_a_new_bookie(places: Sequence[str]) -> None:
     from bookspark.servers.daemon.directories import has_cookie
 
+    for place in places:
+        refuse_foreign(place)
     if not any(map(has_cookie, places)):
         raise InvalidCookieError(
             f"{', '.join(places)}: no bookie's cookie lies there, so this would be a new bookie. If one served from there, mount "

@@ -84,7 +84,7 @@ class BookieServer:
             lambda: self.fetch,
         )
         files = config.tls_certificate, config.tls_key, config.tls_client_ca
-        self._tls = FromFiles(files, lambda: server_tls(*files))
+        self._tls = FromFiles(files, lambda: server_tls(*files, roles=config.tls_roles))
         self._admission = Admission(storage, config.request_bytes_in_flight_max)
         storage.loop_is_shared = lambda: self._admission.is_shared
         self._chunks = ChunkPool()

@@ -34,7 +34,7 @@ def client_security(config: ClientConfig) -> ClientSecurity:
     """A ClientSecurity from the files in the options. Raises ConfigurationError for an unusable file."""
     files, secret_file = (config.tls_ca, config.tls_certificate, config.tls_key), config.shared_secret_file
     return ClientSecurity(
-        FromFiles(files, lambda: client_context(*files)).now,
+        FromFiles(files, lambda: client_context(*files, roles=config.tls_roles)).now,
         FromFiles((secret_file,), lambda: read_secrets(secret_file)).now,
     )
 

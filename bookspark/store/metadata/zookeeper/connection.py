@@ -9,6 +9,7 @@ forked child can't use a connection.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import logging
 import math
@@ -45,10 +46,12 @@ from bookspark.errors import ConfigurationError, MetadataStoreError
 from bookspark.store.metadata.notifier import Owner
 from bookspark.store.metadata.short_waits import patience_seconds
 from bookspark.store.metadata.zookeeper.layout import Address
+from bookspark.support.addresses import is_loopback, split_address
 from bookspark.support.certificates import check_client_files, no_passphrase
 from bookspark.support.extras import extra_needed
 from bookspark.support.metrics.described import Figures
 from bookspark.support.metrics.histogram import Histogram
+from bookspark.support.private_files import read_secret
 from bookspark.support.threads import Latch, Waiters, check_may_ask_store, mark_own_thread
 
 log = logging.getLogger(__name__)
@@ -299,6 +302,8 @@ class Connection:
         for option, file in access._asdict().items():
             if file:
                 _check_readable(option, file)
+        if credentials is not None:
+            _warn_of_clear_text(address)
         if access.tls_ca:
             check_client_files(access.tls_ca, access.tls_certificate, access.tls_key)
         self.client = KazooClient(
@@ -537,17 +542,30 @@ def _credentials(option: str, path: str) -> str | None:
     """``user:password`` from the file; None without a path. Raises ConfigurationError."""
     if not path:
         return None
-    found = _check_readable(option, path).decode(errors="replace").strip()
+    found = read_secret(path, option).decode(errors="replace").strip()
     if ":" not in found:
         raise ConfigurationError(f"{option} {path} does not hold user:password")
     return found
 
 
-def _check_readable(option: str, path: str) -> bytes:
+def _check_readable(option: str, path: str) -> None:
     try:
-        return Path(path).read_bytes()
+        Path(path).read_bytes()
     except OSError as error:
         raise ConfigurationError(f"{option} {path} can't be read: {error.strerror}") from error
+
+
+@functools.cache
+def _warn_of_clear_text(address: Address) -> None:
+    """Once for each address in a process: its connections share the warning."""
+    remote = [server for server in address.servers.split(",") if not is_loopback(split_address(server)[0])]
+    if remote and not address.access.tls_ca:
+        log.warning(
+            "the password of auth_file %s is sent to ZooKeeper at %s in clear text, for whoever reads the network; use TLS: "
+            "tls_ca in the connection string (docs/security.md)",
+            address.access.auth_file,
+            ",".join(remote),
+        )
 
 
 def _sasl_options(credentials: str) -> dict[str, str]:
