@@ -6,6 +6,8 @@ parsed goes through these two functions.
 
 from __future__ import annotations
 
+import ipaddress
+
 
 def address_text(host: str, port: int | str) -> str:
     """``127.0.0.1:3181``, ``bookie-1:3181`` or ``[::1]:3181``."""
@@ -27,3 +29,11 @@ def split_address(address: str) -> tuple[str, int]:
     if not host or not (port.isascii() and port.isdecimal()):
         raise ValueError(f"{address!r} is not host:port")
     return host, int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Is ``host`` reachable only from this machine?"""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -62,7 +62,7 @@ from bookspark.store.autorecovery.fetching import Fetching
 from bookspark.store.autorecovery.healing import Healing
 from bookspark.store.autorecovery.other_copies import OtherCopies
 from bookspark.store.autorecovery.own_bookie import OwnBookie
-from bookspark.store.bookie.bookie_config import BookieConfig, advertised_address, is_loopback, is_name
+from bookspark.store.bookie.bookie_config import BookieConfig, advertised_address, is_name
 from bookspark.store.bookie.commit.commit_thread import Post
 from bookspark.store.bookie.disk.packed_dict import since
 from bookspark.store.bookie.interpreter import suit_a_bookie
@@ -86,7 +86,7 @@ from bookspark.store.metadata.store import MetadataStore
 from bookspark.store.metadata.zookeeper.layout import LedgerManager
 from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.store.wire.messages import HealingStatus
-from bookspark.support.addresses import address_text, split_address
+from bookspark.support.addresses import address_text, is_loopback, split_address
 from bookspark.support.extras import extra_needed
 from bookspark.support.metrics.web import PORTS, Page, WebServer
 from bookspark.support.threads import BackOff, Repeated
@@ -558,6 +558,7 @@ def _boot_and_serve(
         lambda: [one.path for one in storage.holdings.live if one.commit.ended],
         registrar.why_not_registered,
     )
+    threading.Thread(target=_warn_of_exposure, args=(store,), name="exposure", daemon=True).start()
     phase(SERVING)
     if foreground:
         foreground.serving(registration, metrics_port)
@@ -586,6 +587,15 @@ def open_to_strangers(config: BookieConfig) -> str:
         f"the bookie listens on {config.host}, and asks nobody who he is: whoever reaches it may read all entries, fill the "
         "disks and switch it to read-only; set shared_secret_file, or tls_certificate with tls_client_ca (docs/security.md)"
     )
+
+
+def _warn_of_exposure(store: ZooKeeperStore) -> None:
+    """Warn of ZooKeeper's doors beside its ACLs, once, off the boot's way."""
+    try:
+        for door in store.exposure().doors():
+            log.warning("%s", door)
+    except MetadataStoreError as error:
+        log.info("nobody knows whether ZooKeeper is open to strangers: %s", error)
 
 
 def _first(ends: queue.SimpleQueue[str | BookieError | StorageError]) -> str | BookieError | StorageError:

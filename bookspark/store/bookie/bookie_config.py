@@ -207,14 +207,6 @@ def _is_wildcard(host: str) -> bool:
         return False
 
 
-def is_loopback(host: str) -> bool:
-    """Is ``host`` reachable only from this machine?"""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def bookie_config(**options: Any) -> BookieConfig:
     """A BookieConfig of ``options``. Raises ConfigurationError, with the option's name, for an unknown option or a bad value."""
     return make_config(BookieConfig, options)

@@ -296,6 +296,8 @@ class Connection:
         self.figures = SessionFigures(self._connected.is_set)
         access = address.access
         credentials, sasl = _credentials("auth_file", access.auth_file), _credentials("sasl_file", access.sasl_file)
+        self.wants_acl = credentials is not None or sasl is not None
+        """New nodes are for this connection's user alone."""
         for option, file in access._asdict().items():
             if file:
                 _check_readable(option, file)
@@ -308,7 +310,7 @@ class Connection:
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=1.0),
             logger=_kazoo_log,
             auth_data=[] if credentials is None else [("digest", credentials)],
-            default_acl=None if credentials is None and sasl is None else CREATOR_ALL_ACL,
+            default_acl=CREATOR_ALL_ACL if self.wants_acl else None,
             sasl_options=None if sasl is None else _sasl_options(sasl),
             use_ssl=bool(access.tls_ca),
             check_hostname=bool(access.tls_ca),
