@@ -33,6 +33,7 @@ from kazoo.exceptions import (
     OperationTimeoutError,
     RolledBackError,
     RuntimeInconsistency,
+    SessionClosedRequireSaslError,
     SessionExpiredError,
 )
 from kazoo.handlers.threading import AsyncResult, KazooTimeoutError, SequentialThreadingHandler
@@ -254,6 +255,13 @@ class _Servers(ConnectionHandler):  # type: ignore[misc]
         super()._submit(request, timeout, xid)
         if self.handler.answer_seconds:
             self._await_answer(self.handler.answer_seconds)
+
+    def _authenticate_with_sasl(self, host: str, timeout: float) -> None:
+        try:
+            super()._authenticate_with_sasl(host, timeout)
+        except SessionClosedRequireSaslError as error:
+            # So a server with sessionRequireClientSASLAuth rejects a password. Kazoo's thread would end with this error.
+            raise AuthFailedError("the server requires SASL") from error
 
     def _send_ping(self, timeout: float) -> None:
         super()._send_ping(timeout)
@@ -527,7 +535,7 @@ class Connection:
 
     def _refused(self, what: str, error: Exception) -> MetadataStoreError:
         text = f"{type(error).__name__} {error}".strip()
-        if isinstance(error, NoAuthError | AuthFailedError):
+        if isinstance(error, NoAuthError | AuthFailedError | SessionClosedRequireSaslError):
             text += (
                 "; end the connection string with ?auth_file=FILE, or with ?sasl_file=FILE for SASL: a file with user:password "
                 "that its nodes were made with"

@@ -73,7 +73,7 @@ class Exposure(NamedTuple):
             commands += [f"setAcl -R {one} auth::cdrwa" for one in tops]
             yield Door(
                 "zookeeper-open",
-                f"ZooKeeper has an ACL for this cluster, and anybody may change {', '.join(self.nodes)}",
+                f"ZooKeeper has an ACL for this cluster, and the world may change {', '.join(self.nodes)}",
                 "a stranger makes nodes there until ZooKeeper's memory is full"
                 + (", and changes or removes what has no ACL of its own" if tops else ""),
                 "in zkCli.sh, after addauth digest USER:PASSWORD (with SASL, as its user): " + "; ".join(commands),
