@@ -144,7 +144,7 @@ def delta_session(app: Name, zookeeper: ConnectionString | None = None) -> Spark
         return session(app, zookeeper=zookeeper)
     jars = _noted_jars()
     if not jars:
-        raise ConfigurationError(f"Delta is not among Spark's jars: give spark-submit --packages {_delta_package()}")
+        raise ConfigurationError(f"Delta is not among Spark's jars: give spark-submit --packages {delta_package()}")
     _add_to_jvm(jars)
     jars = [*jars, *filter(None, [given.get("spark.jars")])]
     return session(app, zookeeper=zookeeper, **{"spark.jars": ",".join(jars)})
@@ -167,7 +167,7 @@ def with_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[
                 spark.conf.set(name, old)
 
 
-def _delta_package() -> str:
+def delta_package() -> str:
     """Delta's Maven coordinates for this Spark."""
     spark = ".".join(pyspark.__version__.split(".")[:2])
     return f"io.delta:delta-spark_{spark}_{_SCALA}:{importlib.metadata.version('delta-spark')}"
@@ -191,7 +191,7 @@ def _add_to_jvm(jars: list[str]) -> None:
 
 def _note() -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "bookspark" / (re.sub(r"[^\w.-]", "_", _delta_package()) + ".json")
+    return cache / "bookspark" / (re.sub(r"[^\w.-]", "_", delta_package()) + ".json")
 
 
 def _noted_jars() -> list[str]:
@@ -219,7 +219,7 @@ def _fetched_jars(conf: Mapping[str, object]) -> list[str]:
     options = [f"--conf={name}={value}" for name, value in (given | {"spark.jars.ivy": str(place)}).items()]
     home = _spark_jars().parent
     # Spark puts the packages on the class path of a program that is its own, and prints its version.
-    command = [str(home / "bin/spark-submit"), "--master=local", f"--packages={_delta_package()}", *options]
+    command = [str(home / "bin/spark-submit"), "--master=local", f"--packages={delta_package()}", *options]
     command += ["--class=org.apache.spark.deploy.SparkSubmit", "spark-internal", "--version"]
     environment = {name: value for name, value in os.environ.items() if name != "PYSPARK_GATEWAY_PORT"}
     try:
@@ -236,7 +236,7 @@ def _fetched_jars(conf: Mapping[str, object]) -> list[str]:
         words = [str(error)]
     if words:
         raise ConfigurationError(
-            f"Delta's jars ({_delta_package()}) could not be fetched: {words[0]}; see that Maven Central, or the repository of "
+            f"Delta's jars ({delta_package()}) could not be fetched: {words[0]}; see that Maven Central, or the repository of "
             "spark.jars.ivySettings, can be reached"
         )
     jars = [place / "jars" / name for name in _hashes()]

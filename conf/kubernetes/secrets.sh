@@ -15,15 +15,13 @@ random() {
 random > secret
 random > spark
 
-# ZooKeeper's users by SASL (DIGEST-MD5): ours, and its servers among themselves.
-ours=$(random) servers=$(random)
+# ZooKeeper's only user, by SASL (DIGEST-MD5), for clients and bookies, and for its servers.
+ours=$(random)
 printf 'bookspark:%s\n' "$ours" > zookeeper
 login='org.apache.zookeeper.server.auth.DigestLoginModule required'
 cat > jaas.conf << END
 Server { $login user_bookspark="$ours"; };
 Client { $login username="bookspark" password="$ours"; };
-QuorumServer { $login user_servers="$servers"; };
-QuorumLearner { $login username="servers" password="$servers"; };
 END
 
 cat << END

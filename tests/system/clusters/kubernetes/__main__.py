@@ -95,7 +95,7 @@ def _judge(server: ApiServer) -> str:
     for name, text in texts().items():
         for part in text.split("\n---\n"):
             (document,) = parse(part)
-            if name == "namespace":
+            if document["kind"] == "Namespace":
                 server.make(document)
             else:
                 server.judge(document, part)

@@ -237,8 +237,6 @@ def check_zookeeper(document: Document) -> None:
         "admin.snapshot.enabled": "false",
         "admin.restore.enabled": "false",
         "sessionRequireClientSASLAuth": "true",
-        "quorum.auth.serverRequireSasl": "true",
-        "quorum.auth.learnerRequireSasl": "true",
         "4lw.commands.whitelist": "ruok",
     }
     for name, value in wanted.items():
