@@ -176,8 +176,10 @@ SHOWN = {
         "histogram_quantile(0.99": NO_COMMAND,
         "prometheus --config.file=": "tests/support/metrics/test_alerts.py",
     },
-    "docs/security.md": {"        "addauth digest us:password": SEVERAL_HOSTS,
-zk://host1:2281,host2:2281/chroot": NO_COMMAND},
+    "docs/security.md": {
+        "zk://host1:2281,host2:2281/chroot": NO_COMMAND,
+        "addauth digest us:password": SEVERAL_HOSTS,
+    },
     "docs/testing.md": {
         "scripts/test ": A_CHECKOUTS,
         "bookspark replay FOLDER": "tests/operations/cli/test_replay_command.py",
