@@ -92,7 +92,7 @@ def _say(begun: float, text: str) -> None:
 def _judge(server: ApiServer) -> str:
     """Create the namespace, and validate everything else as it is in its file."""
     made = 0
-    for name, text in texts().items():
+    for text in texts().values():
         for part in text.split("\n---\n"):
             (document,) = parse(part)
             if document["kind"] == "Namespace":
