@@ -44,6 +44,7 @@ from bookspark.store.client.inspection.held_ranges import held_ranges
 from bookspark.store.cluster_view import ClusterView, learn_time
 from bookspark.store.metadata.lost_records import read_lost_records
 from bookspark.store.metadata.store import MetadataStore
+from bookspark.store.metadata.zookeeper.exposure import Exposure
 from bookspark.store.metadata.zookeeper.layout import parse_address
 from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.support.addresses import split_address
@@ -92,10 +93,11 @@ class Gathering:
         if self._looking is None:
             self._looking = Looking(self._bookkeeper)
         # Independent queries run in parallel, because a slow ZooKeeper delays each one.
-        with ThreadPoolExecutor(2, "look") as beside:
+        with ThreadPoolExecutor(3, "look") as beside:
             status, documents = beside.submit(autorecovery_status, store), beside.submit(_documents, store)
+            exposure = beside.submit(_exposure, store)
             observed = self._looking.look(at_once=True)
-        found |= {"autorecovery": status.result(), **documents.result()}
+        found |= {"autorecovery": status.result(), "exposure": exposure.result(), **documents.result()}
         found["observed"], found["cluster"] = observed, self._looking.cluster
         found["shown_certificates"] = _shown_certificates(found["cluster"])
         found["open_ledgers"] = len(self._looking.open_ledgers)
@@ -159,6 +161,10 @@ def _documents(store: MetadataStore) -> dict[str, Any]:
         # Bookies then collect nothing, and report the reason.
         found["lost_records"] = read_lost_records(store)
     return found
+
+
+def _exposure(store: MetadataStore) -> Exposure:
+    return store.exposure() if isinstance(store, ZooKeeperStore) else Exposure()
 
 
 def _opening_seconds(store: MetadataStore, began: float) -> list[float]:

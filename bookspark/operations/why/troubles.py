@@ -74,6 +74,7 @@ def _troubles(facts: Facts) -> Iterator[Answer]:
         # The other facts are incomplete: absence means nothing.
         return
     yield from _slow_zookeeper(facts)
+    yield from _exposed_zookeeper(facts)
     yield from _copies(facts)
     yield from _down(facts)
     yield from _silent(facts)
@@ -114,6 +115,11 @@ def _slow_zookeeper(facts: Facts) -> Iterator[Answer]:
             "give ZooKeeper a disk and cores of its own, and look at its own log",
             "bookspark why",
         )
+
+
+def _exposed_zookeeper(facts: Facts) -> Iterator[Answer]:
+    for door in facts.exposure.doors():
+        yield Answer(door.kind, facts.zookeeper, door.what, (door.effect,), door.remedy, "bookspark why")
 
 
 # -- bookies

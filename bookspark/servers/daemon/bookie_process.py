@@ -573,6 +573,7 @@ def _boot_and_serve(
         lambda: [one.path for one in storage.holdings.live if one.commit.ended],
         registrar.why_not_registered,
     )
+    threading.Thread(target=_warn_of_exposure, args=(store,), name="exposure", daemon=True).start()
     phase(SERVING)
     if foreground:
         foreground.serving(registration, metrics_port)
@@ -601,6 +602,15 @@ def open_to_strangers(config: BookieConfig) -> str:
         f"the bookie listens on {config.host}, and asks nobody who he is: whoever reaches it may read all entries, fill the "
         "disks and switch it to read-only; set shared_secret_file, or tls_certificate with tls_client_ca (docs/security.md)"
     )
+
+
+def _warn_of_exposure(store: ZooKeeperStore) -> None:
+    """Warn of ZooKeeper's doors beside its ACLs, once, off the boot's way."""
+    try:
+        for door in store.exposure().doors():
+            log.warning("%s", door)
+    except MetadataStoreError as error:
+        log.info("nobody knows whether ZooKeeper is open to strangers: %s", error)
 
 
 def _first(ends: queue.SimpleQueue[str | BookieError | StorageError]) -> str | BookieError | StorageError:

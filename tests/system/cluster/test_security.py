@@ -321,6 +321,18 @@ def test_bookie_log_has_the_warning_at_startup(new_chroot):
         assert "listens on 127.1, and asks nobody" in log
 
 
+def test_bookie_log_names_nodes_of_zookeeper_that_the_world_may_change(files, new_chroot):
+    user = files / "zookeepers-user"
+    user.write_text("us:password\n")
+    user.chmod(0o600)
+    with LocalCluster(bookies=1, zookeeper=new_chroot()) as cluster:
+        log = Path(cluster.bookies[0].directories[0], "bookie.log")
+        assert "the world may change" not in log.read_text()
+    with LocalCluster(bookies=1, zookeeper=f"{new_chroot()}?auth_file={user}") as cluster:
+        log = Path(cluster.bookies[0].directories[0], "bookie.log")
+        await_that(lambda: "the world may change /, " in log.read_text())
+
+
 def test_files_of_a_local_cluster_are_accessible_to_their_owner_only(files):
     before = os.umask(0o022)
     kept = files / "kept"

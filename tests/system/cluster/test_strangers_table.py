@@ -14,6 +14,8 @@ import ssl
 from pathlib import Path
 
 import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError, NodeExistsError
 
 from bookspark import errors
 from bookspark.local import LocalCluster
@@ -27,6 +29,7 @@ from tests.authority import Authority, private, secret
 from tests.awaiting import await_that
 from tests.store.bookie.kit import Client
 from tests.strangers import as_another_user, shared_folder
+from tests.system.clusters.kubernetes.manifests import FOLDER, parse, texts
 
 PAGE = Path(__file__).parents[3] / "docs" / "security.md"
 SETTINGS = ("nothing", "ledger password", "shared secret", "TLS", "client certificates", "ZooKeeper ACL")
@@ -201,6 +204,33 @@ def take_a_directory_that_he_made_first(case):
         return ours.read_text() != "ours" or len(list(home.iterdir())) > 1
 
 
+def make_nodes_at_the_root(case):
+    """Make a node at the cluster's root, and one in the place of its records."""
+    servers, _, chroot = case.zookeeper.partition("/")
+    client = KazooClient(servers)
+    client.start(60)
+    try:
+        return all([client.create(f"/{chroot}/stranger"), client.create(f"/{chroot}/bookspark/log_records", b"")])
+    except NoAuthError:
+        return False
+    except NodeExistsError:
+        return True
+    finally:
+        client.stop()
+        client.close()
+
+
+def use_an_admin_server(case):
+    """The settings of both ZooKeepers that Bookspark brings; that of these tests is the embedded one."""
+    (manifest,) = (one for one in parse(texts()["zookeeper"]) if one["kind"] == "ConfigMap")
+    for settings in (manifest["data"]["zoo.cfg"], (FOLDER.parent / "zoo.cfg").read_text()):
+        lines = dict(line.split("=", 1) for line in settings.split() if "=" in line)
+        switches = ("admin.enableServer", "admin.snapshot.enabled", "admin.restore.enabled")
+        if {lines.get(one) for one in switches} != {"false"}:
+            return True
+    return False
+
+
 ACTIONS = {
     "See a bookie's status, its ledgers' ids and their ranges": see_status_ids_and_ranges,
     "Read entries": read_entries,
@@ -216,6 +246,8 @@ ACTIONS = {
     "Take a bookie's directory that he made first": take_a_directory_that_he_made_first,
     "Read master keys in ZooKeeper": read_master_keys,
     "Delete ledgers in ZooKeeper": delete_a_ledger,
+    "Make nodes at the cluster's root in ZooKeeper, or among its records": make_nodes_at_the_root,
+    "Read or undo all of ZooKeeper by its AdminServer (ours: the manifest's, the embedded one)": use_an_admin_server,
 }
 
 

@@ -90,9 +90,13 @@ def init(
         ),
     ] = False,
 ) -> None:
-    from bookspark.store.metadata.zookeeper.zookeeper_store import begin_cluster
+    from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 
-    say(begin_cluster(given(zookeeper), LedgerManager.BOOKKEEPER if bookkeeper else manager))
+    manager = LedgerManager.BOOKKEEPER if bookkeeper else manager
+    with closing(ZooKeeperStore(given(zookeeper), begin=manager)) as store:
+        say(store.instance_id)
+        for door in store.exposure().doors():
+            say(f"bookspark: {door}", err=True)
 
 
 def bookies(zookeeper: Zookeeper = "", as_json: Json = False) -> None:

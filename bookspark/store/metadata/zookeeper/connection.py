@@ -34,6 +34,7 @@ from kazoo.exceptions import (
     OperationTimeoutError,
     RolledBackError,
     RuntimeInconsistency,
+    SessionClosedRequireSaslError,
     SessionExpiredError,
 )
 from kazoo.handlers.threading import AsyncResult, KazooTimeoutError, SequentialThreadingHandler
@@ -258,6 +259,13 @@ class _Servers(ConnectionHandler):  # type: ignore[misc]
         if self.handler.answer_seconds:
             self._await_answer(self.handler.answer_seconds)
 
+    def _authenticate_with_sasl(self, host: str, timeout: float) -> None:
+        try:
+            super()._authenticate_with_sasl(host, timeout)
+        except SessionClosedRequireSaslError as error:
+            # So a server with sessionRequireClientSASLAuth rejects a password. Kazoo's thread would end with this error.
+            raise AuthFailedError("the server requires SASL") from error
+
     def _send_ping(self, timeout: float) -> None:
         super()._send_ping(timeout)
         # ``silent_at`` alone judges the answer.
@@ -299,6 +307,8 @@ class Connection:
         self.figures = SessionFigures(self._connected.is_set)
         access = address.access
         credentials, sasl = _credentials("auth_file", access.auth_file), _credentials("sasl_file", access.sasl_file)
+        self.wants_acl = credentials is not None or sasl is not None
+        """New nodes are for this connection's user alone."""
         for option, file in access._asdict().items():
             if file:
                 _check_readable(option, file)
@@ -313,7 +323,7 @@ class Connection:
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=1.0),
             logger=_kazoo_log,
             auth_data=[] if credentials is None else [("digest", credentials)],
-            default_acl=None if credentials is None and sasl is None else CREATOR_ALL_ACL,
+            default_acl=CREATOR_ALL_ACL if self.wants_acl else None,
             sasl_options=None if sasl is None else _sasl_options(sasl),
             use_ssl=bool(access.tls_ca),
             check_hostname=bool(access.tls_ca),
@@ -530,7 +540,7 @@ class Connection:
 
     def _refused(self, what: str, error: Exception) -> MetadataStoreError:
         text = f"{type(error).__name__} {error}".strip()
-        if isinstance(error, NoAuthError | AuthFailedError):
+        if isinstance(error, NoAuthError | AuthFailedError | SessionClosedRequireSaslError):
             text += (
                 "; end the connection string with ?auth_file=FILE, or with ?sasl_file=FILE for SASL: a file with user:password "
                 "that its nodes were made with"
