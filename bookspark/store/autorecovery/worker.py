@@ -42,7 +42,7 @@ from bookspark.store.autorecovery.copying import (
     RepairInterruptedError,
 )
 from bookspark.store.client import BookKeeper
-from bookspark.store.client.inspection.bookie_questions import large_batch_ends
+from bookspark.store.client.inspection.bookie_questions import has_writer, large_batch_ends
 from bookspark.store.decisions.seam import made
 from bookspark.store.metadata.autorecovery.underreplication_tasks import Progress, Taken, TaskPicker, Underreplication
 from bookspark.support.threads import BackOff, Repeated
@@ -69,15 +69,17 @@ class LedgerRepair:
         taken: Taken,
         bookkeeper: BookKeeper,
         copying: Copying,
-        grace_seconds: float,
+        config: AutorecoveryConfig,
     ) -> None:
         self.taken = taken
         self._bookkeeper = bookkeeper
         self._copying = copying
-        self._grace_seconds = grace_seconds
+        self._config = config
         self._machine: LedgerReplication | None = None
         self._driver: RepairDriver
         self._waiting_since = 0.0
+        self._asked: tuple[str, ...] = ()
+        """Bookies to ask for a sign of the writer."""
         self._errors: list[BookKeeperError] = []
 
     def go_on(self) -> float | None:
@@ -134,18 +136,22 @@ class LedgerRepair:
         misplaced = task.of(Reason.MISPLACED)
         self._driver = RepairDriver(self._bookkeeper, found.value, self._copying, lends=True)
         ends = self._batch_ends(self._driver, found.value, set(registered).difference(lost, misplaced))
-        self._machine = made(LedgerReplication, lost, self._grace_seconds, RUN_ENTRIES_MAX, misplaced, room, ends)
+        grace, most = self._config.grace_seconds, self._config.grace_seconds_max
+        self._machine = made(LedgerReplication, lost, grace, RUN_ENTRIES_MAX, misplaced, room, ends, most)
         return self._drive(act.MetadataRead(*found))
 
     def _after_waiting(self) -> float | None:
+        waited = time.monotonic() - self._waiting_since
+        context, ledger_id = self._bookkeeper.context, self.taken.ledger_id
+        lives = any(has_writer(context, bookie, ledger_id) for bookie in self._asked)
         self._driver.resume()
-        return self._drive(WriterWaitedFor(time.monotonic() - self._waiting_since))
+        return self._drive(WriterWaitedFor(waited, lives))
 
     def _drive(self, event: ReplicationEvent) -> float | None:
         assert self._machine is not None
         match self._driver.run(self._machine.step, self._machine.step(event)):
-            case WaitForWriter(grace_seconds):
-                self._waiting_since = time.monotonic()
+            case WaitForWriter(grace_seconds, bookies):
+                self._waiting_since, self._asked = time.monotonic(), bookies
                 return grace_seconds
         return None
 
@@ -339,7 +345,7 @@ class ReplicationWorker:
             if not self._store.enabled():
                 self._picker.forget()
             return None
-        return LedgerRepair(taken, self._bookkeeper, self._copying, self._config.grace_seconds)
+        return LedgerRepair(taken, self._bookkeeper, self._copying, self._config)
 
     def _repair_or_wait(self, repair: LedgerRepair) -> None:
         ledger_id = repair.taken.ledger_id
