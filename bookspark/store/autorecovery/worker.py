@@ -23,10 +23,12 @@ from contextlib import suppress
 from bookspark.errors import BookieError, BookKeeperError, EntriesNotCopiedError, NoSuchLedgerError, ReadError
 from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
-from bookspark.protocol.repair.audit_plan import mark_of_misplaced
+from bookspark.protocol.ledger.responses import Positive
+from bookspark.protocol.repair.audit_plan import mark_of_misplaced, marks_after_recovery
 from bookspark.protocol.repair.entry_copying import LONG_RUN_BYTES, EntryCopying, Room, not_copied_error
 from bookspark.protocol.repair.ledger_replication import (
     LedgerReplication,
+    ReplicationAction,
     ReplicationEvent,
     WaitForWriter,
     WriterWaitedFor,
@@ -81,6 +83,8 @@ class LedgerRepair:
         self._asked: tuple[str, ...] = ()
         """Bookies to ask for a sign of the writer."""
         self._errors: list[BookKeeperError] = []
+        self._unfenced: set[str] = set()
+        """Bookies that the machine's ledger recovery could not fence."""
 
     def go_on(self) -> float | None:
         """Do all that can be done now.
@@ -149,11 +153,19 @@ class LedgerRepair:
 
     def _drive(self, event: ReplicationEvent) -> float | None:
         assert self._machine is not None
-        match self._driver.run(self._machine.step, self._machine.step(event)):
+        match self._driver.run(self._step, self._machine.step(event)):
             case WaitForWriter(grace_seconds, bookies):
                 self._waiting_since, self._asked = time.monotonic(), bookies
                 return grace_seconds
+            case act.Finish(LedgerMetadata() as closed):
+                self._bookkeeper.metadata.underreplication.mark(marks_after_recovery(closed, self._unfenced))
         return None
+
+    def _step(self, event: ReplicationEvent) -> list[ReplicationAction]:
+        assert self._machine is not None
+        if isinstance(event, act.LacAnswered) and not isinstance(event.response, Positive):
+            self._unfenced.add(event.bookie)
+        return self._machine.step(event)
 
     def _fill(self, metadata: LedgerMetadata, bookie: str, registered: Collection[str], room: Room) -> None:
         """Copy to ``bookie`` its missing entries, except the last fragment of a ledger that is not closed, its writer's
