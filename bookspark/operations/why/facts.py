@@ -41,6 +41,10 @@ class Facts:
     autorecovery: AutorecoveryStatus | None = None
     """None: not known."""
     tasks: tuple[TaskStatus, ...] = ()
+    logs: Mapping[int, str] = field(default_factory=dict)
+    """The logs of ledgers that lack copies, by ledger: of the newest ones, without ledgers outside of logs."""
+    misplaced: Mapping[int, bool] = field(default_factory=dict)
+    """Ledgers with a closed fragment that breaks the cluster's placement rule; True: other bookies are there for it now."""
     recovering: frozenset[int] = frozenset()
     """Ledgers in recovery at two looks, some time apart."""
     lost_records: tuple[LostRecords, ...] = ()

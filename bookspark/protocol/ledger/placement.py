@@ -204,6 +204,11 @@ class Placement:
             values = [bookie if value is None else value for bookie, value in zip(ensemble, values, strict=True)]
         return self._lack(values, write_quorum, topology.writable_racks)
 
+    def breaks(self, topology: Topology, ensemble: Sequence[str], write_quorum: int) -> bool:
+        """Does the ensemble break the rule? One with a member of unknown place does not, as for ``misplaced``."""
+        is_known = all(self._domain(topology, bookie) is not None for bookie in ensemble)
+        return is_known and self.lack(topology, ensemble, write_quorum) != NOTHING
+
     def misplaced(
         self, topology: Topology, ensemble: Sequence[str], write_quorum: int, random: Draws
     ) -> tuple[str, ...]:

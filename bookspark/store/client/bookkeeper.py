@@ -36,6 +36,7 @@ from bookspark.protocol.ledger.ledger_choices import check_choices, check_digest
 from bookspark.protocol.ledger.ledger_metadata import DigestType, Fragment, LedgerMetadata, LedgerType, Replication
 from bookspark.protocol.ledger.responses import Positive, Unknown, UnknownReason
 from bookspark.protocol.reading.recovery import LedgerRecovery
+from bookspark.protocol.repair.audit_plan import marks_after_recovery
 from bookspark.store.client.client_config import client_config
 from bookspark.store.client.inspection import bookie_questions
 from bookspark.store.client.inspection.bookie_questions import ask
@@ -179,8 +180,15 @@ def _recover(
     ledger_id = found.value.ledger_id
     machine = made(LedgerRecovery, replaces_bookies=True, accepted_loss=accepted_loss)
     driver = MachineDriver(context, found.value, password, context.config.recovery_timeout_seconds)
+    failed: set[str] = set()
+
+    def step(event: act.Event) -> list[act.Action]:
+        if isinstance(event, act.LacAnswered | act.AddAnswered) and not isinstance(event.response, Positive):
+            failed.add(event.bookie)
+        return machine.step(event)
+
     try:
-        closed = driver.run(machine.step, machine.step(act.MetadataRead(*found)))
+        closed = driver.run(step, machine.step(act.MetadataRead(*found)))
     except (NoSuchLedgerError, LedgerRecoveryError, UnauthorizedAccessError):
         raise
     except BookKeeperError as error:
@@ -194,6 +202,11 @@ def _recover(
             loss.by,
             "; ".join(loss.not_known),
         )
+    if marks := marks_after_recovery(closed.metadata, failed):
+        try:
+            context.store.underreplication.mark(marks)
+        except BookKeeperError as error:
+            log.warning("ledger %d: copies that may be lacking are not marked: %s", ledger_id, error)
     return Versioned(closed.metadata, closed.version)
 
 

@@ -36,7 +36,8 @@ The kinds, and the bookie's work for each (``-`` after a name: the request is a 
     ``FENCE``: fence first (recovery reads).
     ``SPARSE``: skip ids that this bookie lacks (striped ledgers); ``last_entry_id`` is then the last examined id.
 ``READ_LAC-``
-    The LAC, the LAFR and (``value``) the bookie's highest entry id.
+    The LAC, the LAFR and (``value``) the bookie's highest entry id. ``limit`` of the answer is 1 if the ledger's writer,
+    which sent the last ADD without ``RECOVERY``, SYNC or WRITE_LAC, is connected; 0 if it is not, or not known.
     ``FENCE``: fence first, durably: the first step of ledger recovery. It creates an unknown ledger, if the metadata has it with
     this bookie and this master key; so it has no Negative.
     ``limit`` > 0: wait up to ``limit`` ms until the LAC is at least ``first_entry_id`` (long poll).

@@ -25,7 +25,7 @@ from bookspark.store.bookie.disk.rewritten_log import RewrittenLog
 from bookspark.store.bookie.holdings.reads import PART_BYTES, READ_BYTES_MAX, Fetched, ReadPlan, Stop
 from bookspark.store.bookie.ledgers.statuses import status_of
 from bookspark.store.bookie.serving.admission import Admission, Stranger
-from bookspark.store.bookie.serving.served_bookie import ServedBookie
+from bookspark.store.bookie.serving.served_bookie import ServedBookie, WriterConnection
 from bookspark.store.bookie.storage import Storage
 from bookspark.store.decisions.seam import decided
 from bookspark.store.wire.batch_prefix import PREFIX_BYTES
@@ -94,6 +94,7 @@ class Peer(Protocol):
 
 
 _VOLATILE = int(Flag.VOLATILE)
+_RECOVERY = int(Flag.RECOVERY)
 _RESPONSE = int(Flag.RESPONSE)
 _ADD, _SYNC = int(Kind.ADD), int(Kind.SYNC)
 _OK = int(Status.OK)
@@ -113,7 +114,7 @@ class Answers:
         self.under_way = 0
         """Unanswered requests. The code that takes a request counts it here."""
 
-    def answer(self, request: Header, status: int, *, value: int = 0, body: bytes = b"") -> None:
+    def answer(self, request: Header, status: int, *, value: int = 0, body: bytes = b"", limit: int = 0) -> None:
         """Answer ``request`` with a control frame. Its entry ids are the request's; a caller with other ids replaces them in
         ``request``."""
         self.under_way -= 1
@@ -138,7 +139,7 @@ class Answers:
             synced,
             self._incarnation,
             NO_KEY,
-            0,
+            limit,
             value,
         )
         self._send(control_frame(header, body))
@@ -515,6 +516,7 @@ class LacReads:
         self._entries = entries
         self._loop = asyncio.get_running_loop()
         self._timers = bookie.poll_timers
+        self._writers = bookie.writers
         self._polls: dict[int, tuple[Header, tuple[int, int]]] = {}
         """By their numbers in ``storage.long_polls``."""
 
@@ -557,7 +559,8 @@ class LacReads:
             wanted = header.first_entry_id
             if 0 <= wanted <= ledger.last_add_confirmed:
                 self._entries.send_along(header, wanted)
-        self._answers.answer(header, status, value=last)
+        connected = self._writers.is_connected(header.ledger_id)
+        self._answers.answer(header, status, value=last, limit=int(connected))
 
     def _poll(self, header: Header) -> None:
         def finish() -> None:
@@ -628,6 +631,8 @@ class Dispatch:
         self._answers = Answers(bookie, peer)
         self._entries = EntryReads(bookie, peer, self._answers)
         self._lacs = LacReads(bookie, self._answers, self._entries)
+        self._writes = WriterConnection()
+        self._wrote = bookie.writers.wrote
         self._greeted = False
         self._challenge = b""
         self._before_hello = 0
@@ -635,6 +640,7 @@ class Dispatch:
 
     def end(self) -> None:
         self._lacs.end()
+        self._writes.is_open = False
 
     def handle(self, frame: Frame) -> None:
         """Take one request. It is answered now or later, on the loop; raises nothing."""
@@ -727,6 +733,8 @@ class Dispatch:
                 # Raises WireError for an invalid assignment.
                 header.assignment()
             batch = EntryBatch.checked(frame.batch, header, frame.body_crc)
+            if not header.flags & _RECOVERY:
+                self._wrote(header.ledger_id, self._writes)
             self._storage.add(header, batch, partial(self._added, header))
 
     def _added(self, header: Header, status: int) -> None:
@@ -739,6 +747,7 @@ class Dispatch:
         if header.last_add_confirmed < NO_ENTRY:
             self._answers.refuse(header, "an explicit LAC is an entry id")
             return
+        self._wrote(header.ledger_id, self._writes)
         self._storage.write_last_add_confirmed(
             header.ledger_id,
             header.master_key,
@@ -749,6 +758,7 @@ class Dispatch:
 
     def _sync(self, header: Header) -> None:
         assignment = header.assignment()
+        self._wrote(header.ledger_id, self._writes)
         self._storage.sync(header.ledger_id, header.master_key, assignment, partial(self._answers.answer, header))
 
     def _fetch(self, header: Header, body: memoryview) -> None:

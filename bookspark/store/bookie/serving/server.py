@@ -25,7 +25,7 @@ from bookspark.store.bookie.serving.poll_timers import PollTimers
 from bookspark.store.bookie.serving.porch import Porch, listening_sockets
 from bookspark.store.bookie.serving.read_room import ReadRoom
 from bookspark.store.bookie.serving.refusals import Refusals
-from bookspark.store.bookie.serving.served_bookie import Fetch, ServedBookie
+from bookspark.store.bookie.serving.served_bookie import Fetch, ServedBookie, Writers
 from bookspark.store.bookie.space.garbage_collection import AskOthers
 from bookspark.store.bookie.space.reclaiming import Rewriter
 from bookspark.store.bookie.storage import Storage
@@ -79,6 +79,7 @@ class BookieServer:
             ReadRoom(config.read_bytes_in_flight_max),
             PollTimers(),
             Refusals(),
+            Writers(),
             self.status,
             lambda: self._maintenance.collect_now(),
             lambda: self.fetch,

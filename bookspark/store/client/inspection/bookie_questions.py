@@ -140,6 +140,12 @@ def held_of(context: ClientContext, bookie_id: str, ledger_id: int) -> list[tupl
     return held
 
 
+def has_writer(context: ClientContext, bookie_id: str, ledger_id: int) -> bool:
+    """Has the bookie an open connection of the ledger's writer? False without an answer."""
+    answer = ask(context, bookie_id, Header(Kind.READ_LAC, _next_request_id(context), ledger_id))
+    return isinstance(answer.response, Positive) and answer.header is not None and answer.header.limit > 0
+
+
 def _some_ranges(
     context: ClientContext, bookie_id: str, ledger_id: int, first_entry_id: int, *, only: bool
 ) -> tuple[Ranges, int, int]:
