@@ -8,9 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
-import ipaddress
 import logging
-import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from email.message import Message
@@ -32,7 +30,7 @@ from bookspark.store.client import BookKeeper
 from bookspark.store.metadata.zookeeper.layout import ConnectionString
 from bookspark.store.settings import of_environment
 from bookspark.store.wire.security import lines_of
-from bookspark.support.addresses import address_text, is_loopback
+from bookspark.support.addresses import address_text, is_loopback, names_this_host
 from bookspark.support.arguments import Name, checks_arguments
 from bookspark.support.metrics.web import Asked, Page, WebServer
 from bookspark.support.private_files import why_no_secret
@@ -81,28 +79,16 @@ class Door:
                 f"at {host} others could see the cluster: give --token-file FILE, or listen at 127.0.0.1 and come by a tunnel "
                 "(ssh -L)"
             )
-        self._names = {"localhost", host.lower(), socket.gethostname().lower()}
+        self._host = host
 
     def refused(self, headers: Message) -> Page | None:
         """The page of a refusal; None: the request may pass."""
-        if not self._is_named(headers.get("Host", "")):
+        if not names_this_host(headers.get("Host", ""), (self._host,)):
             return _words(HTTPStatus.MISDIRECTED_REQUEST, "this console has another name: ask for its address")
         if self._tokens and not self._knows(headers.get("Authorization", "")):
             ask = ("WWW-Authenticate", 'Basic realm="Bookspark console: the token is the password", charset="UTF-8"')
             return _words(HTTPStatus.UNAUTHORIZED, "which token? Any name, and the token as password", ask)
         return None
-
-    def _is_named(self, host: str) -> bool:
-        name = host.strip().lower()
-        if not name.endswith("]"):
-            head, colon, port = name.rpartition(":")
-            name = head if colon and port.isascii() and port.isdigit() else name
-        try:
-            # An IP address can't be rebound.
-            ipaddress.ip_address(name.strip("[]"))
-        except ValueError:
-            return name in self._names
-        return True
 
     def _knows(self, authorization: str) -> bool:
         kind, _, told = authorization.partition(" ")
@@ -131,7 +117,7 @@ def _tokens(file: str) -> tuple[bytes, ...]:
 
 
 def _words(status: HTTPStatus, words: str, *headers: tuple[str, str]) -> Page:
-    return Page(status, f"{words}\n".encode(), headers=(*HEADERS, *headers))
+    return Page(status, f"{words}\n".encode(), headers=headers)
 
 
 # -- Server
@@ -172,7 +158,9 @@ class WebConsole:
         self._looks = Looks()
         self._watch = Watch(bookkeeper)
         try:
-            self._web = WebServer(host, port, self._answer, what="the console", option="the port")
+            self._web = WebServer(
+                host, port, self._answer, what="the console", option="the port", headers=HEADERS, names=None
+            )
         except BaseException:
             self._end_looks()
             raise
@@ -205,12 +193,12 @@ class WebConsole:
         except Exception as error:
             log.warning("%s can't be shown: %s: %s", asked.path, type(error).__name__, error)
             words = "this page can't be shown now; the console's log says why\n"
-            return Page(HTTPStatus.SERVICE_UNAVAILABLE, words.encode(), _TEXT, HEADERS)
+            return Page(HTTPStatus.SERVICE_UNAVAILABLE, words.encode(), _TEXT)
 
     def _page(self, asked: Asked) -> Page:
         if asked.path in _ASSETS:
             name, kind = _ASSETS[asked.path]
-            return Page(HTTPStatus.OK, pages.asset(name), kind, HEADERS)
+            return Page(HTTPStatus.OK, pages.asset(name), kind)
         query = dict(parse_qsl(asked.query, max_num_fields=_FIELDS_MAX))
         if asked.path == "/":
             return self._shown("/", overview.content(self._watch.seen()))
@@ -230,7 +218,7 @@ class WebConsole:
         then = self._then(asked.path, query)
         if then is not None:
             return self._shown("/time", then)
-        return Page(HTTPStatus.NOT_FOUND, b"there is no such page; begin at /\n", _TEXT, HEADERS)
+        return Page(HTTPStatus.NOT_FOUND, b"there is no such page; begin at /\n", _TEXT)
 
     def _then(self, path: str, query: Mapping[str, str]) -> str | None:
         if self._past is None:
@@ -238,7 +226,7 @@ class WebConsole:
         return self._past.content(path, query)
 
     def _shown(self, tab: str, content: str, title: str = "") -> Page:
-        return Page(HTTPStatus.OK, pages.page(self._bookkeeper.zookeeper, tab, content, title), _HTML, HEADERS)
+        return Page(HTTPStatus.OK, pages.page(self._bookkeeper.zookeeper, tab, content, title), _HTML)
 
     def _ledger(self, asked: str) -> str:
         try:

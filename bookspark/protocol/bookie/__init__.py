@@ -12,6 +12,8 @@
 ``lost_records``        ledger ids that the metadata gave out and has forgotten
 ``garbage_collection``  deleted ledgers, which may be thrown away
 ``unnamed_copies``      copies that the metadata does not name, which may be thrown away
+``address_rates``       rates of what single addresses may cause
+``peer_memory``         memory that peers make the bookie hold, and the deadline of a frame
 ``lease``               the holder of a bookie's process, and the end of a process without one
 ======================  ========================================================================================================
 

@@ -589,6 +589,8 @@ class Dispatch:
 
     def _answer_adds(self, adds: Sequence[Asked], status: int) -> None:
         self._under_way -= len(adds)
+        if status == Status.OK:
+            self._peer.added()
         self._storage.traffic.answers[_KINDS[Operation.ADD_ENTRY], status] += len(adds)
         self._peer.send(answer_adds(adds, status))
 
@@ -672,6 +674,7 @@ class Dispatch:
 
         def finish() -> None:
             _, timer = self._polls.pop(poll)
+            self._peer.polls(-1)
             timer.cancel()
             self._storage.long_polls.remove(asked.ledger_id, poll)
             self._under_way += 1
@@ -683,6 +686,7 @@ class Dispatch:
 
         # A waiting poll costs next to nothing, so it does not count as a request under way.
         self._under_way -= 1
+        self._peer.polls(1)
         poll = self._storage.long_polls.add(asked.ledger_id, previous + 1, finish)
         seconds = min(asked.timeout_ms, _LONG_POLL_MS_MAX) / 1000
         self._polls[poll] = (asked.ledger_id, self._loop.call_later(seconds, finish))
@@ -900,7 +904,7 @@ class BookKeeperConnection(Connection):
         self._stage = _Stage.OPEN
         self.greeted()
         early, self._early = self._early, []
-        self.take(early)
+        self.take(iter(early))
 
 
 # -- The port

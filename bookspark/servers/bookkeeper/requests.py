@@ -168,14 +168,17 @@ class RequestReceiver(FrameReceiver):
     def requests(self, count: int) -> Iterator[Asked]:
         """The requests completed by ``count`` more bytes in ``buffer()``. Raises WireError for invalid bytes."""
         self._end += count
-        size = None
+        return self._whole_requests()
+
+    def _whole_requests(self) -> Iterator[Asked]:
+        begun, size = self._start, None
         while self._end - self._start >= 4:
             size = 4 + _size_of(self._chunk, self._start, self.frame_bytes_max)
             if size > self._end - self._start:
                 break
             start, self._start, size = self._start, self._start + size, None
             yield decode(bytes(self._chunk[start + 4 : self._start]))
-        self._make_room(size)
+        self._make_room(begun, size)
 
 
 def decode(frame: bytes) -> Asked:

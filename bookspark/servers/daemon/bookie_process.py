@@ -57,6 +57,7 @@ from bookspark.protocol.bookie.lost_records import LostRecords, lost_records, sk
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.ledger.responses import Positive, Unknown
 from bookspark.servers.daemon.directories import DirectoryLocks, has_cookie
+from bookspark.servers.daemon.few_lines import FewOfAKind
 from bookspark.servers.daemon.identity import Identity
 from bookspark.servers.daemon.lease_server import SERVING, LeaseServer
 from bookspark.store.autorecovery.fetching import Fetching
@@ -451,6 +452,8 @@ def prepare_process() -> None:
     logging.getLogger("bookspark.store.metadata.zookeeper.connection.kazoo").setLevel(logging.ERROR)
     # For sockets, locks and the files of libraries.
     os.umask(0o077)
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(FewOfAKind())
 
 
 def run_bookie(config: BookieConfig, foreground: Foreground | None = None) -> None:
@@ -507,6 +510,7 @@ def _boot_and_serve(
         lease.update(phase=name, **facts)
 
     probes = Probes(lambda: lease.phase)
+    lease.probes = {"health": probes.why_unhealthy, "ready": probes.why_not_ready}
     metrics_port, figures = _answer_http(config, probes, stack) if config.metrics_port else (0, None)
     incarnation = secrets.randbits(63) | 1
     phase("connecting to the metadata store", incarnation=incarnation)
@@ -726,13 +730,19 @@ def _answer_http(
         from bookspark.servers.daemon.metrics import bookie_figures, metrics_page
     pages = {"/health": probes.health, "/ready": probes.ready}
     pages["/metrics"] = lambda: Page(503, f"no figures yet: {probes.why_not_ready()}\n".encode())
-    web = WebServer(config.host, max(0, config.metrics_port), pages, tries=PORTS)
+    web = WebServer(config.host, max(0, config.metrics_port), pages, tries=PORTS, names=_names(config))
     stack.callback(web.close)
 
     def figures(post: Post, server: BookieServer, store: ZooKeeperStore) -> None:
         pages["/metrics"] = metrics_page(post, partial(bookie_figures, server), store.connection.figures.figures)
 
     return web.port, figures
+
+
+def _names(config: BookieConfig) -> tuple[str, ...]:
+    """Names of this host, for requests over HTTP."""
+    told = advertised(config, address_text(config.host, 0), config.bookie_id)
+    return config.host, split_address(told)[0]
 
 
 def _give_up_after(seconds: float, status: int) -> None:

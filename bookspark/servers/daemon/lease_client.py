@@ -35,7 +35,7 @@ class LeaseLostError(BookieError):
 
 class LeaseConnection:
     """A connection to the bookie of ``directories``, through the first directory with an answer (``directory``). ``timeout``: for
-    each of them, in seconds. Raises LeaseLostError if none answers; so do ``claim``, ``ask_status`` and ``ask_stop``, after their
+    each of them, in seconds. Raises LeaseLostError if none answers; so do ``claim``, ``ask_status``, ``ask_probe`` and ``ask_stop``, after their
     ``timeout`` in seconds."""
 
     def __init__(self, directories: Sequence[str], timeout: float = 10.0) -> None:
@@ -67,6 +67,11 @@ class LeaseConnection:
 
     def ask_status(self, timeout: float = 10.0) -> Status:
         return self._note(self._ask({"request": "status"}, timeout))
+
+    def ask_probe(self, request: str, timeout: float = 10.0) -> str:
+        """The problem that a probe ("health" or "ready") finds, or ""."""
+        problem: str = self._ask({"request": request}, timeout)["problem"]
+        return problem
 
     def ask_stop(self, timeout: float = 10.0) -> None:
         """Request a clean stop; ``wait_ended`` waits for it."""

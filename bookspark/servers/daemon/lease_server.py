@@ -8,6 +8,7 @@ directory suffices to reach and adopt the bookie. Lines::
     {"request": "claim", "holder": "task 2 of …"}  →  {"answer": "granted", …status}
                                                   or  {"answer": "refused", "reason": …, "holder": …}
     {"request": "status"}                          →  {"answer": "status", …status}
+    {"request": "health"}, {"request": "ready"}    →  {"answer": …, "problem": …}, "" without a problem; late, if its loop hangs
     {"request": "stop"}                            →  {"answer": "stopping"}; closed when the process has ended
     unasked, to the holder, at each new phase:        {"answer": "phase", …status}
 
@@ -26,8 +27,8 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -60,6 +61,11 @@ class Status(msgspec.Struct, frozen=True):
     holder: str = ""
 
 
+class _Probed(NamedTuple):
+    request: str
+    problem: str
+
+
 class Request(msgspec.Struct, frozen=True):
     """A line from a peer."""
 
@@ -83,10 +89,14 @@ class LeaseServer:
         ended: Callable[[str], None],
         holder: str = "",
     ) -> None:
+        self.probes: Mapping[str, Callable[[], str]] = {}
+        """The question of each probe, by its request: returns the problem, or "". It may wait, so it runs in a thread."""
+        self._asking: dict[str, list[int]] = {}
+        """Connections that wait for the answer of each running probe."""
         self._lease = made(Lease, lease_seconds, time.monotonic(), holder)
         self._ended = ended
         self._status = Status(phase="starting", pid=os.getpid(), zookeeper=zookeeper, holder=holder)
-        self._inbox: deque[Stop | dict[str, Any] | None] = deque()
+        self._inbox: deque[Stop | _Probed | dict[str, Any] | None] = deque()
         self._woken, self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._selector = selectors.DefaultSelector()
         self._connections: dict[int, tuple[socket.socket, bytearray]] = {}
@@ -160,7 +170,7 @@ class LeaseServer:
         self._selector.register(listener, selectors.EVENT_READ, listener)
         self._listeners.append((descriptor, listener))
 
-    def _post(self, message: Stop | dict[str, Any] | None) -> None:
+    def _post(self, message: Stop | _Probed | dict[str, Any] | None) -> None:
         self._inbox.append(message)
         # A full pipe wakes the thread as well.
         with contextlib.suppress(BlockingIOError):
@@ -183,6 +193,9 @@ class LeaseServer:
                     return
                 if isinstance(message, Stop):
                     self._step(message)
+                elif isinstance(message, _Probed):
+                    for number in self._asking.pop(message.request, ()):
+                        self._send(number, {"answer": message.request, "problem": message.problem})
                 else:
                     self._change(**message)
             self._step(Tick())
@@ -237,13 +250,26 @@ class LeaseServer:
                 self._step(Claim(number, request.holder))
             case "status":
                 self._send(number, self._status_line("status"))
+            case "health" | "ready":
+                self._probe(number, request.request)
             case "stop":
                 self._send(number, {"answer": "stopping"})
                 self._step(Stop("asked to through its lease socket"))
             case other:
                 self._send(
-                    number, {"answer": "error", "reason": f"unknown request {other!r}; known: claim, status, stop"}
+                    number,
+                    {
+                        "answer": "error",
+                        "reason": f"unknown request {other!r}; known: claim, status, health, ready, stop",
+                    },
                 )
+
+    def _probe(self, number: int, request: str) -> None:
+        waiting = self._asking.setdefault(request, [])
+        waiting.append(number)
+        if len(waiting) == 1:
+            question = self.probes.get(request, lambda: "")
+            threading.Thread(target=lambda: self._post(_Probed(request, question())), name="probe", daemon=True).start()
 
     def _step(self, event: Event) -> None:
         for action in self._lease.step(event, time.monotonic()):
@@ -261,6 +287,10 @@ class LeaseServer:
 
     def _drop(self, number: int) -> None:
         connection, _ = self._connections.pop(number)
+        for waiting in self._asking.values():
+            while number in waiting:
+                # Another connection may get this number.
+                waiting.remove(number)
         self._selector.unregister(connection)
         connection.close()
         if number == self._holder:

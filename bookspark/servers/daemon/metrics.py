@@ -123,6 +123,7 @@ def _of_requests(server: BookieServer) -> Figures:
         "reading_paused": float(admission.paused),
         "add_in_flight_bytes": storage.bytes_in_flight,
         "read_in_flight_bytes": bookie.read_room.total,
+        "unfinished_bytes": admission.memory.bound + admission.memory.slack,
         "reads_waiting": bookie.read_room.waiting,
     }
 

@@ -90,7 +90,9 @@ class Autorecovery:
             "/health": lambda: _probe(self._why_unhealthy(), "healthy"),
             "/ready": lambda: _probe(self._why_not_ready(), "ready"),
         }
-        web = WebServer(config.metrics_host, max(0, config.metrics_port), pages, tries=PORTS)
+        web = WebServer(
+            config.metrics_host, max(0, config.metrics_port), pages, tries=PORTS, names=(config.metrics_host,)
+        )
         log.info("metrics and probes are answered at %s", address_text(config.metrics_host, web.port))
         return web
 

@@ -25,6 +25,8 @@ DiskUsage = Annotated[float, Meta(gt=0, le=1)]
 """Used fraction of a disk, or of ``directory_bytes_max``."""
 EntryLogBytes = Annotated[int, Meta(ge=1, le=1 << 31)]
 """Positions in a log have 32 bits, and the last batch of a log may begin just below this size."""
+UnfinishedBytes = Annotated[int, Meta(ge=64 << 20)]
+"""Room for some of the longest frames."""
 Hours = Annotated[float, Meta(ge=0, le=1e6)]
 Milliseconds = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 DIRECTORIES_MAX = 64
@@ -97,6 +99,9 @@ class BookieConfig(Config, frozen=True, kw_only=True):
     """Bytes of unsynced adds above which the bookie stops reading from its connections."""
     read_bytes_in_flight_max: AtLeastOne = 64 << 20
     """Bytes of entries on their way to readers, over all connections. Further reads wait."""
+    unfinished_bytes_max: UnfinishedBytes = 256 << 20
+    """Bytes of unfinished frames, unread answers and long polls, over all connections. Above it connections end, those first of
+    which no add was acknowledged."""
     requests_in_flight_max: AtLeastOne = 10_000
     """Unanswered requests of a connection. More are refused as too many requests."""
     journal_write_data: bool = True

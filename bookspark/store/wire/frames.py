@@ -100,6 +100,10 @@ class FrameReceiver:
         """``frame_bytes_max``: the present limit of a frame. The attribute of this name may be raised later."""
         self._pool = pool or ChunkPool()
         self.frame_bytes_max = frame_bytes_max
+        self.frame_number = 1
+        """Another number means another frame under way."""
+        self.frame_bytes = 0
+        """Size of the frame under way; 0 while it is not known."""
         self._use(bytearray(_FIRST_CHUNK_BYTES), 0)
 
     def _use(self, chunk: bytearray | mmap.mmap, filled: int) -> None:
@@ -107,15 +111,20 @@ class FrameReceiver:
         self._chunk = memoryview(chunk)
         self._frames = self._chunk if self._pool.writable else self._chunk.toreadonly()
         self._start, self._end = 0, filled
+        self._light = len(chunk) == _FIRST_CHUNK_BYTES
 
     def buffer(self) -> memoryview:
         """The memory for the next bytes; never empty."""
         return self._chunk[self._end :]
 
     def received(self, count: int) -> Iterator[Frame]:
-        """The frames that ``count`` more bytes in ``buffer()`` complete. Raises WireError for bytes of no frame."""
+        """The frames that ``count`` more bytes in ``buffer()`` complete. Their iteration raises WireError for bytes of no frame;
+        until its end there may be no room in ``buffer()``."""
         self._end += count
-        size = None
+        return self._whole_frames()
+
+    def _whole_frames(self) -> Iterator[Frame]:
+        begun, size = self._start, None
         while (start := self._start) < self._end:
             size = frame_size(self._chunk, start, self._end, self.frame_bytes_max)
             if size is None or size > self._end - start:
@@ -123,10 +132,40 @@ class FrameReceiver:
             self._start = start + size
             yield parse_frame(self._frames[start : start + size])
             size = None
-        self._make_room(size)
+        self._make_room(begun, size)
 
-    def _make_room(self, size: int | None) -> None:
-        """Begin a new chunk if this one has too little room. ``size``: of the partial frame, None if unknown."""
+    @property
+    def is_at_rest(self) -> bool:
+        """No byte is left after the last frame, and the chunk is the first one or as small."""
+        return self._light and self._start == self._end
+
+    @property
+    def unfinished(self) -> int:
+        """Bytes after the last frame that was taken."""
+        return self._end - self._start
+
+    @property
+    def memory(self) -> int:
+        """Bytes of memory that the present chunk may take, 0 for a small one."""
+        length = len(self._chunk)
+        if isinstance(self._memory, mmap.mmap) and length != LARGE_CHUNK_BYTES:
+            # Its pages are new.
+            return self._end
+        return 0 if length == _FIRST_CHUNK_BYTES else length
+
+    def shrink(self) -> None:
+        """Keep no more memory than the unfinished bytes take."""
+        rest = self._chunk[self._start : self._end]
+        needed = max(self.frame_bytes, len(rest)) + _FIRST_CHUNK_BYTES // 4
+        chunk = bytearray(_FIRST_CHUNK_BYTES) if needed <= _FIRST_CHUNK_BYTES else new_chunk(needed + _FREE_BYTES_MIN)
+        self._replace(chunk, rest)
+
+    def _make_room(self, begun: int, size: int | None) -> None:
+        """Begin a new chunk if this one has too little room. ``begun``: start of the frame that was under way; ``size``: of the
+        partial frame, None if unknown."""
+        if begun != self._start:
+            self.frame_number += 1
+        self.frame_bytes = size or 0
         free = len(self._chunk) - self._end
         if free < min(_FREE_BYTES_MIN, len(self._chunk) // 4) or (
             size is not None and size > len(self._chunk) - self._start
@@ -146,6 +185,9 @@ class FrameReceiver:
             chunk = bytearray(_CHUNK_BYTES)
         else:
             chunk = bytearray(_FIRST_CHUNK_BYTES)
+        self._replace(chunk, rest)
+
+    def _replace(self, chunk: bytearray | mmap.mmap, rest: memoryview) -> None:
         chunk[: len(rest)] = rest
         old = self._memory
         self._use(chunk, len(rest))

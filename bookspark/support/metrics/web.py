@@ -1,29 +1,44 @@
 """Pages of a process over HTTP, for Prometheus and for probes: a few paths, each a function that makes its page.
 
 Law: a page changes nothing, and each is made in a thread of its own, so neither a slow peer nor a slow page delays others. A
-stranger at the port costs the process little: ``_CONNECTIONS_MAX`` connections are served at once, each for
-``_CONNECTION_SECONDS_MAX`` at most, and further ones are closed at once. The threads end with the process, not before.
+stranger at the port costs the process little: ``_CONNECTIONS_MAX`` connections are served at once, ``_OF_AN_ADDRESS_MAX`` of one
+address, each for ``_CONNECTION_SECONDS_MAX`` at most and with ``_HEAD_BYTES_MAX``, and ``_MADE_AT_ONCE`` pages are made.
+
+A newcomer without room takes the place of the oldest connection that waits for its peer (its request has not come, or its answer
+is not read), of its own address if that has its number, else of the address with most; so slow peers keep nobody out. Without
+such a connection the newcomer is closed. Every answer has the headers, also those of Python's library. The threads end with the
+process, not before.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
+import math
 import socket
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from email.message import Message
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from io import BufferedIOBase
 from socketserver import TCPServer, ThreadingMixIn
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from bookspark.errors import BookieError
-from bookspark.support.addresses import address_text
+from bookspark.support.addresses import address_text, names_this_host, origin_of
 
-_CONNECTIONS_MAX = 8
+_CONNECTIONS_MAX = 32
+_OF_AN_ADDRESS_MAX = 8
+_MADE_AT_ONCE = 8
+_HEAD_BYTES_MAX = 16 << 10
 _CONNECTION_SECONDS_MAX = 10.0
 _PORT_MAX = 65535
+_TOLD_SECONDS = 5.0
+HEADERS = (("X-Content-Type-Options", "nosniff"), ("Content-Security-Policy", "default-src 'none'"))
+"""Headers of every answer, if a server has no others."""
 PORTS = 64
 """Ports tried for ``metrics_port``: several processes of a host may share one setting."""
 
@@ -59,12 +74,17 @@ class WebServer:
         tries: int = 1,
         what: str = "metrics",
         option: str = "metrics_port",
+        headers: Sequence[tuple[str, str]] = HEADERS,
+        names: Sequence[str] | None = (),
     ) -> None:
         """Begin to answer. ``tries``: number of ports to try from ``port`` on; ``port`` 0 is any free port. For errors:
-        ``what`` is served, and the ``option`` of the port. Raises BookieError if no address is available."""
+        ``what`` is served, and the ``option`` of the port. ``headers``: of every answer. ``names``: names of this host, besides
+        its own name; a request for another name is refused (None: ``pages`` looks). Raises BookieError if no address is available."""
 
         class Handler(_Handler):
             page_of = staticmethod(pages if callable(pages) else _by_path(pages))
+            common = tuple(headers)
+            names_of_host = names
 
         try:
             family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
@@ -93,7 +113,13 @@ class _Server(ThreadingMixIn, HTTPServer):
     block_on_close = False
 
     def __init__(self, address: tuple[str, int], handler: type[_Handler]) -> None:
-        self._free = threading.BoundedSemaphore(_CONNECTIONS_MAX)
+        self._lock = threading.Lock()
+        self._served: dict[Any, str] = {}
+        """Connection → ``origin_of`` its address, oldest first."""
+        self._at_work: set[Any] = set()
+        """Connections that wait for their page."""
+        self._making = threading.BoundedSemaphore(_MADE_AT_ONCE)
+        self.told_at = -math.inf
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
@@ -101,10 +127,39 @@ class _Server(ThreadingMixIn, HTTPServer):
         TCPServer.server_bind(self)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._free.acquire(blocking=False):
+        if self._take_place(request, origin_of(str(client_address[0]))):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
+
+    def _take_place(self, request: Any, origin: str) -> bool:
+        with self._lock:
+            crowd = [one for one, its in self._served.items() if its == origin]
+            if len(crowd) < _OF_AN_ADDRESS_MAX and len(self._served) >= _CONNECTIONS_MAX:
+                [(most, _)] = Counter(self._served.values()).most_common(1)
+                crowd = [one for one, its in self._served.items() if its == most]
+            elif len(crowd) < _OF_AN_ADDRESS_MAX:
+                crowd = []
+            oldest = next((one for one in crowd if one not in self._at_work), None)
+            if crowd and oldest is None:
+                return False
+            if oldest is not None:
+                del self._served[oldest]
+                _end(oldest)
+            self._served[request] = origin
+            return True
+
+    @contextmanager
+    def at_work(self, request: Any) -> Iterator[None]:
+        """The block makes a page: its connection keeps its place."""
+        with self._lock:
+            self._at_work.add(request)
+        try:
+            with self._making:
+                yield
+        finally:
+            with self._lock:
+                self._at_work.discard(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         # A total time limit for a slow peer. A timeout of the socket would restart at each byte.
@@ -115,7 +170,8 @@ class _Server(ThreadingMixIn, HTTPServer):
             super().process_request_thread(request, client_address)
         finally:
             deadline.cancel()
-            self._free.release()
+            with self._lock:
+                self._served.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         log.debug("a request from %s was not answered", client_address, exc_info=True)
@@ -153,16 +209,39 @@ def _by_path(pages: Mapping[str, Callable[[], Page]]) -> Callable[[Asked], Page]
     return page_of
 
 
+class _Head:
+    """The start of a request. The library takes 100 lines of 64 KiB."""
+
+    def __init__(self, file: BufferedIOBase) -> None:
+        self._file = file
+        self._left = _HEAD_BYTES_MAX
+        self.close = file.close
+
+    def readline(self, size: int) -> bytes:
+        line = self._file.readline(min(size, self._left))
+        self._left -= len(line)
+        if not self._left:
+            raise OSError(f"a request of more than {_HEAD_BYTES_MAX} bytes")
+        return line
+
+
 class _Handler(BaseHTTPRequestHandler):
     page_of: Callable[[Asked], Page]
+    common: tuple[tuple[str, str], ...]
+    names_of_host: Sequence[str] | None
+    server: _Server
+    server_version, sys_version = "Bookspark", ""
+    # HTTP/0.9 has no headers.
+    default_request_version = "HTTP/1.0"
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile = cast(BufferedIOBase, _Head(self.rfile))
 
     def do_GET(self) -> None:
         path, _, query = self.path.partition("?")
-        try:
-            page = self.page_of(Asked(path, query, self.headers))
-        except Exception as error:
-            log.warning("%s can't be answered: %s: %s", self.path, type(error).__name__, error)
-            page = Page(503, f"{type(error).__name__}: {error}\n".encode())
+        with self.server.at_work(self.request):
+            page = self._page(Asked(path, query, self.headers))
         self.send_response(page.status)
         self.send_header("Content-Type", page.kind)
         self.send_header("Content-Length", str(len(page.content)))
@@ -170,6 +249,24 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(page.content)
+
+    def _page(self, asked: Asked) -> Page:
+        names = self.names_of_host
+        if names is not None and not names_this_host(asked.headers.get("Host", "127.0.0.1"), names):
+            return Page(421, b"this host has another name: ask for its address\n")
+        try:
+            return self.page_of(asked)
+        except Exception as error:
+            now = time.monotonic()
+            if now - self.server.told_at >= _TOLD_SECONDS:
+                self.server.told_at = now
+                log.warning("%r can't be answered: %s: %s", asked.path, type(error).__name__, error)
+            return Page(503, f"{type(error).__name__}: {error}\n".encode())
+
+    def end_headers(self) -> None:
+        for name, value in self.common:
+            self.send_header(name, value)
+        super().end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:
         log.debug(format, *args)

@@ -142,7 +142,7 @@ class DoorTarget:
 
     def __init__(self, server: BookieServer, certificate: str = "") -> None:
         self._server = server
-        self._admission = Admission(server.storage, 64 << 20)
+        self._admission = Admission(server.storage, server._bookie.refusals, 64 << 20, 256 << 20)
         self._digest_types = DigestTypes(digest_type, asyncio.get_running_loop().call_soon_threadsafe)
         self._shared = SharedByClients(
             server._bookie, self._digest_types, OrderedDict(), KeptBatches(), lambda: 1 << 40
@@ -176,9 +176,12 @@ class DoorTarget:
             room[: len(part)] = part
             connection.buffer_updated(len(part))
             at += len(part)
+            while connection._waiting and connection._transport is not None:
+                # A transport reads no more until these requests are handled.
+                await asyncio.sleep(0)
         dispatch = connection._dispatch
         deadline = asyncio.get_running_loop().time() + _ANSWER_SECONDS_MAX
-        while (dispatch._under_way or connection._held) and connection._transport is not None:
+        while (dispatch._under_way or connection._waiting) and connection._transport is not None:
             transport.wrote.clear()
             await asyncio.sleep(0)
             if not transport.wrote.is_set():

@@ -490,7 +490,7 @@ def test_unread_answers_of_a_client_take_bounded_memory(tmp_path):
         caller.send(*(read_2(7, 0) for _ in range(100)))
         # The other requests are held until the client reads the first answers.
         await_that(lambda: connection._writing_paused)
-        assert len(connection._held) > 60 and most < 4 << 20
+        assert connection._receiver.unfinished > 60 * len(read_2(7, 0)) and most < 4 << 20
         for _ in range(100):
             assert caller.answer_2()[0] == 0
         assert most < 4 << 20

@@ -129,7 +129,7 @@ class Target:
 
     def __init__(self, server: BookieServer, certificate: str) -> None:
         self._server = server
-        self._admission = Admission(server.storage, 64 << 20)
+        self._admission = Admission(server.storage, server._bookie.refusals, 64 << 20, 256 << 20)
         self.reached: dict[str, int] = {}
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._tls.load_cert_chain(certificate)
@@ -171,9 +171,12 @@ class Target:
             room[: len(part)] = part
             connection.buffer_updated(len(part))
             at += len(part)
+            while connection._waiting and connection._transport is not None:
+                # A transport reads no more until these requests are handled.
+                await asyncio.sleep(0)
         # Every request is answered: long polls when they time out, others from a thread.
         dispatch = connection._dispatch
-        while (dispatch._answers.under_way or connection._held) and connection._transport is not None:
+        while (dispatch._answers.under_way or connection._waiting) and connection._transport is not None:
             transport.wrote.clear()
             await asyncio.wait_for(transport.wrote.wait(), _ANSWER_SECONDS_MAX)
         await asyncio.sleep(0)

@@ -467,7 +467,7 @@ def test_server_stops_reading_from_a_peer_that_does_not_read(tmp_path):
         ends = 0
         while ends < requests:
             ends += client.receive().batch is None
-        assert not behind._held
+        assert behind._waiting is None
         client.close()
         other.close()
 

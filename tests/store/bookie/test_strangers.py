@@ -15,11 +15,12 @@ import pytest
 
 from bookspark.protocol.ledger.ledger_metadata import LEDGER_ID_MAX
 from bookspark.store.bookie.serving import admission, porch, refusals
-from bookspark.store.bookie.serving.admission import Admission, most_of_one_origin, origin_of
+from bookspark.store.bookie.serving.admission import Admission, most_of_one_origin
 from bookspark.store.wire.batch_prefix import PREFIX_START
 from bookspark.store.wire.entry_batch import FRAME_BYTES_MAX
 from bookspark.store.wire.frames import HELLO_BYTES_MAX, FrameReceiver, control_frame
 from bookspark.store.wire.header import PROTOCOL_VERSION, Flag, Header, Kind, Status
+from bookspark.support.addresses import origin_of
 from tests.authority import Authority
 from tests.awaiting import await_that
 from tests.store.bookie.kit import SECONDS_MAX, Client, add_frame, config, serving

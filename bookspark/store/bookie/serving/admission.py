@@ -15,20 +15,23 @@ Without room for a newcomer, the bookie ends
    more than the newcomer's address. So no client takes every place, or loses its place to a newcomer of its own address;
 3. otherwise the newcomer, with the reason.
 
+``protocol.bookie.peer_memory`` decides which connections end for the memory that they hold, or for a frame that they don't end.
+
 An address is an IPv4 address, or the first 64 bits of an IPv6 address, which one host can fill alone.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import resource
 from collections import Counter
 from collections.abc import Iterable
 from time import monotonic
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, cast
 
+from bookspark.protocol.bookie.peer_memory import Action, End, Held, PeerMemory, Release
+from bookspark.store.bookie.serving.refusals import Refusals
 from bookspark.store.bookie.storage import Storage
 
 STRANGER_SECONDS = 5.0
@@ -41,6 +44,7 @@ _LOOK_SECONDS = 0.1
 """A scan of many connections takes a while."""
 _WARN_SECONDS = 10.0
 _SILENT_SECONDS = 1.0
+_TICK_SECONDS = 1.0
 _LOOKED_AT_MAX = 16
 """Above this count assume that another connection is active; a scan costs more than it saves."""
 
@@ -51,6 +55,8 @@ class Admitted(Protocol):
     """An admitted connection, as seen by its admission."""
 
     origin: str
+    peer: str
+    """Address and name, for log lines."""
     heard: int
     """Value of ``Admission.heard`` at the last arrival of bytes on this connection."""
 
@@ -60,6 +66,12 @@ class Admitted(Protocol):
 
     def adjust_reading(self) -> None:
         """Start or stop reading from the socket, by ``Admission.paused``."""
+
+    def release(self) -> None:
+        """Free memory of the receive buffer that is not needed."""
+
+    def refuse(self, why: str) -> None:
+        """Send the reason, take nothing more, and end the connection."""
 
     def close(self) -> None:
         """Send the finished answers, then end the connection."""
@@ -83,19 +95,6 @@ class Stranger(Protocol):
 Placed = TypeVar("Placed", Stranger, Admitted)
 
 
-def origin_of(host: str) -> str:
-    """The address under which a connection counts."""
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped is not None:
-            return str(address.ipv4_mapped)
-        return str(ipaddress.ip_network((address, 64), strict=False))
-    return str(address)
-
-
 def most_of_one_origin(connections: Iterable[Placed]) -> list[Placed]:
     """The connections of the address with most of them, in their order; of several such addresses, the first."""
     connections = list(connections)
@@ -109,8 +108,14 @@ def most_of_one_origin(connections: Iterable[Placed]) -> list[Placed]:
 class Admission:
     """The connections of one bookie. Owned by the loop."""
 
-    def __init__(self, storage: Storage, bytes_in_flight_max: int) -> None:
+    def __init__(
+        self, storage: Storage, refusals: Refusals, bytes_in_flight_max: int, unfinished_bytes_max: int
+    ) -> None:
         self._storage = storage
+        self._refusals = refusals
+        self.memory = PeerMemory(unfinished_bytes_max)
+        """Memory that peers make the bookie hold."""
+        self._memory_timer: asyncio.TimerHandle | None = None
         self._bytes_in_flight_max = bytes_in_flight_max
         self.connections: set[Admitted] = set()
         """Greeted connections."""
@@ -168,6 +173,7 @@ class Admission:
             self.strangers.pop(stranger, None)
         if connection is not None:
             self.connections.discard(connection)
+            self.memory.forget(connection)
             if connection is self.heard_last:
                 self.heard_last = None
         if not self.connections:
@@ -193,6 +199,28 @@ class Admission:
         if not self.paused and self._storage.bytes_in_flight > self._bytes_in_flight_max:
             self._pause(True)
             self._storage.when_below(self._bytes_in_flight_max // 2, self._relieve)
+
+    def holds(self, connection: Admitted, known: bool, held: Held) -> None:
+        """Note the memory that a peer makes the bookie hold. ``known``: was an add of it acknowledged? It may end connections."""
+        self._obey(self.memory.holds(connection, connection.origin, known, held))
+        if self._memory_timer is None and len(self.memory):
+            self._memory_timer = asyncio.get_running_loop().call_later(_TICK_SECONDS, self._tick)
+
+    def _tick(self) -> None:
+        self._memory_timer = None
+        self._obey(self.memory.tick(monotonic(), not self.paused))
+        if len(self.memory):
+            self._memory_timer = asyncio.get_running_loop().call_later(_TICK_SECONDS, self._tick)
+
+    def _obey(self, actions: list[Action]) -> None:
+        for action in actions:
+            connection = cast(Admitted, action.peer)
+            match action:
+                case Release():
+                    connection.release()
+                case End(_, why):
+                    self._refusals.tell(connection.peer, why)
+                    connection.refuse(why)
 
     def stop_reading(self) -> None:
         self._stopping = True

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol, cast
 import msgspec
 
 from bookspark.protocol.bookie.bookie_ledger import answer_last_add_confirmed
+from bookspark.protocol.bookie.peer_memory import NOTHING_HELD, Held
 from bookspark.protocol.ledger.ledger_metadata import LEDGER_ID_MAX, NO_ENTRY
 from bookspark.store.bookie.disk.index import log_of
 from bookspark.store.bookie.disk.rewritten_log import RewrittenLog
@@ -62,6 +63,12 @@ class Peer(Protocol):
 
     def send(self, *pieces: Buffer) -> None:
         """Send these bytes at the end of this turn of the loop, or with the next ``flush``."""
+
+    def added(self) -> None:
+        """Note that an add succeeded."""
+
+    def polls(self, more: int) -> None:
+        """Count ``more`` waiting long polls; fewer if below 0."""
 
     def acknowledge(self, request_id: int) -> None:
         """Answer an add OK. All such answers of one turn of the loop share a frame."""
@@ -509,7 +516,8 @@ class LacReads:
     under way, which would block adds of the same connection; long polls have a bound of their own, as high as that of
     requests."""
 
-    def __init__(self, bookie: ServedBookie, answers: Answers, entries: EntryReads) -> None:
+    def __init__(self, bookie: ServedBookie, peer: Peer, answers: Answers, entries: EntryReads) -> None:
+        self._peer = peer
         self._storage = bookie.storage
         self._polls_max = bookie.requests_in_flight_max
         self._answers = answers
@@ -565,6 +573,7 @@ class LacReads:
     def _poll(self, header: Header) -> None:
         def finish() -> None:
             _, timer = self._polls.pop(poll)
+            self._peer.polls(-1)
             self._timers.remove(timer)
             self._storage.long_polls.remove(header.ledger_id, poll)
             self._answers.under_way += 1
@@ -574,6 +583,7 @@ class LacReads:
             self._answers.answer(header, Status.TOO_MANY_REQUESTS)
             return
         self._answers.under_way -= 1
+        self._peer.polls(1)
         poll = self._storage.long_polls.add(header.ledger_id, header.first_entry_id, finish)
         self._polls[poll] = (header, self._timers.add(min(header.limit, _LONG_POLL_MS_MAX) / 1000, finish))
 
@@ -630,7 +640,7 @@ class Dispatch:
         self._peer = peer
         self._answers = Answers(bookie, peer)
         self._entries = EntryReads(bookie, peer, self._answers)
-        self._lacs = LacReads(bookie, self._answers, self._entries)
+        self._lacs = LacReads(bookie, peer, self._answers, self._entries)
         self._writes = WriterConnection()
         self._wrote = bookie.writers.wrote
         self._greeted = False
@@ -738,6 +748,8 @@ class Dispatch:
             self._storage.add(header, batch, partial(self._added, header))
 
     def _added(self, header: Header, status: int) -> None:
+        if status == _OK:
+            self._peer.added()
         if status != _OK or header.flags & _VOLATILE:
             self._answers.answer(header, status)
         else:
@@ -793,6 +805,11 @@ class Dispatch:
 
 _JOINED_BYTES_MAX = 64 << 10
 _WRITE_BUFFER_BYTES_MAX = 64 << 10
+_GATHERED_BYTES_MAX = 256 << 10
+"""Answers of one turn of the loop until they are written, which shows a peer that does not read."""
+_POLL_BYTES = 1 << 10
+"""Approximate memory of a waiting long poll."""
+_POLLS_TOLD = 64
 _READS_MAX = 8
 _LARGE_PART_BYTES = 1 << 20
 """Size of a part while there is much room."""
@@ -836,10 +853,16 @@ class Connection(asyncio.BufferedProtocol):
         """Address and name, for log lines."""
         self._dispatch = self.requests(bookie)
         self._answers: list[Buffer] = []
+        self._gathered = 0
+        """Bytes in ``_answers``."""
         self._acks: list[int] = []
         """Request ids of the adds acknowledged in this turn of the loop."""
-        self._held: deque[Any] = deque()
-        """Requests behind unread answers, or behind too many reads."""
+        self._waiting: Iterator[Any] | None = None
+        """Requests behind unread answers, or behind too many reads. They wait in the receive buffer."""
+        self._has_added = False
+        self._polls = 0
+        self._memory = NOTHING_HELD
+        """The memory that the admission knows of."""
         self._reads = 0
         self._room = bookie.read_room
         self._parts: deque[tuple[int, Callable[[int], None]]] = deque()
@@ -884,7 +907,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = self._refused = None
-        self._held.clear()
+        self._waiting = None
         self._parts.clear()
         self._room.forget(self)
         self._answers.clear()
@@ -907,20 +930,40 @@ class Connection(asyncio.BufferedProtocol):
         if admission.heard_last is not self:
             admission.turn_to(self)
         try:
-            self.take(self.received(count))
+            frames = self.received(count)
         except WireError as error:
-            self._refusals.tell(self.peer, error)
-            self.refuse(str(error))
+            self._refuse_bytes(error)
+        else:
+            # A waiting iterator brings these requests too.
+            if self._waiting is None:
+                self.take(frames)
         admission.check_pressure()
         self.adjust_reading()
+        if self._memory is not NOTHING_HELD or not self._receiver.is_at_rest:
+            self._tell_memory()
 
-    def take(self, frames: Iterable[Any]) -> None:
-        """Handle requests, or hold them until the peer has read its answers."""
-        for frame in frames:
-            if self._held or self._is_behind():
-                self._held.append(frame)
-            else:
+    def take(self, frames: Iterator[Any]) -> None:
+        """Handle requests. The rest waits until the peer has read its answers."""
+        self._waiting = frames
+        self._handle_waiting()
+
+    def _handle_waiting(self) -> None:
+        waiting = self._waiting
+        try:
+            while waiting is not None and not self._is_behind():
+                frame = next(waiting, None)
+                if frame is None:
+                    self._waiting = None
+                    return
                 self._dispatch.handle(frame)
+                # A refusal drops the rest.
+                waiting = self._waiting
+        except WireError as error:
+            self._refuse_bytes(error)
+
+    def _refuse_bytes(self, error: WireError) -> None:
+        self._refusals.tell(self.peer, error)
+        self.refuse(str(error))
 
     def goes_on_over(self, transport: asyncio.Transport) -> None:
         """Use ``transport``, which runs over the earlier one, for answers and requests from now on."""
@@ -933,11 +976,13 @@ class Connection(asyncio.BufferedProtocol):
         self._writing_paused = True
         self._hold()
         self.adjust_reading()
+        self._tell_memory()
 
     def resume_writing(self) -> None:
         self._writing_paused = False
         self._hold()
         self._go_on()
+        self._tell_memory()
 
     def greeted(self) -> None:
         stranger, self._stranger = self._stranger, None
@@ -959,7 +1004,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_served(self) -> bool:
-        return self._reads > 0 or self._writing_paused or bool(self._held or self._parts)
+        return self._reads > 0 or self._writing_paused or self._waiting is not None or bool(self._parts)
 
     @property
     def unsent_bytes(self) -> int:
@@ -1001,8 +1046,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._going_on = True
         try:
-            while self._held and not self._is_behind():
-                self._dispatch.handle(self._held.popleft())
+            self._handle_waiting()
             while self._parts and not self._writing_paused and self._parts_asked < _PARTS_MAX:
                 size, begin = self._parts.popleft()
                 if self._room.is_roomy(_LARGE_PART_BYTES):
@@ -1013,9 +1057,11 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             self._going_on = False
         self.adjust_reading()
+        if self._memory is not NOTHING_HELD:
+            self._tell_memory()
 
     def adjust_reading(self) -> None:
-        pause = bool(self._held) or self._writing_paused or self._admission.paused
+        pause = self._waiting is not None or self._writing_paused or self._admission.paused
         if self._transport is None or self._transport.is_closing() or pause == self._reading_paused:
             return
         self._reading_paused = pause
@@ -1033,13 +1079,50 @@ class Connection(asyncio.BufferedProtocol):
         self.send(self.refusal(why))
         self.flush()
         self._transport, self._refused = None, transport
-        self._held.clear()
+        self._waiting = None
         self._parts.clear()
         self._room.forget(self)
+        self._tell_memory()
         self._receiver = FrameReceiver()
+        if self._writing_paused:
+            # The peer reads no reason.
+            transport.abort()
+            return
         if transport.can_write_eof():
             transport.write_eof()
         self._loop.call_later(_PARTING_SECONDS, transport.abort)
+
+    def release(self) -> None:
+        self._receiver.shrink()
+        bound = self._memory.bound
+        self._memory = self._memory._replace(slack=0) if bound else NOTHING_HELD
+
+    def _tell_memory(self) -> None:
+        receiver = self._receiver
+        if self._transport is None:
+            held = NOTHING_HELD
+        else:
+            unfinished = receiver.unfinished
+            unsent = self.unsent_bytes if self._writing_paused else 0
+            held = Held(
+                unfinished + unsent + self._polls * _POLL_BYTES,
+                max(0, receiver.memory - unfinished),
+                receiver.frame_number if unfinished and not self._is_behind() else 0,
+                receiver.frame_bytes,
+            )
+            if not (held.bound or held.slack):
+                held = NOTHING_HELD
+        if held != self._memory:
+            self._memory = held
+            self._admission.holds(self, self._has_added, held)
+
+    def added(self) -> None:
+        self._has_added = True
+
+    def polls(self, more: int) -> None:
+        self._polls += more
+        if self._polls % _POLLS_TOLD == 0:
+            self._tell_memory()
 
     def close(self) -> None:
         self.flush()
@@ -1060,6 +1143,9 @@ class Connection(asyncio.BufferedProtocol):
         if not (self._answers or self._acks):
             self._loop.call_soon(self.flush)
         self._answers += pieces
+        self._gathered += sum(map(len, pieces))
+        if self._gathered > _GATHERED_BYTES_MAX:
+            self.flush()
 
     def acknowledge(self, request_id: int) -> None:
         if self._transport is None:
@@ -1069,7 +1155,7 @@ class Connection(asyncio.BufferedProtocol):
         self._acks.append(request_id)
 
     def flush(self) -> None:
-        answers, self._answers = self._answers, []
+        answers, self._answers, self._gathered = self._answers, [], 0
         acks, self._acks = self._acks, []
         if self._transport is None:
             return
@@ -1081,3 +1167,5 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.writelines(answers)
         else:
             self._transport.write(b"".join(answers))
+        if self._writing_paused:
+            self._tell_memory()

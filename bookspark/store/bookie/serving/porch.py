@@ -17,12 +17,13 @@ import ssl
 from collections.abc import Callable
 from contextlib import suppress
 
-from bookspark.store.bookie.serving.admission import STRANGER_SECONDS, Admission, Stranger, origin_of
+from bookspark.store.bookie.serving.admission import STRANGER_SECONDS, Admission, Stranger
 from bookspark.store.bookie.serving.connection import Connection, refusal_frame
 from bookspark.store.bookie.serving.refusals import Refusals
 from bookspark.store.wire.frames import FRAME_START_BYTES, HELLO_BYTES_MAX, frame_size
 from bookspark.store.wire.header import WireError
 from bookspark.store.wire.security import client_hello_size
+from bookspark.support.addresses import origin_of
 
 _BACKLOG = 4096
 _ACCEPTED_AT_ONCE = 64

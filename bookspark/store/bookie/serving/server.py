@@ -70,6 +70,7 @@ class BookieServer:
         None rewrites no logs. Raises ConfigurationError if the config's certificate or secret can't be read."""
         self._config = config
         self.storage = storage
+        refusals = Refusals()
         self._bookie = ServedBookie(
             storage,
             bookie_id,
@@ -78,7 +79,7 @@ class BookieServer:
             config.requests_in_flight_max,
             ReadRoom(config.read_bytes_in_flight_max),
             PollTimers(),
-            Refusals(),
+            refusals,
             Writers(),
             self.status,
             lambda: self._maintenance.collect_now(),
@@ -86,7 +87,7 @@ class BookieServer:
         )
         files = config.tls_certificate, config.tls_key, config.tls_client_ca
         self._tls = FromFiles(files, lambda: server_tls(*files, roles=config.tls_roles))
-        self._admission = Admission(storage, config.request_bytes_in_flight_max)
+        self._admission = Admission(storage, refusals, config.request_bytes_in_flight_max, config.unfinished_bytes_max)
         storage.loop_is_shared = lambda: self._admission.is_shared
         self._chunks = ChunkPool()
         self._porch: Porch | None = None
