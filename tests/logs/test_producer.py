@@ -36,7 +36,7 @@ from bookspark.logs import (
     open_log,
     truncate_log,
 )
-from bookspark.logs.appended import VALUE_BYTES_MAX
+from bookspark.logs.rows.encodings import VALUE_BYTES_MAX
 from bookspark.logs.chain.lane_index import LaneIndex, NewLane
 from bookspark.logs.chain.registry import POSITIONS
 from bookspark.protocol.ledger.ledger_metadata import DigestType
