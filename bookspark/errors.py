@@ -59,8 +59,8 @@ class DataLossError(BookKeeperError):
 
 
 class InvalidRowError(BookKeeperError):
-    """An entry of a log is no row of it, or larger than a row may be. The message names log, row, ledger and entry, and how to go on
-    behind it; the log's other rows are readable."""
+    """An entry of a log is no row of it, or larger than a row may be. The message names log, row, ledger and entry, and how to go
+    on behind it; the log's other rows are readable."""
 
 
 class ReadError(BookKeeperError):

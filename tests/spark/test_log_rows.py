@@ -12,7 +12,7 @@ import pytest
 import zstandard
 from pyspark.sql.types import ArrayType, DecimalType, IntegerType, LongType, MapType, StringType, StructType
 
-from bookspark.errors import BookKeeperError, ConfigurationError
+from bookspark.errors import BookKeeperError, ConfigurationError, InvalidRowError
 from bookspark.logs import LogRegistry, LogRun
 from bookspark.logs.rows.encodings import ID_COLUMNS
 from bookspark.logs.rows.splits import Piece
