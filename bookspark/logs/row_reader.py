@@ -557,8 +557,8 @@ class RowReader:
             yield row
 
     def _decoded(self, pieces: Sequence[Piece]) -> Iterator[LogRow | InvalidRowError]:
-        """Each row of ``pieces`` in order, or the error of its entry. Reads consecutive pieces of a ledger at once, across pieces of
-        other ledgers: a log of small commits has one piece for each."""
+        """Each row of ``pieces`` in order, or the error of its entry. Reads consecutive pieces of a ledger at once, across pieces
+        of other ledgers: a log of small commits has one piece for each."""
         streams: dict[int, tuple[Iterator[Entry], Callable[[bytes], Row]]] = {}
         for piece, last in zip(pieces, ends_of_runs(pieces), strict=True):
             lane = str(self._id.lane(piece.lane))
@@ -611,8 +611,10 @@ class RowReader:
 
     def _rows_and_invalid(self, piece: Piece) -> Iterator[LogRow | Gap]:
         for position, row in enumerate(self._decoded([piece]), piece.position):
-            invalid = isinstance(row, InvalidRowError)
-            yield Gap(piece.lane, position, position, GapKind.INVALID) if invalid else row
+            if isinstance(row, InvalidRowError):
+                yield Gap(piece.lane, position, position, GapKind.INVALID)
+            else:
+                yield row
 
     def _kind_of(self, error: BookKeeperError, piece: Piece) -> GapKind:
         try:

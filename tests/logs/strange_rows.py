@@ -7,10 +7,10 @@ from contextlib import closing
 
 import zstandard
 
-from bookspark.store.client import BookKeeper
 from bookspark.logs import Committer, LogAddress, LogRegistry, LogRun
 from bookspark.protocol.logs.commits import Commit, EntryRange
 from bookspark.protocol.logs.log_record import DATA_ROLE
+from bookspark.store.client import BookKeeper
 from bookspark.store.wire.entry_batch import PAYLOAD_BYTES_MAX
 
 LARGE = 4 * PAYLOAD_BYTES_MAX

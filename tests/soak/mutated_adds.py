@@ -354,7 +354,11 @@ def mutated_adds(minutes: int, first: int = 0) -> Mapping[str, object]:
             "minutes": minutes,
             **{name: dict(counted) for name, counted in counts.items()},
             "honest_appends": 2 * honest.appended,
-            "rss_mib": [round(sizes[0] / (1 << 20), 1), round(max(sizes) / (1 << 20), 1), round(sizes[-1] / (1 << 20), 1)],
+            "rss_mib": [
+                round(sizes[0] / (1 << 20), 1),
+                round(max(sizes) / (1 << 20), 1),
+                round(sizes[-1] / (1 << 20), 1),
+            ],
             "growth_mib": round(growth / (1 << 20), 1),
             "log_bytes": len(content),
             "violations": 0,
