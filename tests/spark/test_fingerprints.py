@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import os
 from pathlib import Path
 from random import Random
 
@@ -12,11 +13,13 @@ import pytest
 
 from bookspark.protocol.logs.commits import FILES
 from bookspark.spark.connector.sink import (
+    LIST_BYTES_MAX,
     SUMS,
     Plan,
     SourceRenamedError,
     check_sources,
     files_read,
+    listed_files,
     plain_place,
     plan_of,
     sum_of,
@@ -58,6 +61,24 @@ def test_sum_depends_on_values_but_not_on_order_or_batches(column: str) -> None:
 def test_sum_changes_when_two_columns_are_swapped() -> None:
     one, other = COLUMNS["numbers"], COLUMNS["small"].cast(pyarrow.int64())
     assert sum_of(pyarrow.record_batch({"a": one, "b": other})) != sum_of(pyarrow.record_batch({"a": other, "b": one}))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("strange", ["pipe", "endless device", "list that is too long"])
+def test_file_of_a_foreign_checkpoint_that_would_never_end_is_not_read(tmp_path: Path, strange: str) -> None:
+    places = [tmp_path / "offsets" / "0", tmp_path / "sources" / "0" / "0"]
+    for place in places:
+        place.parent.mkdir(parents=True)
+        if strange == "pipe":
+            os.mkfifo(place)
+        elif strange == "endless device":
+            place.symlink_to("/dev/zero")
+        else:
+            place.touch()
+            os.truncate(place, LIST_BYTES_MAX + 1)
+    assert plan_of(str(tmp_path), 0) == Plan()
+    assert files_read(tmp_path, 0) == {}
+    assert list(listed_files(places[1])) == []
 
 
 def test_plan_is_read_only_from_a_path_or_a_local_uri(tmp_path: Path) -> None:

@@ -7,12 +7,18 @@ import dataclasses
 import struct
 import uuid
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from itertools import chain
 
 import pyarrow
 import pytest
 import zstandard
-from pyspark.sql.types import ArrayType, BooleanType, IntegerType, NullType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import (
+    IntegerType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from bookspark.errors import DataLossError, EntryTooLargeError, InvalidRowError
 from bookspark.local import LocalCluster
@@ -25,8 +31,9 @@ from bookspark.protocol.logs.log_options import Compression, LogOptions, RowForm
 from bookspark.protocol.logs.log_record import LogRecord
 from bookspark.spark.connector import source
 from bookspark.spark.options.source_options import SourceOptions
+from bookspark.spark.process_client import client, kept_client
 from bookspark.spark.rows.row_format import arrow_schema
-from bookspark.spark.rows.rows import ROWS_EACH_MAX, row_encoder
+from bookspark.spark.rows.rows import row_encoder
 from bookspark.store.client import BookKeeper
 from tests.logs.strange_rows import LARGE, bomb, commit_entries
 
@@ -41,6 +48,8 @@ pack = zstandard.ZstdCompressor().compress
 def cluster(new_chroot: Callable[[], str]) -> Iterator[LocalCluster]:
     with LocalCluster(bookies=1, zookeeper=new_chroot()) as cluster:
         yield cluster
+        client(cluster.zookeeper).close()
+        kept_client.cache_clear()
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +63,9 @@ def stamp(time_ms: int = 5, flags: int = 0) -> bytes:
 
 def message(schema: pyarrow.Schema, columns: list[list[object]], compression: str | None = "zstd") -> bytes:
     """A record batch message as pyarrow writes it."""
-    batch = pyarrow.record_batch([pyarrow.array(one, kind) for one, kind in zip(columns, schema.types, strict=True)], schema)
+    batch = pyarrow.record_batch(
+        [pyarrow.array(one, kind) for one, kind in zip(columns, schema.types, strict=True)], schema
+    )
     stream = pyarrow.BufferOutputStream()
     options = pyarrow.ipc.IpcWriteOptions(compression=compression)
     with pyarrow.ipc.new_stream(stream, schema, options=options) as writer:
@@ -70,12 +81,14 @@ def row(number: int, text: str = "row") -> bytes:
 def task_rows(cluster: LocalCluster, log: str, fail: bool, columns: StructType = source.VALUE_SCHEMA) -> list[dict]:
     """The rows of a Spark task that reads the whole log."""
     options = {"log": log, "zookeeper": cluster.zookeeper, "failOnDataLoss": str(fail).lower()}
-    feed = LogFeed(cluster.bookkeeper(), log, b"", fail_on_data_loss=fail, with_times=True)
+    feed = LogFeed(client(cluster.zookeeper), log, b"", fail_on_data_loss=fail, with_times=True)
     schema = StructType([*columns, *source.ID_SCHEMA, StructField(source.TIMESTAMP, TimestampType())])
     asked = SourceOptions.parse({**options, "includeTimestamp": "true"})
     tasks = source.EntryPartitions(asked, schema, [*columns.names, "position", source.TIMESTAMP])
     pieces = [piece for piece, _ in feed.pieces(feed.earliest(), feed.newest())]
-    return [row for rows in tasks.read(source.Ranges(pieces, feed.log)) for row in rows.to_pylist()]
+    batches = list(tasks.read(source.Ranges(pieces, feed.log)))
+    assert all(rows.nbytes < 2 * VALUE_BYTES_MAX for rows in batches)
+    return [row for rows in batches for row in rows.to_pylist()]
 
 
 INVALID_VALUES = {
@@ -193,5 +206,4 @@ def test_row_larger_than_a_row_may_be_is_refused_before_its_compression(compress
         list(values.add(pyarrow.record_batch({"value": [b"", bytes(VALUE_BYTES_MAX + 1)]})))
     columns = row_encoder(LogRecord("orders", dataclasses.replace(TABLE, compression=compression)))
     with pytest.raises(EntryTooLargeError, match="larger than 16,646,144"):
-        list(columns.add(pyarrow.record_batch({"n": [1], "text": ["0" * LARGE]}, _SCHEMA)))
-        list(columns.finish())
+        list(chain(columns.add(pyarrow.record_batch({"n": [1], "text": ["0" * LARGE]}, _SCHEMA)), columns.finish()))

@@ -430,12 +430,14 @@ class Foreground(NamedTuple):
 
 
 def prepare_process() -> None:
-    """Prepare the process of a bookie: log to stderr, and close new files to other users."""
+    """Prepare the process of a bookie: log to stderr, close new files to other users, and write no core file: it would have
+    secrets and keys."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     # kazoo logs a line each second while it tries to connect.
     logging.getLogger("bookspark.store.metadata.zookeeper.connection.kazoo").setLevel(logging.ERROR)
     # For sockets, locks and the files of libraries.
     os.umask(0o077)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
 def run_bookie(config: BookieConfig, foreground: Foreground | None = None) -> None:

@@ -26,6 +26,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import stat
 import threading
 import uuid
 from collections import deque
@@ -103,7 +104,7 @@ log = logging.getLogger(__name__)
 
 
 LIST_BYTES_MAX = 16 << 20
-"""Longer lists are not read: they would delay the query."""
+"""Longer files of a checkpoint are not read: they would delay the query."""
 
 
 _PLAN_HEADER_LINES = 2
@@ -124,6 +125,17 @@ class _FileOffset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _LISTED = msgspec.json.Decoder(Listed)
+_UNREADABLE = (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+def _content(path: Path) -> bytes:
+    """Content of a file of a checkpoint, which may come from anybody. Raises OSError also for a pipe or device, or a longer file:
+    no query waits for these."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode) or status.st_size > LIST_BYTES_MAX:
+            raise OSError(f"{path} is no file of {LIST_BYTES_MAX} bytes at most")
+        return file.read(LIST_BYTES_MAX)
 
 
 def local_path(place: str) -> Path | None:
@@ -182,9 +194,8 @@ def _sources_of(folder: Path, lines: list[int]) -> dict[int, int]:
 def _has_lists(source: Path) -> bool:
     """Whether this is the folder of a source of files that has read some."""
     for path in source.glob("[0-9]*"):
-        with suppress(OSError, msgspec.DecodeError), open(path, "rb") as file:
-            file.readline()
-            _LISTED.decode(file.readline())
+        with suppress(*_UNREADABLE, IndexError):
+            _LISTED.decode(_content(path).splitlines()[1])
             return True
     return False
 
@@ -193,11 +204,11 @@ def _file_offsets(folder: Path, batch: int) -> dict[int, int] | None:
     """The offset of each source of files in the plan of ``batch``; None if it is unreadable."""
     found = {}
     try:
-        lines = planned_offsets((folder / "offsets" / str(batch)).read_bytes()).splitlines()
+        lines = planned_offsets(_content(folder / "offsets" / str(batch))).splitlines()
     except OSError:
         return None
     for source, text in enumerate(lines):
-        with suppress(msgspec.DecodeError):
+        with suppress(*_UNREADABLE):
             found[source] = msgspec.json.decode(text, type=_FileOffset).logOffset
     return found
 
@@ -205,9 +216,8 @@ def _file_offsets(folder: Path, batch: int) -> dict[int, int] | None:
 def listed_files(path: Path) -> Iterator[Listed]:
     """The files of a list. Ends early at an unreadable line or in another source's list."""
     try:
-        if path.stat().st_size <= LIST_BYTES_MAX:
-            yield from map(_LISTED.decode, path.read_bytes().splitlines()[1:])
-    except (OSError, msgspec.DecodeError):
+        yield from map(_LISTED.decode, _content(path).splitlines()[1:])
+    except _UNREADABLE:
         return
 
 
@@ -304,7 +314,7 @@ def plan_of(checkpoint: str, batch: int) -> Plan:
     if folder is None:
         return Plan()
     try:
-        text = (folder / "offsets" / str(batch)).read_bytes()
+        text = _content(folder / "offsets" / str(batch))
     except OSError:
         return Plan()
     offsets = planned_offsets(text)

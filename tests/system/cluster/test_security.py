@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -275,6 +276,16 @@ def test_bookie_log_has_the_warning_at_startup(new_chroot):
     with LocalCluster(bookies=1, host="127.1", zookeeper=new_chroot()) as cluster:
         log = Path(cluster.bookies[0].directories[0], "bookie.log").read_text()
         assert "listens on 127.1, and asks nobody" in log
+
+
+def test_bookie_writes_no_core_file_although_its_launcher_would(files, new_chroot):
+    before = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (before[1], before[1]))
+    try:
+        with LocalCluster(bookies=1, zookeeper=new_chroot()) as cluster:
+            assert resource.prlimit(cluster.bookies[0].pid, resource.RLIMIT_CORE)[0] == 0
+    finally:
+        resource.setrlimit(resource.RLIMIT_CORE, before)
 
 
 def test_files_of_a_local_cluster_are_accessible_to_their_owner_only(files):

@@ -10,18 +10,23 @@ import contextlib
 import resource
 import socket
 import ssl
+import uuid
 from pathlib import Path
 
 import pytest
 
 from bookspark import errors
 from bookspark.local import LocalCluster
+from bookspark.logs import create_log
+from bookspark.logs.rows.encodings import VALUE_BYTES_MAX
+from bookspark.protocol.logs.log_options import Compression, LogOptions
 from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.store.wire.digests import master_key
 from bookspark.store.wire.frames import control_frame
 from bookspark.store.wire.header import Flag, Header, Kind, Status
 from tests.authority import Authority
 from tests.awaiting import await_that
+from tests.logs.strange_rows import bomb, commit_entries
 from tests.store.bookie.kit import Client
 
 PAGE = Path(__file__).parents[3] / "docs" / "security.md"
@@ -133,6 +138,19 @@ def take_all_connections(case):
             resource.prlimit(bookie.pid, resource.RLIMIT_NOFILE, limits)
 
 
+def have_a_reader_inflate_a_small_row_without_limit(case):
+    """The row is committed, as by somebody who may append to the log."""
+    log = f"log-{uuid.uuid4().hex[:8]}"
+    options = LogOptions(ensemble_size=1, write_quorum=1, ack_quorum=1, compression=Compression.ZSTD)
+    made = create_log(case.client, log, options=options)
+    commit_entries(case.client, log, [bomb()], "zstd")
+    with made.reader() as reader:
+        try:
+            return any(len(row.value) > VALUE_BYTES_MAX for row in reader.read())
+        except errors.InvalidRowError:
+            return False
+
+
 def read_master_keys(case):
     ledger_id = case.ledger().ledger_id
     try:
@@ -162,6 +180,7 @@ ACTIONS = {
     "Take an id that is not given out, by an entry": take_an_id_that_is_not_given_out,
     "Switch a bookie to read-only, start a collection": switch_a_bookie_read_only,
     "Take all connections, or a bookie's memory, by silence": take_all_connections,
+    "Have a reader inflate a small row without limit": have_a_reader_inflate_a_small_row_without_limit,
     "Read master keys in ZooKeeper": read_master_keys,
     "Delete ledgers in ZooKeeper": delete_a_ledger,
 }
