@@ -35,9 +35,9 @@ from bookspark.logs import (
     open_log,
     truncate_log,
 )
-from bookspark.logs.appended import VALUE_BYTES_MAX
 from bookspark.logs.chain.lane_index import LaneIndex, NewLane
 from bookspark.logs.chain.registry import POSITIONS
+from bookspark.logs.rows.encodings import VALUE_BYTES_MAX
 from bookspark.protocol.ledger.ledger_metadata import DigestType
 from bookspark.protocol.logs.lanes import LaneId, service_writer
 from bookspark.protocol.logs.log_options import Compression, LogOptions, RowFormat

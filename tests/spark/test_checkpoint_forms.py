@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from itertools import product
@@ -59,7 +60,20 @@ def damaged(file: str, content: bytes | None) -> Callable[[Path], None]:
     return damage
 
 
+def strange(file: str, make: Callable[[Path], object]) -> Callable[[Path], None]:
+    def damage(checkpoint: Path) -> None:
+        (checkpoint / file).unlink()
+        make(checkpoint / file)
+
+    return damage
+
+
+DEEP = b"[" * 100_000
 FOREIGN = {
+    "a pipe": strange("offsets/6", os.mkfifo),
+    "a pipe for a list": strange("sources/0/6", os.mkfifo),
+    "an endless device": strange("sources/0/6", lambda path: path.symlink_to("/dev/zero")),
+    "deep JSON in a list": damaged("sources/0/6", b"v1\n" + DEEP),
     "a later version of plans": damaged("offsets/6", b'v3\n{}\nfiles:{"logOffset":6}'),
     "a plan without a version": damaged("offsets/6", b"\x00\x01"),
     "no plan between others": damaged("offsets/6", None),

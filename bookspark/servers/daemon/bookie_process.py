@@ -446,7 +446,8 @@ class Foreground(NamedTuple):
 
 
 def prepare_process() -> None:
-    """Prepare the process of a bookie: log to stderr, and close new files to other users."""
+    """Prepare the process of a bookie: log to stderr, close new files to other users, and write no core file: it would have
+    secrets and keys."""
     begin_log()
     # kazoo logs a line each second while it tries to connect.
     logging.getLogger("bookspark.store.metadata.zookeeper.connection.kazoo").setLevel(logging.ERROR)
@@ -454,6 +455,7 @@ def prepare_process() -> None:
     os.umask(0o077)
     for handler in logging.getLogger().handlers:
         handler.addFilter(FewOfAKind())
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
 def run_bookie(config: BookieConfig, foreground: Foreground | None = None) -> None:

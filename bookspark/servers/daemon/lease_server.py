@@ -242,7 +242,7 @@ class LeaseServer:
     def _answer(self, number: int, line: bytes) -> None:
         try:
             request = msgspec.json.decode(line, type=Request)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             self._send(number, {"answer": "error", "reason": f"not a request: {error}"})
             return
         match request.request:

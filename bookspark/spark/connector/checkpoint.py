@@ -36,7 +36,9 @@ their newest offset.
 from __future__ import annotations
 
 import hashlib
+import os
 import posixpath
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -111,7 +113,10 @@ class _LocalFolder:
 
     def read(self, name: str, most: int = -1) -> bytes | None:
         try:
-            with open(self._path / name, "rb") as file:
+            with open(os.open(self._path / name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+                # A checkpoint may come from anybody, and nobody waits for a pipe or device.
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    raise OSError(f"{self._path / name} is no regular file")
                 return file.read(most)
         except (FileNotFoundError, NotADirectoryError):
             return None

@@ -54,8 +54,8 @@ from bookspark.store.metadata.store import MetadataStore
 from bookspark.store.metadata.zookeeper.layout import ConnectionString
 from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.store.wire.digests import master_key
-from bookspark.store.wire.header import Header, Kind
-from bookspark.store.wire.messages import BookieStatus, CollectionStatus, EntryLogFacts
+from bookspark.store.wire.header import Header, Kind, WireError
+from bookspark.store.wire.messages import BookieStatus, CollectionStatus, EntryLogFacts, decoded
 from bookspark.support.arguments import LastEntryId, Password, Seconds, check_names, checks_arguments
 from bookspark.support.extras import extra_needed
 from bookspark.support.metrics.described import Figures
@@ -94,7 +94,10 @@ def collect_now(context: ClientContext, bookie_id: str, seconds_max: float) -> C
         assert answer.header is not None
         if answer.header.incarnation != incarnation:
             raise BookieError(f"bookie {bookie_id} was started anew meanwhile; ask for the collection again")
-        found = msgspec.json.decode(answer.body, type=BookieStatus).collection
+        try:
+            found = decoded(answer.body, BookieStatus).collection
+        except WireError as error:
+            raise BookieError(f"bookie {bookie_id} did not answer with its status: {error}") from error
         if found is not None and found.number >= number:
             if found.problem:
                 raise BookieError(f"bookie {bookie_id} did not finish its collection: {found.problem}; see its log")

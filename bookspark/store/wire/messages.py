@@ -8,13 +8,22 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from bookspark.store.wire.header import WireError
 
 _COUNT = struct.Struct("<I")
+Message = TypeVar("Message")
+
+
+def decoded(body: bytes | memoryview, kind: type[Message]) -> Message:
+    """A JSON body from another process. Raises WireError if it is no such message, also if it is nested too deep."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise WireError(f"a body that is no {kind.__name__}: {error}") from error
 
 
 class Acks:
@@ -81,10 +90,7 @@ class Hello(msgspec.Struct):
 
     @classmethod
     def decode(cls, body: bytes | memoryview) -> Hello:
-        try:
-            return msgspec.json.decode(body, type=cls) if body else cls()
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise WireError(f"the body of a HELLO: {error}") from error
+        return decoded(body, cls) if body else cls()
 
 
 class FetchFrom(msgspec.Struct):
@@ -99,10 +105,7 @@ class FetchFrom(msgspec.Struct):
 
     @classmethod
     def decode(cls, body: bytes | memoryview) -> FetchFrom:
-        try:
-            return msgspec.json.decode(body, type=cls)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise WireError(f"the body of a FETCH: {error}") from error
+        return decoded(body, cls)
 
 
 class HealingStatus(msgspec.Struct):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -331,6 +332,16 @@ def test_bookie_log_names_nodes_of_zookeeper_that_the_world_may_change(files, ne
     with LocalCluster(bookies=1, zookeeper=f"{new_chroot()}?auth_file={user}") as cluster:
         log = Path(cluster.bookies[0].directories[0], "bookie.log")
         await_that(lambda: "the world may change /, " in log.read_text())
+
+
+def test_bookie_writes_no_core_file_although_its_launcher_would(files, new_chroot):
+    before = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (before[1], before[1]))
+    try:
+        with LocalCluster(bookies=1, zookeeper=new_chroot()) as cluster:
+            assert resource.prlimit(cluster.bookies[0].pid, resource.RLIMIT_CORE)[0] == 0
+    finally:
+        resource.setrlimit(resource.RLIMIT_CORE, before)
 
 
 def test_files_of_a_local_cluster_are_accessible_to_their_owner_only(files):

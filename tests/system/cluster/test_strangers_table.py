@@ -11,6 +11,7 @@ import os
 import resource
 import socket
 import ssl
+import uuid
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,9 @@ from kazoo.exceptions import NoAuthError, NodeExistsError
 
 from bookspark import errors
 from bookspark.local import LocalCluster
+from bookspark.logs import create_log
+from bookspark.logs.rows.encodings import VALUE_BYTES_MAX
+from bookspark.protocol.logs.log_options import Compression, LogOptions
 from bookspark.servers.daemon.launch import adopt_or_start
 from bookspark.store.bookie.bookie_config import bookie_config
 from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
@@ -27,6 +31,7 @@ from bookspark.store.wire.frames import control_frame
 from bookspark.store.wire.header import Flag, Header, Kind, Status
 from tests.authority import Authority, private, secret
 from tests.awaiting import await_that
+from tests.logs.strange_rows import bomb, commit_entries
 from tests.store.bookie.kit import Client
 from tests.strangers import as_another_user, shared_folder
 from tests.system.clusters.kubernetes.manifests import FOLDER, parse, texts
@@ -166,6 +171,19 @@ def take_all_connections(case):
             resource.prlimit(bookie.pid, resource.RLIMIT_NOFILE, limits)
 
 
+def have_a_reader_inflate_a_small_row_without_limit(case):
+    """The row is committed, as by somebody who may append to the log."""
+    log = f"log-{uuid.uuid4().hex[:8]}"
+    options = LogOptions(ensemble_size=1, write_quorum=1, ack_quorum=1, compression=Compression.ZSTD)
+    made = create_log(case.client, log, options=options)
+    commit_entries(case.client, log, [bomb()], "zstd")
+    with made.reader() as reader:
+        try:
+            return any(len(row.value) > VALUE_BYTES_MAX for row in reader.read())
+        except errors.InvalidRowError:
+            return False
+
+
 def read_master_keys(case):
     ledger_id = case.ledger().ledger_id
     try:
@@ -244,6 +262,7 @@ ACTIONS = {
     "Switch a bookie to read-only, start a collection": switch_a_bookie_read_only,
     "Take all connections, or a bookie's memory, by silence": take_all_connections,
     "Take a bookie's directory that he made first": take_a_directory_that_he_made_first,
+    "Have a reader inflate a small row without limit": have_a_reader_inflate_a_small_row_without_limit,
     "Read master keys in ZooKeeper": read_master_keys,
     "Delete ledgers in ZooKeeper": delete_a_ledger,
     "Make nodes at the cluster's root in ZooKeeper, or among its records": make_nodes_at_the_root,
