@@ -1,10 +1,12 @@
 """Addresses as text, ``host:port``.
 
 Law: an IPv6 host stands in brackets (RFC 3986, 3.2.2), because colons are part of it. Each address that is printed, stored or
-parsed goes through these two functions.
+parsed goes through these functions.
 """
 
 from __future__ import annotations
+
+import ipaddress
 
 
 def address_text(host: str, port: int | str) -> str:
@@ -27,3 +29,11 @@ def split_address(address: str) -> tuple[str, int]:
     if not host or not (port.isascii() and port.isdecimal()):
         raise ValueError(f"{address!r} is not host:port")
     return host, int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Is ``host`` reachable only from this machine?"""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"

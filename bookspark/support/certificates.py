@@ -52,6 +52,18 @@ def no_passphrase() -> str:
     raise ssl.SSLError(0, "the key has a passphrase; write it without one (openssl pkey -in KEY -out NEW)")
 
 
+def first_der(path: str) -> bytes:
+    """The first certificate of a PEM file, which a server shows, in DER. Raises ConfigurationError."""
+    try:
+        found = _PEM.search(Path(path).read_text("ascii", errors="replace"))
+        if found is not None:
+            return ssl.PEM_cert_to_DER_cert(found[0])
+        why = "it has no BEGIN CERTIFICATE"
+    except (OSError, ValueError) as error:
+        why = str(error)
+    raise ConfigurationError(f"tls_certificate {path} can't be used: {why}")
+
+
 class Ends(NamedTuple):
     """The first and the last end of the certificates in a PEM file, in ms since 1970."""
 

@@ -27,12 +27,11 @@ from bookspark.operations.console.looks import SOON_SECONDS, UNDER_WAY, Looks, P
 from bookspark.operations.console.past.pages import WITHOUT, Past
 from bookspark.operations.console.watch import Watch
 from bookspark.operations.why.gathering import DEADLINES, gather_ledger
-from bookspark.store.bookie.bookie_config import is_loopback
 from bookspark.store.client import BookKeeper
 from bookspark.store.metadata.zookeeper.layout import ConnectionString
 from bookspark.store.settings import of_environment
 from bookspark.store.wire.security import read_secrets
-from bookspark.support.addresses import address_text
+from bookspark.support.addresses import address_text, is_loopback
 from bookspark.support.arguments import Name, checks_arguments
 from bookspark.support.metrics.web import Asked, Page, WebServer
 

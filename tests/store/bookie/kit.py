@@ -28,7 +28,7 @@ from bookspark.store.wire.batch_prefix import HEADER_OFFSET
 from bookspark.store.wire.entry_batch import Entry, EntryBatch, encode_entries
 from bookspark.store.wire.frames import Frame, FrameReceiver, control_frame
 from bookspark.store.wire.header import PROTOCOL_VERSION, Header, Kind, Status, decode
-from bookspark.store.wire.messages import Acks, BookieStatus
+from bookspark.store.wire.messages import Acks, BookieStatus, Challenge, Hello
 from tests.awaiting import SECONDS_MAX
 
 KEY = b"k" * 16
@@ -261,6 +261,17 @@ class Client:
         answer = self.receive()
         assert answer.header.request_id == self._requests
         return answer
+
+    def ask_for_proofs(self, nonce: bytes) -> Challenge:
+        """Say HELLO to a bookie that asks for a secret."""
+        answer = self.call(Header(Kind.HELLO, 0, value=PROTOCOL_VERSION), Hello(nonce=nonce).encode())
+        assert answer.header.status == Status.UNAUTHORIZED
+        return Challenge.decode(answer.body)
+
+    def show(self, shown: bytes) -> Status:
+        """Show the bookie this proof."""
+        answer = self.call(Header(Kind.HELLO, 0, value=PROTOCOL_VERSION), Hello("test", proof=shown).encode())
+        return Status(answer.header.status)
 
     def add(self, ledger_id: int, first: int, last: int | None = None, **options: Any) -> Header:
         self.send(add_frame(ledger_id, first, last, **options))
