@@ -8,18 +8,16 @@ import socket
 import ssl
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import msgspec
 import pytest
-from kazoo.client import KazooClient
 
 from bookspark import errors
 from bookspark.local import LocalCluster
 from bookspark.logs import create_log
 from bookspark.store.wire.digests import master_key
-from bookspark.store.wire.frames import FrameReceiver, control_frame, parse_frame
+from bookspark.store.wire.frames import control_frame, parse_frame
 from bookspark.store.wire.header import Flag, Header, Kind, Status
 from bookspark.store.wire.messages import Challenge, FetchFrom, Hello
 from bookspark.support.addresses import split_address
@@ -27,63 +25,9 @@ from tests.authority import Authority
 from tests.awaiting import SECONDS_MAX, await_that
 from tests.secret_files import write_secrets
 from tests.store.bookie.kit import Client
+from tests.system.cluster.impostor import impostor, proves_nothing, registered
 
 pytestmark = pytest.mark.acceptance
-
-
-class Impostor:
-    """Listens where clients come, keeps their requests, and answers them by ``answers(header, body)``."""
-
-    def __init__(self, answers, port=0, tls=None):
-        self.requests = []
-        """Header and body, or batch, of each request."""
-        self._answers, self._tls = answers, tls
-        self._listener = socket.create_server(("127.0.0.1", port))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self):
-        with contextlib.suppress(OSError):
-            while True:
-                accepted, _ = self._listener.accept()
-                accepted.settimeout(SECONDS_MAX)
-                threading.Thread(target=self._serve, args=(accepted,), daemon=True).start()
-
-    def _serve(self, accepted):
-        receiver = FrameReceiver()
-        with contextlib.suppress(OSError, EOFError), contextlib.ExitStack() as stack:
-            stack.callback(accepted.close)
-            if self._tls is not None:
-                accepted = stack.enter_context(self._tls.wrap_socket(accepted, server_side=True))
-            while count := accepted.recv_into(receiver.buffer()):
-                for frame in receiver.received(count):
-                    self.requests.append((frame.header, bytes(frame.batch or frame.body)))
-                    accepted.sendall(self._answers(frame.header, bytes(frame.body)))
-
-    @property
-    def said(self):
-        """All that clients said in HELLO."""
-        return [Hello.decode(body) for header, body in self.requests if header.kind == Kind.HELLO]
-
-    def got_nothing(self):
-        """Did clients come, and say nothing but their nonces?"""
-        assert self.said
-        assert {header.kind for header, _ in self.requests} == {Kind.HELLO}
-        assert not any(any(header.master_key) for header, _ in self.requests)
-        assert not [hello for hello in self.said if hello.proof or hello.client]
-        return True
-
-    def close(self):
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._thread.join(SECONDS_MAX)
-
-
-@contextlib.contextmanager
-def impostor(answers, **options):
-    with contextlib.closing(Impostor(answers, **options)) as made:
-        yield made
 
 
 @contextlib.contextmanager
@@ -97,16 +41,6 @@ def relay(address, wrap=lambda plain: plain):
             return control_frame(frame.header, bytes(frame.body))
 
         yield answers
-
-
-def proves_nothing(bookie_id):
-    """Says OK to all."""
-
-    def answers(header, body):
-        value = 1 if header.kind == Kind.HELLO else 0
-        return control_frame(header._replace(flags=Flag.RESPONSE, status=Status.OK, value=value), bookie_id.encode())
-
-    return answers
 
 
 def chooses_nonces(bookie_id, address):
@@ -128,30 +62,6 @@ def replays(challenge, address):
         return control_frame(header._replace(flags=Flag.RESPONSE, status=Status.UNAUTHORIZED), said.encode())
 
     return answers
-
-
-@contextlib.contextmanager
-def registered(zookeeper, bookie_id, address):
-    """The bookie's registration, made again by a stranger: it leads to ``address``. Afterwards it is the bookie's own again."""
-    hosts, _, chroot = zookeeper.partition("/")
-    client = KazooClient(f"{hosts}/{chroot}")
-    client.start(SECONDS_MAX)
-    path = f"/ledgers/available/{bookie_id}"
-    try:
-        found = msgspec.json.decode(client.get(path)[0])
-        swap(client, path, msgspec.json.encode(found | {"address": address}))
-        yield
-        swap(client, path, msgspec.json.encode(found))
-    finally:
-        client.stop()
-        client.close()
-
-
-def swap(client, path, value):
-    transaction = client.transaction()
-    transaction.delete(path)
-    transaction.create(path, value, ephemeral=False)
-    assert transaction.commit()[-1] == path
 
 
 @pytest.fixture(scope="module")
