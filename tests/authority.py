@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import subprocess
 from itertools import count
 from pathlib import Path
@@ -19,11 +18,6 @@ def private(path, text):
     path.touch(0o600)
     path.write_text(text)
     return str(path)
-
-
-def secret(name):
-    """A secret for a file, the same one for the same name."""
-    return hashlib.sha256(name.encode()).hexdigest()
 
 
 class Authority:

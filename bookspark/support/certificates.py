@@ -69,7 +69,7 @@ def require_roles(context: ssl.SSLContext, own: str = "", option: str = "tls_cer
     own certificate ("": none), of ``option``, which must name the own role. Raises ConfigurationError."""
     is_server = context.protocol is ssl.PROTOCOL_TLS_SERVER
     mine, others = (_SERVER_AUTH, _CLIENT_AUTH) if is_server else (_CLIENT_AUTH, _SERVER_AUTH)
-    if own and mine not in _first_purposes(own):
+    if own and mine not in purposes(first_der(own, option)):
         name = _PURPOSES[mine]
         raise ConfigurationError(
             f"{option} {own} has no extended key usage {name}, which tls_roles wants; have it signed with extendedKeyUsage={name}"
@@ -113,13 +113,16 @@ def purposes(der: bytes) -> frozenset[bytes]:
     return frozenset(found)
 
 
-def _first_purposes(path: str) -> frozenset[bytes]:
-    """``purposes`` of the first certificate in the file."""
+def first_der(path: str, option: str = "tls_certificate") -> bytes:
+    """The first certificate of a PEM file, which a server shows, in DER. Raises ConfigurationError."""
     try:
-        [first, *_] = _PEM.findall(Path(path).read_text("ascii", errors="replace"))
-        return purposes(ssl.PEM_cert_to_DER_cert(first))
-    except (OSError, ValueError, IndexError):
-        return frozenset()
+        found = _PEM.search(Path(path).read_text("ascii", errors="replace"))
+        if found is not None:
+            return ssl.PEM_cert_to_DER_cert(found[0])
+        why = "it has no BEGIN CERTIFICATE"
+    except (OSError, ValueError) as error:
+        why = str(error)
+    raise ConfigurationError(f"{option} {path} can't be used: {why}")
 
 
 class Ends(NamedTuple):

@@ -168,7 +168,6 @@ SHOWN = {
         "spark-submit --master … $(bookspark job autorecovery)": "tests/spark/test_autorecovery_service.py",
     },
     "docs/guides/tls.md": {
-        "bookspark cluster apply --restart all": "tests/system/acceptance/test_changes_page.py",
         "export BOOKSPARK_CONFIG=": "tests/system/cluster/test_security.py",
     },
     "docs/guides/upgrade.md": {"bookspark cluster apply --upgrade-to": "tests/system/acceptance/test_changes_page.py"},

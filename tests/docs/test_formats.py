@@ -308,6 +308,7 @@ STRUCTS = {
     "ENTRY_LOGS": messages.EntryLogs,
     "LIMBO": messages.Limbo,
     "HELLO": messages.Hello,
+    "challenge": messages.Challenge,
     "lock": "bookspark.store.metadata.documents.locks:_LockDocument",
     "auditor state": AuditorState,
     "check report": CheckReport,

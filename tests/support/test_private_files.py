@@ -16,11 +16,12 @@ import pytest
 from bookspark.errors import ConfigurationError, MetadataStoreError
 from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.store.wire.security import client_context, read_secrets, server_context
-from tests.authority import Authority, private, secret
+from tests.authority import Authority, private
 from tests.awaiting import SECONDS_MAX
+from tests.secret_files import new_secret
 from tests.strangers import as_another_user, as_root, shared_folder
 
-CONTENT = f"{secret('user')}:{secret('password')}\n"
+CONTENT = f"{new_secret()}:{new_secret()}\n"
 NOWHERE = "127.0.0.1:1"
 
 
@@ -114,7 +115,7 @@ def test_file_that_nobody_writes_holds_nothing_up(tmp_path):
     ],
 )
 def test_secret_of_less_than_16_random_bytes_is_refused(tmp_path, text):
-    path = private(tmp_path / "file", f"{secret('good')}\n{text}\n")
+    path = private(tmp_path / "file", f"{new_secret()}\n{text}\n")
     with pytest.raises(ConfigurationError, match=r"secret 2 has less than 16 random bytes.*bookspark secret"):
         read_secrets(path)
 

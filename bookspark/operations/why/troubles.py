@@ -204,9 +204,10 @@ def _silent(facts: Facts) -> Iterator[Answer]:
         yield Answer(
             "wrong-secret",
             named("bookie", refused),
-            f"{counted(len(refused), 'bookie')} refused this command, which does not know the secret",
+            f"{counted(len(refused), 'bookie')} and this command prove no secret to each other",
             (why,),
-            "name the right shared_secret_file in the table [client] of the settings file, and give the file with --config",
+            "name the right shared_secret_file, or none if bookies have none, in the table [client] of the settings file, and "
+            "give the file with --config",
             "bookspark --config bookspark.toml why",
         )
     # A file of this command that has ended is reported by itself, and explains these.
@@ -235,7 +236,7 @@ def _silent(facts: Facts) -> Iterator[Answer]:
 
 
 def _refused(facts: Facts) -> dict[str, str]:
-    """Healthy bookies that refused this command, because it does not know the secret."""
+    """Healthy bookies that refused this command, or that it refused, because one side does not prove the other's secret."""
     return {name: why for name, why in facts.cluster.problems.items() if "secret" in why}
 
 

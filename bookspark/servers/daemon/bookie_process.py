@@ -64,7 +64,7 @@ from bookspark.store.autorecovery.fetching import Fetching
 from bookspark.store.autorecovery.healing import Healing
 from bookspark.store.autorecovery.other_copies import OtherCopies
 from bookspark.store.autorecovery.own_bookie import OwnBookie
-from bookspark.store.bookie.bookie_config import BookieConfig, advertised_address, is_name
+from bookspark.store.bookie.bookie_config import BookieConfig, advertised
 from bookspark.store.bookie.commit.commit_thread import Post
 from bookspark.store.bookie.disk.packed_dict import since
 from bookspark.store.bookie.interpreter import suit_a_bookie
@@ -89,6 +89,7 @@ from bookspark.store.metadata.store import MetadataStore
 from bookspark.store.metadata.zookeeper.layout import LedgerManager
 from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.store.wire.messages import HealingStatus
+from bookspark.store.wire.security import STANDS_BETWEEN
 from bookspark.support.addresses import address_text, is_loopback, split_address
 from bookspark.support.extras import extra_needed
 from bookspark.support.log_lines import begin_log
@@ -546,15 +547,14 @@ def _boot_and_serve(
     address = requests.start()
     stack.callback(requests.stop)
     if metrics_port:
-        server.metrics_address = address_text(_told_host(config, address, cookie.bookie_id), metrics_port)
+        server.metrics_address = address_text(split_address(server.address)[0], metrics_port)
     bookkeeper_address: str | UnsetType = UNSET
     if config.bookkeeper_port:
-        bookkeeper_address = _serve_bookkeepers_clients(config, server, requests, store, cookie.bookie_id, stack)
+        bookkeeper_address = _serve_bookkeepers_clients(config, server, requests, store, stack)
     phase("registering", address=address)
-    told = advertised(config, address, cookie.bookie_id)
     registration = BookieRegistration(
         cookie.bookie_id,
-        told,
+        server.address,
         incarnation,
         socket.gethostname(),
         os.getpid(),
@@ -586,22 +586,10 @@ def _boot_and_serve(
     _end(_first(ends))
 
 
-def advertised(config: BookieConfig, address: str, bookie_id: str) -> str:
-    """Address for clients. ``address``: ``host:port`` of the listening socket.
-
-    A name in ``host`` stays a name: a certificate is for names, and clients may resolve the name to another address."""
-    _, port = split_address(address)
-    if config.advertised_address:
-        return advertised_address(config.advertised_address, config.host, socket.gethostname(), port, bookie_id)
-    return address_text(config.host, port) if is_name(config.host) else address
-
-
-def _told_host(config: BookieConfig, address: str, bookie_id: str) -> str:
-    return split_address(advertised(config, address, bookie_id))[0]
-
-
 def open_to_strangers(config: BookieConfig) -> str:
-    """Warning if the bookie serves unauthenticated remote clients, else ""."""
+    """Warning if the bookie serves unauthenticated remote clients, or has a secret without TLS off loopback, else ""."""
+    if where := config.open_secret():
+        return f"the bookie has a secret and no TLS, and {where} is not loopback. {STANDS_BETWEEN}"
     if config.shared_secret_file or config.tls_client_ca or is_loopback(config.host):
         return ""
     return (
@@ -671,7 +659,6 @@ def _serve_bookkeepers_clients(
     server: BookieServer,
     requests: RequestLoop,
     store: MetadataStore,
-    bookie_id: str,
     stack: ExitStack,
 ) -> str:
     """Open the port for clients of Apache BookKeeper; returns its address for them, ``host:port``. Imports their protocol only
@@ -680,9 +667,9 @@ def _serve_bookkeepers_clients(
     from bookspark.servers.bookkeeper.door import BookKeeperDoor
 
     door = BookKeeperDoor(config, server, read_and_note(store))
-    host, port = requests.run(door.start())
+    _, port = requests.run(door.start())
     stack.callback(lambda: requests.run(door.stop()))
-    return address_text(_told_host(config, address_text(host, port), bookie_id), port)
+    return address_text(split_address(server.address)[0], port)
 
 
 def _fetch(config: BookieConfig, store: MetadataStore, storage: Storage, post: Post, stack: ExitStack) -> Fetch | None:
@@ -697,7 +684,10 @@ def _fetch(config: BookieConfig, store: MetadataStore, storage: Storage, post: P
 
 
 def _as_client(config: BookieConfig) -> dict[str, Any]:
-    options: dict[str, Any] = {"shared_secret_file": config.shared_secret_file}
+    options: dict[str, Any] = {
+        "shared_secret_file": config.shared_secret_file,
+        "shared_secret_without_tls": config.shared_secret_without_tls,
+    }
     if config.tls_certificate:
         options |= {"tls_ca": config.tls_ca or config.tls_client_ca, "tls_roles": config.tls_roles}
         if config.tls_client_certificate:

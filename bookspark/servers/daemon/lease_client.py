@@ -35,8 +35,8 @@ class LeaseLostError(BookieError):
 
 class LeaseConnection:
     """A connection to the bookie of ``directories``, through the first directory with an answer (``directory``). ``timeout``: for
-    each of them, in seconds. Raises LeaseLostError if none answers; so do ``claim``, ``ask_status``, ``ask_probe`` and ``ask_stop``, after their
-    ``timeout`` in seconds."""
+    each of them, in seconds. Raises LeaseLostError if none answers; so do ``claim``, ``ask_status``, ``ask_probe`` and
+    ``ask_stop``, after their ``timeout`` in seconds."""
 
     def __init__(self, directories: Sequence[str], timeout: float = 10.0) -> None:
         self.status: Status | None = None

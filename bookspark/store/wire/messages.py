@@ -81,9 +81,12 @@ class Hello(msgspec.Struct):
     """The client's introduction in HELLO. An empty body stands for the defaults."""
 
     client: str = ""
-    """The client's name, for log lines and for test faults against a single client."""
+    """The client's name, for log lines and for test faults against a single client. A client with a secret sends it with its
+    proof."""
+    nonce: bytes = b""
+    """32 random bytes: asks the bookie to prove a secret (see ``security``)."""
     proof: bytes = b""
-    """The proof of knowing the bookie's secret (see ``security``)."""
+    """The client's proof of the secret that the bookie proved."""
 
     def encode(self) -> bytes:
         return msgspec.json.encode(self)
@@ -91,6 +94,28 @@ class Hello(msgspec.Struct):
     @classmethod
     def decode(cls, body: bytes | memoryview) -> Hello:
         return decoded(body, cls) if body else cls()
+
+
+class Challenge(msgspec.Struct):
+    """The answer UNAUTHORIZED to a HELLO with a nonce: the bookie's proofs, and its question for the client's."""
+
+    bookie_id: str
+    address: str
+    """``host:port`` that the bookie advertises."""
+    nonce: bytes
+    """32 random bytes."""
+    proofs: list[bytes]
+    """A proof by each of the bookie's secrets."""
+
+    def encode(self) -> bytes:
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def decode(cls, body: bytes | memoryview) -> Challenge:
+        try:
+            return msgspec.json.decode(body, type=cls)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise WireError(f"the body of a challenge: {error}") from error
 
 
 class FetchFrom(msgspec.Struct):
@@ -248,6 +273,6 @@ class Limbo(msgspec.Struct):
         return msgspec.json.encode(self)
 
 
-for _kind in (Hello, FetchFrom, BookieStatus, EntryLogs, Limbo):
+for _kind in (Hello, Challenge, FetchFrom, BookieStatus, EntryLogs, Limbo):
     # Prepare msgspec's types at import: two threads that prepare the same type at once crash the process.
     msgspec.json.Decoder(_kind)

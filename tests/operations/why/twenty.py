@@ -25,10 +25,10 @@ from bookspark.store.bookie.bookie_config import bookie_config
 from bookspark.store.bookie.disk.entry_log import LOGS
 from bookspark.store.client.inspection.copies import copies_on
 from bookspark.store.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from tests.authority import private, secret
 from tests.awaiting import await_that
 from tests.operations.why.slow_relay import SlowRelay
 from tests.operations.why.trouble_stage import Stage
+from tests.secret_files import write_secrets
 
 
 def nothing() -> None:
@@ -298,7 +298,7 @@ def _(stage: Stage) -> Broken:
 @trouble("the secret of who asks is wrong", "BooksparkWrongSecret")
 def _(stage: Stage) -> Broken:
     for name in ("right", "wrong"):
-        private(stage.folder / name, secret(name))
+        write_secrets(stage.folder / name)
     right = str(stage.folder / "right")
     (stage.folder / "bookspark.toml").write_text(f'[client]\nshared_secret_file = "{right}"\n')
     stage.start(bookies=3, shared_secret_file=right, autorecovery={"client": {"shared_secret_file": right}})
@@ -306,7 +306,7 @@ def _(stage: Stage) -> Broken:
     def give_the_file() -> None:
         stage.environment["BOOKSPARK_CONFIG"] = str(stage.folder / "bookspark.toml")
 
-    return Broken("wrong-secret", "refused this command", after=give_the_file)
+    return Broken("wrong-secret", "prove no secret", after=give_the_file)
 
 
 @trouble("autorecovery is switched off", "BooksparkAutorecoveryDisabled")

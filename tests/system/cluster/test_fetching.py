@@ -18,8 +18,9 @@ from bookspark.store.client.inspection.bookie_questions import large_batch_ends
 from bookspark.store.client.network.ledger_requests import LedgerRequests
 from bookspark.store.wire.header import Kind
 from bookspark.store.wire.messages import FetchFrom
-from tests.authority import Authority, private, secret
+from tests.authority import Authority
 from tests.awaiting import SECONDS_MAX, await_that
+from tests.secret_files import write_secrets
 from tests.system.cluster.copies import replication_factors, start_all
 
 pytestmark = pytest.mark.acceptance
@@ -39,11 +40,11 @@ def guarded(new_chroot, tmp_path_factory):
     """A cluster with TLS on both sides and a secret, and the options of its clients."""
     files = tmp_path_factory.mktemp("security")
     authority = Authority(files / "authority")
-    file = private(files / "secret", secret("the secret"))
-    options = {"tls_certificate": authority.certificate("bookie"), "shared_secret_file": file}
+    secret = write_secrets(files / "secret")
+    options = {"tls_certificate": authority.certificate("bookie"), "shared_secret_file": secret}
     with LocalCluster(bookies=4, **options, tls_client_ca=str(authority.file), zookeeper=new_chroot()) as running:
         client = {"tls_ca": str(authority.file), "tls_certificate": authority.certificate("client")}
-        yield running, client | {"shared_secret_file": file}
+        yield running, client | {"shared_secret_file": secret}
 
 
 @pytest.fixture

@@ -17,8 +17,10 @@ from bookspark.servers.daemon.bookie_process import open_to_strangers
 from bookspark.store.bookie.bookie_config import bookie_config
 from bookspark.store.client.client_config import ClientConfig
 from bookspark.store.client.network.hello import client_security
-from tests.authority import Authority, locked, private, secret
+from bookspark.store.wire.security import STANDS_BETWEEN
+from tests.authority import Authority, locked, private
 from tests.awaiting import await_that
+from tests.secret_files import new_secret, write_secrets
 from tests.system.cluster.copies import cut_power, held_by
 from tests.terminals import terminal
 
@@ -40,8 +42,11 @@ def stranger(files):
     return Authority(files / "stranger")
 
 
-def secret_file(directory, name, *secrets):
-    return private(directory / name, "".join(f"{secret(one)}\n" for one in secrets))
+SECRET = new_secret()
+
+
+def secret_file(directory, name, secret):
+    return write_secrets(directory / name, secret)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +55,7 @@ def cluster(files, authority, new_chroot):
         bookies=1,
         tls_certificate=authority.certificate("bookie"),
         tls_client_ca=str(authority.file),
-        shared_secret_file=secret_file(files, "secret", "the secret"),
+        shared_secret_file=secret_file(files, "secret", SECRET),
         zookeeper=new_chroot(),
     ) as running:
         yield running
@@ -62,7 +67,7 @@ def known(files, authority):
     return {
         "tls_ca": str(authority.file),
         "tls_certificate": authority.certificate("client"),
-        "shared_secret_file": secret_file(files, "secret of the client", "the secret"),
+        "shared_secret_file": secret_file(files, "secret of the client", SECRET),
     }
 
 
@@ -101,7 +106,7 @@ def test_error_names_the_missing_option(cluster, known, missing, told):
 
 
 def test_client_with_another_secret_is_refused(cluster, known, files):
-    other = secret_file(files, "another secret", "guessed")
+    other = secret_file(files, "another secret", new_secret())
     assert "give both sides the same shared_secret_file" in why_not_served(
         cluster, **known | {"shared_secret_file": other}
     )
@@ -138,7 +143,7 @@ def test_error_names_the_unusable_file(cluster, known, files, chroot):
         with LocalCluster(bookies=1, zookeeper=chroot, **options):
             pass
 
-    empty = secret_file(files, "empty")
+    empty = write_secrets(files / "empty", "")
     for options, told in (
         ({"tls_certificate": "/nowhere.pem"}, r"tls_certificate /nowhere\.pem"),
         ({"tls_key": "/nowhere.pem"}, "without tls_certificate"),
@@ -200,7 +205,7 @@ def test_own_certificate_must_have_its_role(authority, roles, chroot):
 
 def test_bookie_with_tls_and_a_secret_heals_after_a_power_cut(files, roles, known, new_chroot):
     """The bookie asks its peers, and itself, as any client does. Without a CA and the secret it stayed in limbo."""
-    secret = {"shared_secret_file": secret_file(files, "secret of all", "the secret")}
+    secret = {"shared_secret_file": secret_file(files, "secret of all", SECRET)}
     options, known = roles[0] | secret, roles[1] | secret
     later = {"background_sync_interval_ms": 3_600_000, "background_sync_bytes": 1 << 40}
     with LocalCluster(bookies=3, journal_write_data=False, **options, **later, zookeeper=new_chroot()) as cluster:
@@ -217,8 +222,9 @@ def test_bookie_with_tls_and_a_secret_heals_after_a_power_cut(files, roles, know
 def test_secrets_are_replaced_without_a_restart(files, new_chroot):
     """Once all clients and bookies had to be stopped, and started with the new secret at once."""
     bookies, client = files / "secret of bookies", files / "secret of one client"
-    secret_file(files, bookies, "the old one")
-    secret_file(files, client, "the old one")
+    old, new = new_secret(), new_secret()
+    write_secrets(bookies, old)
+    write_secrets(client, old)
 
     def served(cluster, path):
         with cluster.bookkeeper(shared_secret_file=str(path)) as known:
@@ -229,22 +235,24 @@ def test_secrets_are_replaced_without_a_restart(files, new_chroot):
         writer = cluster.bookkeeper(shared_secret_file=str(client))
         ledger = writer.create_ledger(1, 1, 1)
         ledger.append(b"before")
-        secret_file(files, bookies, "the old one", "the new one")
+        write_secrets(bookies, old, new)
         assert served(cluster, client)
-        secret_file(files, client, "the new one")
+        write_secrets(client, new)
         assert served(cluster, client)
-        secret_file(files, client, "of another cluster", "the new one")
-        assert served(cluster, client), "a client tries each of its secrets"
+        write_secrets(client, new_secret(), new)
+        assert served(cluster, client), "each of a client's secrets counts"
         bookies.chmod(0o644)
         assert served(cluster, client), "a file that others can read changes nothing"
         assert "is refused: others may read" in Path(cluster.bookies[0].directories[0], "bookie.log").read_text()
         bookies.chmod(0o600)
-        secret_file(files, bookies)
+        bookies.write_text("")
         assert served(cluster, client), "a file that makes no sense changes nothing"
-        secret_file(files, bookies, "the new one")
+        write_secrets(bookies, new)
         assert served(cluster, client)
+        write_secrets(client, old, new)
+        assert served(cluster, client), "clients may have two, in any order"
         with pytest.raises(errors.ReadError, match="has another secret"):
-            served(cluster, secret_file(files, "the one before", "the old one"))
+            served(cluster, secret_file(files, "the one before", old))
         ledger.append(b"after")
         writer.close()
 
@@ -307,12 +315,67 @@ def test_bookie_in_a_terminal_keeps_its_key_when_the_new_one_has_a_passphrase(fi
         ({"host": "0.0.0.0", "advertised_address": "192.0.2.1:3181"}, True),
         ({"host": "192.0.2.1", "tls_certificate": "/c"}, True),
         ({"host": "192.0.2.1", "tls_certificate": "/c", "tls_client_ca": "/a"}, False),
-        ({"host": "192.0.2.1", "shared_secret_file": "/s"}, False),
+        ({"host": "192.0.2.1", "tls_certificate": "/c", "shared_secret_file": "/s"}, False),
     ],
 )
 def test_unauthenticated_bookie_off_loopback_warns(options, warned):
     told = open_to_strangers(bookie_config(directories=["/d"], zookeeper="-", **options))
     assert bool(told) is warned and (not warned or "set shared_secret_file" in told)
+
+
+@pytest.mark.parametrize(
+    ("options", "where"),
+    [
+        ({}, ""),
+        ({"host": "::1"}, ""),
+        ({"host": "localhost", "advertised_address": "{host}:{port}"}, ""),
+        ({"host": "192.0.2.1", "tls_certificate": "/c"}, ""),
+        ({"host": "192.0.2.1"}, "host '192.0.2.1'"),
+        ({"host": "bookies.example"}, "host 'bookies.example'"),
+        ({"host": "0.0.0.0", "advertised_address": "127.0.0.1:3181"}, "host '0.0.0.0'"),
+        ({"advertised_address": "192.0.2.1:3181"}, "advertised_address '192.0.2.1:3181'"),
+        ({"advertised_address": "{hostname}:{port}"}, "advertised_address '{hostname}:{port}'"),
+        ({"advertised_address": "[2001:db8::1]:3181"}, "advertised_address '[2001:db8::1]:3181'"),
+    ],
+)
+def test_secret_without_tls_off_loopback_is_refused_unless_accepted(options, where):
+    def told(**accepted):
+        given = {"directories": ["/d"], "zookeeper": "-", "shared_secret_file": "/s"} | options | accepted
+        return open_to_strangers(bookie_config(**given))
+
+    words = f"shared_secret_file without TLS, and {where} is not loopback. {STANDS_BETWEEN}"
+    if where:
+        with pytest.raises(errors.ConfigurationError, match=re.escape(words)):
+            told()
+    else:
+        assert not told()
+    warning = told(shared_secret_without_tls=True)
+    assert (STANDS_BETWEEN in warning and where in warning) if where else not warning
+
+
+@pytest.mark.parametrize("page", ["security", "promises"])
+def test_pages_say_of_a_secret_without_tls_what_the_error_says(page):
+    text = (Path(__file__).parents[3] / "docs" / f"{page}.md").read_text()
+    assert STANDS_BETWEEN in " ".join(text.split())
+
+
+def test_bookie_and_clients_off_loopback_accept_a_secret_without_tls_by_an_option(new_chroot, files):
+    """127.1 is loopback to the host, and not to Bookspark."""
+    options = {"host": "127.1", "shared_secret_file": secret_file(files, "open secret", SECRET)}
+    with pytest.raises(errors.ConfigurationError, match="shared_secret_without_tls = true"):
+        LocalCluster(bookies=1, zookeeper=new_chroot(), **options)
+    accepted = {"shared_secret_without_tls": True}
+    with LocalCluster(bookies=1, zookeeper=new_chroot(), **options, **accepted) as cluster:
+        [bookie] = cluster.bookies
+        assert STANDS_BETWEEN in Path(bookie.directories[0], "bookie.log").read_text()
+        client = {"shared_secret_file": options["shared_secret_file"]}
+        with cluster.bookkeeper(**client, **accepted) as served:
+            assert served.bookie_status(bookie.bookie_id).pid == bookie.pid
+        with (
+            cluster.bookkeeper(**client) as refused,
+            pytest.raises(errors.ReadError, match=r"host 127\.1 is not loopback"),
+        ):
+            refused.bookie_status(bookie.bookie_id)
 
 
 def test_bookie_log_has_the_warning_at_startup(new_chroot):
@@ -369,7 +432,7 @@ def test_files_of_a_local_cluster_are_accessible_to_their_owner_only(files):
 
 def test_relative_secret_path_starts_at_the_callers_working_directory(files, monkeypatch, new_chroot):
     """The bookie has another working directory, and did not find the file."""
-    secret_file(files, "here", "the secret")
+    secret_file(files, "here", SECRET)
     monkeypatch.chdir(files)
     with (
         LocalCluster(bookies=1, shared_secret_file="here", zookeeper=new_chroot()) as started,
@@ -379,13 +442,13 @@ def test_relative_secret_path_starts_at_the_callers_working_directory(files, mon
 
 
 def test_secret_and_tls_are_added_to_an_existing_cluster(files, authority, known, new_chroot, tmp_path):
-    """The guide's two ways. A secret is added without a stop, because a bookie without a secret serves clients that have one.
-    TLS is added with all bookies stopped, and acknowledged entries are there afterwards."""
+    """The guide's way: with all bookies stopped. Acknowledged entries are there afterwards."""
     secret = {"shared_secret_file": known["shared_secret_file"]}
-    with LocalCluster(bookies=2, directory=tmp_path, zookeeper=new_chroot()) as plain:
-        plain.add_bookie(**secret)
-        with plain.bookkeeper(**secret) as client, client.create_ledger(3, 3, 3) as ledger:
+    with LocalCluster(bookies=3, directory=tmp_path, zookeeper=new_chroot()) as plain:
+        with plain.bookkeeper() as client, client.create_ledger(3, 3, 3) as ledger:
             ledger.append(b"before")
+        with plain.bookkeeper(**secret) as late, pytest.raises(errors.ReadError, match="proves no secret"):
+            late.bookie_status(plain.bookies[0].bookie_id)
         address = plain.zookeeper
     tls = {"tls_certificate": authority.certificate("closed bookie"), "tls_ca": str(authority.file)}
     with (

@@ -29,16 +29,21 @@ from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.store.wire.digests import master_key
 from bookspark.store.wire.frames import control_frame
 from bookspark.store.wire.header import Flag, Header, Kind, Status
-from tests.authority import Authority, private, secret
+from bookspark.support.addresses import split_address
+from tests.authority import Authority, private
 from tests.awaiting import await_that
 from tests.logs.strange_rows import bomb, commit_entries
+from tests.secret_files import write_secrets
 from tests.store.bookie.kit import Client
 from tests.strangers import as_another_user, shared_folder
+from tests.system.cluster.impostor import impostor, proves_nothing, registered
 from tests.system.clusters.kubernetes.manifests import FOLDER, parse, texts
 
 PAGE = Path(__file__).parents[3] / "docs" / "security.md"
 SETTINGS = ("nothing", "ledger password", "shared secret", "TLS", "client certificates", "ZooKeeper ACL")
 GUESSED = master_key(b"")
+SESSION = {"zookeeper_session_timeout_seconds": 40.0}
+"""A killed bookie stays registered for that long."""
 NEVER_GIVEN_OUT = 1_000_000
 
 
@@ -184,6 +189,36 @@ def have_a_reader_inflate_a_small_row_without_limit(case):
             return False
 
 
+def takes_in_a_client(case, stranger):
+    """Does a writer send the impostor anything but HELLO?"""
+    with case.cluster.bookkeeper(**{"add_timeout_seconds": 3.0} | case.options) as victim:
+        with contextlib.suppress(errors.BookKeeperError):
+            victim.create_ledger(1, 1, 1, password=case.password).append(b"entry")
+        return stranger.got_a_request()
+
+
+def be_taken_for_a_bookie_by_a_registration(case):
+    [bookie] = case.cluster.bookies
+    with impostor(proves_nothing(bookie.bookie_id)) as stranger:
+        try:
+            with registered(case.zookeeper, bookie.bookie_id, stranger.address):
+                return takes_in_a_client(case, stranger)
+        except NoAuthError:
+            return False
+
+
+def be_taken_for_a_bookie_at_its_port(case):
+    """After a crash: the registration stands for a while."""
+    [bookie] = case.cluster.bookies
+    _, port = split_address(bookie.address)
+    bookie.kill()
+    try:
+        with impostor(proves_nothing(bookie.bookie_id), port=port) as stranger:
+            return takes_in_a_client(case, stranger)
+    finally:
+        bookie.start()
+
+
 def read_master_keys(case):
     ledger_id = case.ledger().ledger_id
     try:
@@ -250,6 +285,9 @@ def use_an_admin_server(case):
 
 
 ACTIONS = {
+    # Before an id is taken: a bookie that starts after that skips a million ids.
+    "Be taken for a bookie, by a registration of his own": be_taken_for_a_bookie_by_a_registration,
+    "Be taken for a bookie, at its port after a crash": be_taken_for_a_bookie_at_its_port,
     "See a bookie's status, its ledgers' ids and their ranges": see_status_ids_and_ranges,
     "Read entries": read_entries,
     "Append to a ledger": append_to_a_ledger,
@@ -285,7 +323,7 @@ def case(request, tmp_path_factory, new_chroot):
     bookie, client, tls = {}, {}, None
     zookeeper = trusted = new_chroot()
     if setting == "shared secret":
-        bookie = client = {"shared_secret_file": private(files / "secret", secret("the secret"))}
+        bookie = client = {"shared_secret_file": write_secrets(files / "secret")}
     elif setting in ("TLS", "client certificates"):
         authority = Authority(files / "authority")
         bookie = {"tls_certificate": authority.certificate("bookie")}
@@ -298,7 +336,10 @@ def case(request, tmp_path_factory, new_chroot):
     elif setting == "ZooKeeper ACL":
         trusted = f"{zookeeper}?auth_file={private(files / 'auth', 'us:password')}"
     password = b"password" if setting == "ledger password" else b""
-    with LocalCluster(bookies=1, zookeeper=trusted, **bookie) as cluster, cluster.bookkeeper(**client) as known:
+    with (
+        LocalCluster(bookies=1, zookeeper=trusted, **SESSION, **bookie) as cluster,
+        cluster.bookkeeper(**client) as known,
+    ):
         yield setting, Case(cluster, known, client, password, zookeeper, tls)
 
 

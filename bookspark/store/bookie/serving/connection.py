@@ -36,8 +36,8 @@ from bookspark.store.wire.entry_batch import FRAME_BYTES_MAX, EntryBatch, encode
 from bookspark.store.wire.frames import HELLO_BYTES_MAX, Frame, FrameReceiver, control_frame
 from bookspark.store.wire.header import NO_KEY, PROTOCOL_VERSION, Flag, Header, Kind, Status, WireError
 from bookspark.store.wire.keepalive import notice_lost_peer
-from bookspark.store.wire.messages import Acks, EntryLogFacts, EntryLogs, FetchFrom, Hello, Limbo
-from bookspark.store.wire.security import is_proof, new_challenge
+from bookspark.store.wire.messages import Acks, Challenge, EntryLogFacts, EntryLogs, FetchFrom, Hello, Limbo
+from bookspark.store.wire.security import NONCE_BYTES, Exchange, ServerContext, new_nonce, proof, proven
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +51,13 @@ class Peer(Protocol):
     @property
     def peer(self) -> str:
         """Address and name, for log lines."""
+
+    origin: str
+    """Its address, as connections are counted by it."""
+
+    @property
+    def certificate_hash(self) -> bytes:
+        """SHA-256 of the certificate that the bookie showed it; b"" without TLS."""
 
     def greeted(self) -> None:
         """Allow all requests from now on: TLS, the secret and HELLO are through."""
@@ -631,8 +638,9 @@ class Dispatch:
 
     Law: each request is answered once, unless the connection ends first. A frame with a readable header and bad content is
     answered BAD_REQUEST, an internal fault IO_ERROR, never a Negative. The first request is HELLO; a bookie with a secret serves
-    no peer without a proof of it, and takes only a few requests until then. An impossible ledger id is refused in every kind of
-    request."""
+    no peer without a proof of it (``wire.security``), and takes only a few requests until then. A wrong proof ends the
+    connection, and the peer's address pauses (``protocol.bookie.wrong_proofs``). An impossible ledger id is refused in every kind
+    of request."""
 
     def __init__(self, bookie: ServedBookie, peer: Peer) -> None:
         self._bookie = bookie
@@ -644,13 +652,20 @@ class Dispatch:
         self._writes = WriterConnection()
         self._wrote = bookie.writers.wrote
         self._greeted = False
-        self._challenge = b""
+        self._exchange: Exchange | None = None
+        """What the peer has to prove a secret for."""
+        self._judging: asyncio.TimerHandle | None = None
+        """The peer's proof, while it waits."""
         self._before_hello = 0
         """Requests before the greeting."""
 
     def end(self) -> None:
         self._lacs.end()
         self._writes.is_open = False
+        if self._judging is not None:
+            self._judging.cancel()
+        if self._exchange is not None:
+            self._bookie.refusals.tell(self._peer.peer, "it did not prove the shared secret")
 
     def handle(self, frame: Frame) -> None:
         """Take one request. It is answered now or later, on the loop; raises nothing."""
@@ -719,16 +734,53 @@ class Dispatch:
             self._answers.refuse(header, f"protocol version {header.value}; this bookie speaks {PROTOCOL_VERSION}")
             return
         hello = Hello.decode(body)
-        secrets, bookie_id = self._bookie.secrets(), self._bookie.bookie_id
-        if secrets and not is_proof(hello.proof, secrets, self._challenge, bookie_id):
-            self._challenge = new_challenge()
-            self._answers.answer(header, Status.UNAUTHORIZED, body=self._challenge)
+        secrets = self._bookie.secrets()
+        if self._judging is not None:
+            self._peer.refuse("a HELLO came before the one with the proof was answered")
+        elif not secrets:
+            self._welcome(header, hello)
+        elif not hello.proof:
+            self._challenge(header, hello, secrets)
+        else:
+            loop = asyncio.get_running_loop()
+            wait = self._bookie.wrong_proofs.wait_seconds(self._peer.origin, loop.time())
+            if wait:
+                self._judging = loop.call_later(wait, self._judge, header, hello)
+            else:
+                self._judge(header, hello)
+
+    def _challenge(self, header: Header, hello: Hello, secrets: tuple[bytes, ...]) -> None:
+        """Prove the secrets to a peer that sent a nonce, and ask it for its proof."""
+        body = b""
+        if hello.nonce:
+            if len(hello.nonce) != NONCE_BYTES:
+                raise WireError(f"a nonce of {len(hello.nonce)} bytes")
+            bookie = self._bookie
+            self._exchange = exchange = Exchange(
+                hello.nonce, new_nonce(), bookie.bookie_id, bookie.address(), self._peer.certificate_hash
+            )
+            proofs = [proof(secret, "bookie", exchange) for secret in secrets]
+            body = Challenge(exchange.bookie_id, exchange.address, exchange.bookie_nonce, proofs).encode()
+        self._answers.answer(header, Status.UNAUTHORIZED, body=body)
+
+    def _judge(self, header: Header, hello: Hello) -> None:
+        """Serve the peer if its proof is right."""
+        self._judging = None
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None and proven(self._bookie.secrets(), "client", [hello.proof], exchange) is not None:
+            self._welcome(header, hello)
             return
+        self._bookie.wrong_proofs.was_wrong(self._peer.origin, asyncio.get_running_loop().time())
+        self._bookie.refusals.tell(self._peer.peer, "a wrong proof of the shared secret")
+        self._answers.answer(header, Status.UNAUTHORIZED)
+        self._peer.refuse("a wrong proof of the shared secret")
+
+    def _welcome(self, header: Header, hello: Hello) -> None:
         if hello.client:
             self._peer.name_peer(hello.client)
-        self._greeted, self._challenge = True, b""
+        self._greeted, self._exchange = True, None
         self._peer.greeted()
-        self._answers.answer(header, _OK, value=PROTOCOL_VERSION, body=bookie_id.encode())
+        self._answers.answer(header, _OK, value=PROTOCOL_VERSION, body=self._bookie.bookie_id.encode())
 
     def _add(self, frame: Frame) -> None:
         header = frame.header
@@ -992,6 +1044,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def name_peer(self, name: str) -> None:
         self.peer = f"{self._address} ({name[:80]!r})"
+
+    @property
+    def certificate_hash(self) -> bytes:
+        context = None if self._transport is None else self._transport.get_extra_info("sslcontext")
+        return context.certificate_hash if isinstance(context, ServerContext) else b""
 
     # -- flow
 

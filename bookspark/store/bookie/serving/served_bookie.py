@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from bookspark.protocol.bookie.wrong_proofs import WrongProofs
 from bookspark.store.bookie.serving.poll_timers import PollTimers
 from bookspark.store.bookie.serving.read_room import ReadRoom
 from bookspark.store.bookie.serving.refusals import Refusals
@@ -59,8 +60,11 @@ class ServedBookie(NamedTuple):
     """Sent to clients in the answer to HELLO."""
     incarnation: int
     """Random per start of the process, 64 bits. Part of every answer."""
+    address: Callable[[], str]
+    """``host:port`` that the bookie advertises."""
     secrets: Callable[[], tuple[bytes, ...]]
-    """Current secrets; a client has to know one. Empty: none needed."""
+    """Current secrets; a client has to prove one. Empty: none needed."""
+    wrong_proofs: WrongProofs
     requests_in_flight_max: int
     """Unanswered requests of one connection at most."""
     read_room: ReadRoom

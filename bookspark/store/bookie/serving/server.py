@@ -17,7 +17,8 @@ import ssl
 from collections.abc import Callable
 
 from bookspark.errors import BookieError
-from bookspark.store.bookie.bookie_config import BookieConfig
+from bookspark.protocol.bookie.wrong_proofs import WrongProofs
+from bookspark.store.bookie.bookie_config import BookieConfig, advertised
 from bookspark.store.bookie.serving.admission import Admission, Admitted, Stranger
 from bookspark.store.bookie.serving.connection import Connection
 from bookspark.store.bookie.serving.maintenance import Maintenance
@@ -75,7 +76,9 @@ class BookieServer:
             storage,
             bookie_id,
             incarnation,
+            lambda: self.address,
             FromFiles((config.shared_secret_file,), lambda: read_secrets(config.shared_secret_file)).now,
+            WrongProofs(),
             config.requests_in_flight_max,
             ReadRoom(config.read_bytes_in_flight_max),
             PollTimers(),
@@ -98,6 +101,8 @@ class BookieServer:
         """Lease holder of the process, and the seconds until it stops without a holder."""
         self.version = ""
         self.metrics_address = ""
+        self.address = ""
+        """``host:port`` that clients dial: registered, and part of proofs. Set by ``start``."""
         self.fetch: Fetch | None = None
         """Copies entries from other bookies. Set by the process, else None."""
         self.ask_others: AskOthers | None = None
@@ -123,8 +128,9 @@ class BookieServer:
         self._porch = Porch(
             self._admission, self._connection, self._bookie.incarnation, self.tls, self._bookie.refusals
         )
-        self._porch.open(listening)
         address = listening[0].getsockname()
+        self.address = advertised(self._config, address_text(address[0], address[1]), self._bookie.bookie_id)
+        self._porch.open(listening)
         return address[0], address[1]
 
     async def stop(self) -> None:
