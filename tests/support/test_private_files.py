@@ -109,7 +109,7 @@ def test_file_that_nobody_writes_holds_nothing_up(tmp_path):
     [
         "hunter2",
         "correct horse battery"[:21],
-        secrets.token_hex(15),
+        bytes(range(15)).hex(),
         base64.b64encode(bytes(range(15))).decode(),
         "0" * 31,
     ],
