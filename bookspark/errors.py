@@ -58,6 +58,11 @@ class DataLossError(BookKeeperError):
     """The entries are gone: truncated, or deleted with their ledger or log."""
 
 
+class InvalidRowError(BookKeeperError):
+    """An entry of a log is no row of it, or larger than a row may be. The message names log, row, ledger and entry, and how to go
+    on behind it; the log's other rows are readable."""
+
+
 class ReadError(BookKeeperError):
     """The range is beyond the readable entries, or no replica gave a definite answer: the entry may exist."""
 

@@ -232,7 +232,8 @@ class LocalCluster:
 
     def start(self) -> None:
         """Start everything, and return once every bookie serves. A failed start leaves no process running, and raises
-        BookieError with the last words of the failed process."""
+        BookieError with the last words of the failed process, or ConfigurationError for a directory that is not this user's
+        alone."""
         self._pid = os.getpid()
         with contextlib.ExitStack() as stack:
             if self._given_directory is None:

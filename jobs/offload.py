@@ -12,13 +12,14 @@ import typer
 from bookspark.spark.offload import offload
 from bookspark.spark.session import delta_session
 from bookspark.spark.short_jobs import run_job
+from bookspark.support.password_option import Password
 
 
 def main(
     zookeeper: Annotated[str, typer.Option(help="The cluster: host:port[,host:port…][/chroot].")],
     log: Annotated[str, typer.Option(help="Name of the log.")],
     table: Annotated[str, typer.Option(help="Folder of the log's own Delta table, made if missing.")],
-    password: Annotated[str, typer.Option(help="Password of the log, if it has one.")] = "",
+    password: Password = "",
     delete_after: Annotated[
         float | None,
         typer.Option(

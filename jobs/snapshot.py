@@ -18,6 +18,7 @@ from bookspark.spark import snapshots
 from bookspark.spark.session import delta_session
 from bookspark.spark.short_jobs import run_job
 from bookspark.spark.snapshots.retention import remove_files, write_every
+from bookspark.support.password_option import Password
 
 _LOOK_SECONDS = 0.5
 
@@ -25,7 +26,7 @@ _LOOK_SECONDS = 0.5
 def main(
     zookeeper: Annotated[str, typer.Option(help="The cluster: host:port[,host:port…][/chroot].")],
     path: Annotated[str, typer.Option(help="Folder of the Delta tables, made if missing.")],
-    password: Annotated[str, typer.Option(help="Password of logs and open ledgers.")] = "",
+    password: Password = "",
     every: Annotated[
         float | None,
         typer.Option(help="Interval of further snapshots, in minutes. Default: a single snapshot.", min=0.0),

@@ -1,4 +1,4 @@
-"""Certificates for tests."""
+"""Certificates and secrets for tests."""
 
 from __future__ import annotations
 
@@ -13,9 +13,16 @@ def openssl(*arguments):
     subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True)
 
 
+def private(path, text):
+    """A file of this user alone; returns its path."""
+    path.touch(0o600)
+    path.write_text(text)
+    return str(path)
+
+
 class Authority:
     """A CA; ``certificate(name, host)`` is a PEM file with a key and a signed certificate for that address. ``days``: until
-    they end; -1: they ended a day ago."""
+    they end; -1: they ended a day ago. ``usage``: the extended key usage, such as ``serverAuth``."""
 
     def __init__(self, directory, days=365):
         self._directory = directory
@@ -31,12 +38,13 @@ class Authority:
         signed = ("-signkey", self._key, "-extfile", extension, "-out", self.file)
         openssl("x509", "-req", "-days", days, "-in", request, *signed)
 
-    def certificate(self, name, host="127.0.0.1", days=365):
+    def certificate(self, name, host="127.0.0.1", days=365, usage=""):
         request, signed, extension = (self._directory / f"{name}.{end}" for end in ("csr", "crt", "ext"))
         both = self._directory / f"{name}.pem"
         options = ("-nodes", "-subj", f"/CN={name}", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256")
         openssl("req", *options, "-keyout", both, "-out", request)
-        extension.write_text(f"subjectAltName=IP:{host}\nauthorityKeyIdentifier=keyid\n")
+        wanted = f"extendedKeyUsage={usage}\n" if usage else ""
+        extension.write_text(f"subjectAltName=IP:{host}\nauthorityKeyIdentifier=keyid\n{wanted}")
         authority = ("-CA", self.file, "-CAkey", self._key, "-set_serial", next(_serial), "-extfile", extension)
         openssl("x509", "-req", "-days", days, "-in", request, *authority, "-out", signed)
         both.write_bytes(both.read_bytes() + signed.read_bytes())
@@ -47,5 +55,4 @@ def locked(certificate, into):
     """A copy of a PEM file with key and certificate, ``into`` a file, its key under a passphrase. Returns the path."""
     openssl("pkey", "-in", certificate, "-aes256", "-passout", "pass:secret", "-out", into)
     text = Path(certificate).read_text()
-    into.write_text(into.read_text() + text[text.index("-----BEGIN CERTIFICATE-----") :])
-    return str(into)
+    return private(into, into.read_text() + text[text.index("-----BEGIN CERTIFICATE-----") :])

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from bookspark.errors import BookKeeperError, EntryTooLargeError
+from bookspark.errors import BookKeeperError
 from bookspark.store.client.writing.futures import AppendFuture, Watermark
-from bookspark.store.wire.entry_batch import PAYLOAD_BYTES_MAX
 from bookspark.support.arguments import WaitSeconds, checks_itself
-
-VALUE_BYTES_MAX = PAYLOAD_BYTES_MAX - (64 << 10)
-"""Largest row, with key and headers: below an entry's limit, because compression may enlarge it a little."""
 
 
 class RowPosition(NamedTuple):
@@ -40,9 +36,3 @@ class RowFuture(AppendFuture):
         """Return value of the append, once its rows are acknowledged. Raises the errors of ``Producer.append``, and TimeoutError
         after ``timeout`` seconds."""
         return self._answer(super().result(timeout))
-
-
-def too_large(size: int) -> EntryTooLargeError:
-    return EntryTooLargeError(
-        f"a row of {size:,} bytes is larger than {VALUE_BYTES_MAX:,}, more than a log takes; split it"
-    )

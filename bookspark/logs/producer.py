@@ -42,12 +42,13 @@ from bookspark.errors import (
     LedgerClosedError,
     LedgerFencedError,
 )
-from bookspark.logs.appended import VALUE_BYTES_MAX, RowFuture, RowPosition, UnexpectedPositionError, too_large
+from bookspark.logs.appended import RowFuture, RowPosition, UnexpectedPositionError
 from bookspark.logs.chain.lane_index import LaneIndex, NewLane
 from bookspark.logs.chain.log_run import LogAddress, LogRun
 from bookspark.logs.chain.registry import LogRegistry, check_password
 from bookspark.logs.chain.stamps import Headers, plain_stamp, plain_stamps, stamped
 from bookspark.logs.producer_ledgers import ProducerLedgers
+from bookspark.logs.rows.encodings import VALUE_BYTES_MAX, too_large
 from bookspark.protocol.logs.lanes import LaneId, lane_id, service_writer
 from bookspark.protocol.logs.log_options import RowFormat
 from bookspark.protocol.logs.log_record import LogChangedError

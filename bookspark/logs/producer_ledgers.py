@@ -7,8 +7,9 @@ ledger that no commit opened would be lost.
 Another client may recover the open ledger (autorecovery, ``bookspark ledger recover``) while the lane stays this producer's. Its
 unacknowledged rows are acknowledged if the recovery kept them. The others *move*: they are appended to the next ledger first, in
 their order and with their sequence numbers and compression, so each keeps its position in the lane. Their futures follow
-(``_follow``). They get the time of that append: readers may have read up to an earlier time already. Until then rows wait in the
-recovered ledger's driver, later appends too. If the lane has another owner, they fail with LogTakenOverError.
+(``Moved``). They get the time of that append: readers may have read up to an earlier time already. Until then rows wait in the
+recovered ledger's driver, later appends too. If the lane has another owner, they fail with LogTakenOverError. Rows that move
+again still complete the futures of each of their ledgers directly, so any number of recoveries may follow one another.
 
 After a change of the log's options a thread creates the next ledger beside the appends; rows wait only for the close and the
 commit. An unneeded ledger is deleted; after a crash it is an orphan.
@@ -117,14 +118,43 @@ class At(NamedTuple):
         return 0 if self.handle is None else self.handle.last_add_confirmed + 1
 
 
+class Moved:
+    """Rows of a recovered ledger that are in a later one, or on their way there."""
+
+    def __init__(self, acknowledged: Watermark, last: int, more: int) -> None:
+        """``acknowledged``: watermark of the recovered ledger, which completes their futures. ``last``: id of the last of them in
+        the later ledger, where the first has id 0. ``more``: an id in the recovered ledger minus that in the later one."""
+        self._acknowledged, self._last, self._more = acknowledged, last, more
+        self._later: Watermark | None = None
+
+    def follow(self, later: Watermark) -> None:
+        """Give these rows the outcome that they have in the ledger of ``later``."""
+        self._later = later
+        later.call_when(self._last, partial(self._outcome, later))
+
+    def _outcome(self, later: Watermark) -> None:
+        # Rows that have moved on follow the ledger where they are now.
+        if later is self._later:
+            self._acknowledged.advance(min(later.value, self._last) + self._more)
+            if later.value < self._last and later.error is not None:
+                self.fail(later.error)
+
+    def moves_on(self, kept: int) -> bool:
+        """The later ledger was recovered too, up to entry ``kept``. Do rows of these move again?"""
+        self._acknowledged.advance(min(kept, self._last) + self._more)
+        self._later, self._last, self._more = None, self._last - (kept + 1), self._more + kept + 1
+        return self._last >= 0
+
+    def fail(self, error: BookKeeperError) -> None:
+        self._acknowledged.fail(error)
+
+
 class Moving(NamedTuple):
     """Rows of a recovered ledger that it lacks, on their way to the next ledger."""
 
     rows: list[bytes]
-    first: int
-    """Id that the first of them had in the recovered ledger."""
-    acknowledged: Watermark
-    """The recovered ledger's watermark, which completes their futures."""
+    moved: list[Moved]
+    """Them, for each ledger that they were in."""
 
 
 class ProducerLedgers:
@@ -147,6 +177,8 @@ class ProducerLedgers:
         self._end_watch: Callable[[], None] = lambda: None
         self._moving: Moving | None = None
         """Rows for the next ledger."""
+        self._moved: list[Moved] = []
+        """Rows of recovered ledgers that began the open ledger."""
         self._recovered_at = self._progress_at = -inf
         """Time of the last recovery by another client, and of the last one, or the first of several in a row, that kept a row."""
         self.encode: Callable[[bytes], bytes] | None = None
@@ -260,7 +292,8 @@ class ProducerLedgers:
         """Fail the rows of a fenced ledger, and those that move. The next append asks whether a ledger is due."""
         self.due_ms = 0
         if self._moving is not None:
-            self._moving.acknowledged.fail(error)
+            for moved in self._moving.moved:
+                moved.fail(error)
             self._moving = None
         if self.is_fenced and self.at.appender is not None:
             self.at.appender.acknowledged.fail(error)
@@ -437,7 +470,8 @@ class ProducerLedgers:
             )
         rows = appender.driver.unacknowledged()[last - acknowledged.value :]
         acknowledged.advance(last)
-        self._moving = Moving(rows, last + 1, acknowledged) if rows else None
+        moved = [one for one in self._moved if one.moves_on(last)]
+        self._moving = Moving(rows, [*moved, Moved(acknowledged, len(rows) - 1, last + 1)]) if rows else None
         self._is_closed(ledger_id, last + 1, size, numbers.after(last))
         log.info(
             "log %s: another client recovered ledger %d up to entry %d; %d later rows go to the next ledger",
@@ -450,14 +484,14 @@ class ProducerLedgers:
     def _move(self) -> None:
         """Append the rows that move to the open ledger."""
         moving, appender = self._moving, self.at.appender
+        self._moved = [] if moving is None else moving.moved
         if moving is None or appender is None:
             return
         self.now_ms()
-        count, time_ms = len(moving.rows), self.time_ms
-        follow = partial(_follow, moving.acknowledged, moving.first, count, appender.acknowledged)
         # Before the append: after an interrupt in between, the futures would wait for ever.
-        appender.acknowledged.call_when(count - 1, follow)
-        self.bytes_left -= appender.append_all([restamped(row, time_ms) for row in moving.rows])
+        for moved in moving.moved:
+            moved.follow(appender.acknowledged)
+        self.bytes_left -= appender.append_all([restamped(row, self.time_ms) for row in moving.rows])
         self._moving = None
 
     def _is_closed(self, ledger_id: int, rows: int, size: int, numbers: Numbers) -> None:
@@ -505,14 +539,6 @@ class ProducerLedgers:
                 f"log '{self._run.lane}': ledger {ledger_id} with its newest rows was deleted, and nobody knows how many there "
                 "were; use a producer of another name"
             ) from error
-
-
-def _follow(earlier: Watermark, first: int, count: int, later: Watermark) -> None:
-    """Give ``earlier`` the outcome of ``count`` rows that moved: their ids began with ``first`` there, and begin with 0 in
-    ``later``, whose watermark has passed them or failed."""
-    earlier.advance(first + min(later.value, count - 1))
-    if later.value < count - 1 and later.error is not None:
-        earlier.fail(later.error)
 
 
 def _encoder(record: LogRecord) -> Callable[[bytes], bytes] | None:

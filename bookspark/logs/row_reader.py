@@ -35,7 +35,14 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 import msgspec
 from msgspec import Meta
 
-from bookspark.errors import BookKeeperError, ConfigurationError, LedgerClosedError, NoSuchLedgerError, ReadError
+from bookspark.errors import (
+    BookKeeperError,
+    ConfigurationError,
+    InvalidRowError,
+    LedgerClosedError,
+    NoSuchLedgerError,
+    ReadError,
+)
 from bookspark.logs.chain.log_run import LogAddress
 from bookspark.logs.chain.registry import POSITIONS, LogRegistry
 from bookspark.logs.chain.stamps import Headers
@@ -43,9 +50,10 @@ from bookspark.logs.feeds.gaps import Gap, GapKind, deleted_gap, joined, kind_of
 from bookspark.logs.feeds.log_feed import Limit, LogFeed, Offset
 from bookspark.logs.feeds.times import RowTimes
 from bookspark.logs.readers.registration import Registration
-from bookspark.logs.rows.encodings import ARROW, PLAIN
+from bookspark.logs.rows.encodings import ARROW, PLAIN, invalid_row
 from bookspark.logs.rows.splits import Piece, ends_of_runs, fewest
 from bookspark.logs.rows.stamped_rows import Row, entry_decoder
+from bookspark.logs.rows.value_rows import NO_ROW
 from bookspark.protocol.logs.lanes import LaneId, is_offset, lane_id, later, moves, with_rows
 from bookspark.protocol.logs.log_options import RowFormat
 from bookspark.protocol.logs.log_record import ENCODING_LABEL
@@ -152,7 +160,7 @@ def _leave_soon(sharing: Sharing, lanes: set[str]) -> None:
 
 
 READ_BYTES_MAX = 8 << 20
-"""Approximate limit of one read."""
+"""Approximate limit of one read, of payload and of rows after their inflation."""
 _HANDLES_MAX = 64
 _POLL_SECONDS = 1.0
 _ROWS_AHEAD_MAX = 10_000
@@ -266,8 +274,9 @@ class RowReader:
         """The next rows, at most ``rows_max`` and about READ_BYTES_MAX bytes. If there are none, waits up to ``timeout`` seconds;
         then []. All returned rows count as handled.
 
-        Raises DataLossError if the reader's next rows were truncated or deleted, ReadError if too few bookies answer or the rows
-        were offloaded to a table, NoSuchLogError, LedgerClosedError and MetadataStoreError.
+        Raises DataLossError if the reader's next rows were truncated or deleted, InvalidRowError if the next entry is no row,
+        ReadError if too few bookies answer or the rows were offloaded to a table, NoSuchLogError, LedgerClosedError and
+        MetadataStoreError.
         """
         return self._of_fetched(rows_max) or self._read(rows_max, timeout, self._rows_of)
 
@@ -420,7 +429,8 @@ class RowReader:
             if self._feed.spans(offset, newest):
                 end = self._feed.limited(offset, newest, Limit(rows_max, READ_BYTES_MAX))
                 pieces = [piece for piece, _ in self._feed.pieces(offset, end)]
-                if rows := list(rows_of(end, pieces)):
+                rows, end = self._taken(rows_of(end, pieces), end)
+                if rows:
                     return rows, end
                 self._place.move(end)
             elif (left := deadline - time.monotonic()) <= 0:
@@ -430,6 +440,26 @@ class RowReader:
                 self._feed.wait(left if self._share is None else min(left, self._share.due_in))
                 news = self._feed.news()
                 newest = self._newest() if news is None else self._not_before(news)
+
+    def _taken(self, found: Iterator[Found], end: Offset) -> tuple[list[Found], Offset]:
+        """The rows and gaps of ``found``, up to ``end``; or those before an invalid row, or of about READ_BYTES_MAX bytes after
+        their inflation, and the offset behind them."""
+        rows, size, ends = list[Found](), 0, dict[int, int]()
+        try:
+            for row in found:
+                rows.append(row)
+                if isinstance(row, LogRow):
+                    size += len(row.value)
+                    ends[row.lane] = row.position + 1
+                elif isinstance(row, Gap):
+                    ends[row.lane] = row.last + 1
+                if size > READ_BYTES_MAX:
+                    return rows, with_rows(self._offset, ends)
+        except InvalidRowError:
+            if not rows:
+                raise
+            return rows, with_rows(self._offset, ends)
+        return rows, end
 
     def _go_to(self, offset: Offset) -> None:
         self._fetched.clear()
@@ -519,29 +549,41 @@ class RowReader:
         found = later(self._offset, newest)
         return found if self._share is None else self._feed.combined(self._share.lanes, found, self._offset)
 
-    def _rows(self, piece: Piece) -> Iterator[LogRow]:
-        return self._rows_of({}, [piece])
-
     def _rows_of(self, end: Offset, pieces: Sequence[Piece]) -> Iterator[LogRow]:
-        """The rows of ``pieces``, in order. Reads consecutive pieces of a ledger at once, across pieces of other ledgers: a log
-        of small commits has one piece for each."""
+        """The rows of ``pieces``, in order. Raises InvalidRowError."""
+        for row in self._decoded(pieces):
+            if isinstance(row, InvalidRowError):
+                raise row
+            yield row
+
+    def _decoded(self, pieces: Sequence[Piece]) -> Iterator[LogRow | InvalidRowError]:
+        """Each row of ``pieces`` in order, or the error of its entry. Reads consecutive pieces of a ledger at once, across pieces
+        of other ledgers: a log of small commits has one piece for each."""
         streams: dict[int, tuple[Iterator[Entry], Callable[[bytes], Row]]] = {}
         for piece, last in zip(pieces, ends_of_runs(pieces), strict=True):
+            lane = str(self._id.lane(piece.lane))
             try:
                 if piece.ledger_id not in streams:
                     handle, decode = self._opened(piece)
                     handle.confirm(last)
                     streams[piece.ledger_id] = handle.read(piece.first_entry_id, last), decode
                 stream, decode = streams[piece.ledger_id]
-                entries = list(islice(stream, piece.entries))
+                times = RowTimes([piece]).each()
+                # One by one: only the commit says how large they are.
+                for position, (entry, time_ms) in enumerate(
+                    zip(islice(stream, piece.entries), times, strict=True), piece.position
+                ):
+                    try:
+                        value, own_ms, key, headers = decode(entry.payload)
+                    except NO_ROW as error:
+                        yield invalid_row(lane, position, entry.ledger_id, entry.entry_id, error)
+                    else:
+                        at_ms = time_ms if own_ms is None else own_ms
+                        yield LogRow(piece.lane, position, value, at_ms, key, headers)
             except NoSuchLedgerError:
                 raise self._gone(piece) from None
             if last == piece.last_entry_id:
                 del streams[piece.ledger_id]
-            times = RowTimes([piece]).each()
-            for position, (entry, time_ms) in enumerate(zip(entries, times, strict=True), piece.position):
-                value, own_ms, key, headers = decode(entry.payload)
-                yield LogRow(piece.lane, position, value, time_ms if own_ms is None else own_ms, key, headers)
 
     def _rows_and_gaps(self, end: Offset, pieces: Sequence[Piece]) -> Iterator[LogRow | Gap]:
         spans, there = self._feed.spans(self._offset, end), set[int]()
@@ -565,7 +607,14 @@ class RowReader:
                 raise self._gone(piece) from None
             yield gap
             return
-        yield from rows_and_gaps(piece, lambda part: list(self._rows(part)), self._kind_of)
+        yield from rows_and_gaps(piece, self._rows_and_invalid, self._kind_of)
+
+    def _rows_and_invalid(self, piece: Piece) -> Iterator[LogRow | Gap]:
+        for position, row in enumerate(self._decoded([piece]), piece.position):
+            if isinstance(row, InvalidRowError):
+                yield Gap(piece.lane, position, position, GapKind.INVALID)
+            else:
+                yield row
 
     def _kind_of(self, error: BookKeeperError, piece: Piece) -> GapKind:
         try:

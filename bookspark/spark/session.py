@@ -3,17 +3,20 @@
 Law: the caller's settings win over every default here. Java is checked before Spark starts, so that a wrong Java is an error of
 one line.
 
-Ivy resolves Delta's jars once (about 40 s). Later sessions name the files by a note in ``$XDG_CACHE_HOME/bookspark``. The note
-leaves out Spark's own jars, because each executor copies every jar when it starts. Under spark-submit the JVM runs already, and
+Ivy fetches Delta's jars once (about 40 s), in a process that runs none of them. Later sessions name the files by a note in
+``$XDG_CACHE_HOME/bookspark``. The jars are those of ``conf/jars.sha256``: without Spark's own, because each executor copies every
+jar when it starts. A file with another hash is refused at each start. Under spark-submit the JVM runs already, and
 ``delta_session`` adds the files to it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import json
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -31,6 +34,7 @@ from bookspark.spark.process_client import ZOOKEEPER_CONF
 from bookspark.store.metadata.zookeeper.java import find_java
 from bookspark.store.metadata.zookeeper.layout import ConnectionString
 from bookspark.support.arguments import Name, checked
+from bookspark.support.packaged_files import settings_file
 
 SPARK_ERRORS = (PySparkException, Py4JError)
 """Spark's own errors, and Java errors without a Python class, such as those of failed tasks."""
@@ -42,6 +46,9 @@ _DELTA = {
     # Delta reads its log with 50 tasks by default: a second of scheduling for a table of a few files.
     "spark.databricks.delta.snapshotPartitions": "2",
 }
+_IVY = ".ivy2.5.2"
+"""Ivy's folder in the home directory, by Spark's default."""
+_FETCH_SECONDS_MAX = 1800.0
 _QUIET = {"spark.ui.showConsoleProgress": "false"}
 LOOPBACK = "127.0.0.1"
 """Spark's listen address, if all of Spark runs on this host."""
@@ -96,17 +103,13 @@ def session(
     settings = {**_QUIET, **_DELTA}
     if master.startswith("local"):
         settings |= _ON_THIS_HOST if submitted else _ON_THIS_HOST | _WORKERS
-    resolving = False
     if submitted:
         # Spark would not start with Delta's settings if nothing (--packages, --jars, delta_session) brought Delta's jars.
         if not _has_delta(given) and _JAR not in str(conf.get("spark.jars", "")):
             settings = {name: value for name, value in settings.items() if name not in _DELTA}
-    elif jars := _noted_jars():
-        settings["spark.jars"] = ",".join(filter(None, [*jars, str(conf.pop("spark.jars", ""))]))
     else:
-        resolving = True
-        packages = str(conf.pop("spark.jars.packages", ""))
-        settings["spark.jars.packages"] = ",".join(filter(None, [_delta_package(), packages]))
+        jars = _noted_jars() or _fetched_jars(conf)
+        settings["spark.jars"] = ",".join(filter(None, [*jars, str(conf.pop("spark.jars", ""))]))
     if zookeeper is not None:
         settings[ZOOKEEPER_CONF] = zookeeper
 
@@ -117,8 +120,6 @@ def session(
     for name, wanted in conf.items():
         builder = builder.config(name, wanted)
     spark = builder.getOrCreate()
-    if resolving:
-        _note_jars(spark)
     if cluster := spark.conf.get(ZOOKEEPER_CONF, None):
         # Imported late, because it imports the client, which an application of bookies does not need.
         from bookspark.spark.connector.data_source import register
@@ -143,7 +144,7 @@ def delta_session(app: Name, zookeeper: ConnectionString | None = None) -> Spark
         return session(app, zookeeper=zookeeper)
     jars = _noted_jars()
     if not jars:
-        raise ConfigurationError(f"Delta is not among Spark's jars: give spark-submit --packages {_delta_package()}")
+        raise ConfigurationError(f"Delta is not among Spark's jars: give spark-submit --packages {delta_package()}")
     _add_to_jvm(jars)
     jars = [*jars, *filter(None, [given.get("spark.jars")])]
     return session(app, zookeeper=zookeeper, **{"spark.jars": ",".join(jars)})
@@ -166,7 +167,7 @@ def with_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[
                 spark.conf.set(name, old)
 
 
-def _delta_package() -> str:
+def delta_package() -> str:
     """Delta's Maven coordinates for this Spark."""
     spark = ".".join(pyspark.__version__.split(".")[:2])
     return f"io.delta:delta-spark_{spark}_{_SCALA}:{importlib.metadata.version('delta-spark')}"
@@ -190,34 +191,84 @@ def _add_to_jvm(jars: list[str]) -> None:
 
 def _note() -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "bookspark" / (re.sub(r"[^\w.-]", "_", _delta_package()) + ".json")
+    return cache / "bookspark" / (re.sub(r"[^\w.-]", "_", delta_package()) + ".json")
 
 
 def _noted_jars() -> list[str]:
-    """Paths of Delta's jars from the note; empty without a note or if a file is gone."""
+    """Paths of Delta's jars from the note; empty without a note, or if a file is gone or missing in it. Raises
+    ConfigurationError."""
     try:
         jars = json.loads(_note().read_text())
     except (OSError, ValueError):
         return []
     if not isinstance(jars, list) or not all(isinstance(jar, str) and os.path.isfile(jar) for jar in jars):
         return []
+    if {os.path.basename(jar) for jar in jars} != _hashes().keys():
+        return []
+    _check_jars([Path(jar) for jar in jars])
     return jars
 
 
-def _note_jars(spark: SparkSession) -> None:
+def _fetched_jars(conf: Mapping[str, object]) -> list[str]:
+    """Paths of Delta's jars, fetched by Ivy with the settings ``spark.jars.*`` of ``conf``, and noted for later sessions. Raises
+    ConfigurationError."""
+    place = Path(str(conf.get("spark.jars.ivy") or Path.home() / _IVY)).absolute()
+    given = {
+        name: value for name, value in conf.items() if name.startswith("spark.jars.") and name != "spark.jars.packages"
+    }
+    options = [f"--conf={name}={value}" for name, value in (given | {"spark.jars.ivy": str(place)}).items()]
+    home = _spark_jars().parent
+    # Spark puts the packages on the class path of a program that is its own, and prints its version.
+    command = [str(home / "bin/spark-submit"), "--master=local", f"--packages={delta_package()}", *options]
+    command += ["--class=org.apache.spark.deploy.SparkSubmit", "spark-internal", "--version"]
+    environment = {name: value for name, value in os.environ.items() if name != "PYSPARK_GATEWAY_PORT"}
+    try:
+        done = subprocess.run(
+            command,
+            env=environment | {"SPARK_HOME": str(home)},
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_FETCH_SECONDS_MAX,
+        )
+        words = done.stderr.strip().splitlines()[-1:] if done.returncode else []
+    except (OSError, subprocess.TimeoutExpired) as error:
+        words = [str(error)]
+    if words:
+        raise ConfigurationError(
+            f"Delta's jars ({delta_package()}) could not be fetched: {words[0]}; see that Maven Central, or the repository of "
+            "spark.jars.ivySettings, can be reached"
+        )
+    jars = [place / "jars" / name for name in _hashes()]
+    _check_jars(jars)
+    _note_jars([str(jar) for jar in jars])
+    return [str(jar) for jar in jars]
+
+
+def _hashes() -> dict[str, str]:
+    """The SHA-256 of each of Delta's jars, in hexadecimal, by the file's name."""
+    lines = (line.split() for line in settings_file("jars.sha256").read_text().splitlines())
+    return {name: digest for digest, name in lines}
+
+
+def _check_jars(jars: list[Path]) -> None:
+    """Raises ConfigurationError unless these are the jars of ``_hashes``, byte for byte."""
+    hashes = _hashes()
+    for jar in jars:
+        try:
+            with open(jar, "rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise ConfigurationError(f"{jar}, a part of Delta, can't be read: {error.strerror}") from error
+        if digest != hashes[jar.name]:
+            raise ConfigurationError(
+                f"{jar} has the SHA-256 {digest}, and Delta's has {hashes[jar.name]}: it was changed, or another was sent; find "
+                f"out who did it, then remove it together with {_note()}"
+            )
+
+
+def _note_jars(jars: list[str]) -> None:
     """Note Ivy's files for later sessions. Without a note, those ask Ivy again."""
-    names = [
-        jar.removeprefix("file://").removeprefix("file:")
-        for jar in spark.sparkContext.getConf().get("spark.jars", "").split(",")
-    ]
-    own = {_artifact(jar.name) for jar in _spark_jars().glob("*.jar")}
-    jars = [
-        name
-        for name in names
-        if os.path.isfile(name) and _artifact(os.path.basename(name).rpartition("_")[2]) not in own
-    ]
-    if not any(_JAR in jar for jar in jars):
-        return
     note = _note()
     temporary = note.with_suffix(f".{os.getpid()}")
     try:
@@ -230,8 +281,3 @@ def _note_jars(spark: SparkSession) -> None:
 
 def _spark_jars() -> Path:
     return Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent) / "jars"
-
-
-def _artifact(jar: str) -> str:
-    """``jackson-core-2.13.5.jar`` → ``jackson-core``."""
-    return re.sub(r"-\d.*", "", jar)

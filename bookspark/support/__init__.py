@@ -13,6 +13,7 @@
 ``snapshot_commits``   versions of Delta tables that make one snapshot
 ``cache_folder``       place of files that can be made again
 ``certificates``       TLS certificates and keys: loaded, and their last moments
-``private_files``      files and directories readable only by their owner
+``private_files``      files and directories that are private to this user
+``password_option``    the option of the jobs for a password
 =====================  =====================================================================
 """

@@ -33,6 +33,14 @@ def split_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def is_loopback(host: str) -> bool:
+    """Is ``host`` reachable only from this machine?"""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def origin_of(host: str) -> str:
     """The address under which a peer counts: an IPv4 address, or the first 64 bits of an IPv6 address, which one host can fill
     alone."""

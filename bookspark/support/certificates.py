@@ -1,9 +1,12 @@
-"""TLS certificates, keys and CAs in PEM files: put into a context, and their last moments.
+"""TLS certificates, keys and CAs in PEM files: put into a context, their roles and their last moments.
 
 Law: nobody is asked for a passphrase. OpenSSL would ask at the terminal of the process, in the thread that loads the key, and
 stop everything else in it: an encrypted key is refused like any other unusable file.
 
-A certificate's end is read from its DER form (RFC 5280, 4.1): no library that is installed with a client decodes one.
+OpenSSL refuses a peer's certificate whose extended key usage lacks the peer's role, server or client, and takes one without the
+extension for both. ``require_roles`` refuses that too.
+
+End and roles of a certificate are read from its DER form (RFC 5280, 4.1): no library that is installed with a client decodes one.
 """
 
 from __future__ import annotations
@@ -15,20 +18,29 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bookspark.errors import ConfigurationError
+from bookspark.support.private_files import secret_opened
 
 DAY_MS = 86_400_000
 _PEM = re.compile("-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 _SEQUENCE, _UTC_TIME, _TIME, _VERSION = 0x30, 0x17, 0x18, 0xA0
+_BOOLEAN, _OCTETS, _EXTENSIONS = 0x01, 0x04, 0xA3
+_EXTENDED_KEY_USAGE = bytes.fromhex("0603551d25")
+_SERVER_AUTH, _CLIENT_AUTH = bytes.fromhex("06082b06010505070301"), bytes.fromhex("06082b06010505070302")
+_PURPOSES = {_SERVER_AUTH: "serverAuth", _CLIENT_AUTH: "clientAuth"}
 
 
 def load_certificate(context: ssl.SSLContext, certificate: str, key: str) -> None:
-    """Give the context its own certificate; ``key`` "": it is in the certificate's file. Raises ConfigurationError."""
-    try:
-        context.load_cert_chain(certificate, key or None, no_passphrase)
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(
-            f"tls_certificate {certificate} with tls_key {key or '(in the same file)'} can't be used: {error}"
-        ) from error
+    """Give the context its own certificate; ``key`` "": it is in the certificate's file. Raises ConfigurationError, also for a
+    key that others can read."""
+    with secret_opened(key or certificate, "tls_key" if key else "tls_certificate") as descriptor:
+        # The judged file, even if its name leads to another one by now.
+        judged = f"/proc/self/fd/{descriptor}"
+        try:
+            context.load_cert_chain(certificate if key else judged, judged, no_passphrase)
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(
+                f"tls_certificate {certificate} with tls_key {key or '(in the same file)'} can't be used: {error}"
+            ) from error
 
 
 def load_ca(context: ssl.SSLContext, path: str, option: str) -> None:
@@ -50,6 +62,67 @@ def check_client_files(ca: str, certificate: str, key: str) -> None:
 def no_passphrase() -> str:
     """The answer to OpenSSL's question for a key's passphrase. Raises SSLError, which the loader of the key passes on."""
     raise ssl.SSLError(0, "the key has a passphrase; write it without one (openssl pkey -in KEY -out NEW)")
+
+
+def require_roles(context: ssl.SSLContext, own: str = "", option: str = "tls_certificate") -> None:
+    """Let a handshake fail unless the peer's certificate names the peer's role in its extended key usage. ``own``: file with the
+    own certificate ("": none), of ``option``, which must name the own role. Raises ConfigurationError."""
+    is_server = context.protocol is ssl.PROTOCOL_TLS_SERVER
+    mine, others = (_SERVER_AUTH, _CLIENT_AUTH) if is_server else (_CLIENT_AUTH, _SERVER_AUTH)
+    if own and mine not in purposes(first_der(own, option)):
+        name = _PURPOSES[mine]
+        raise ConfigurationError(
+            f"{option} {own} has no extended key usage {name}, which tls_roles wants; have it signed with extendedKeyUsage={name}"
+        )
+
+    class PeerOfRole(ssl.SSLObject):
+        def do_handshake(self) -> None:
+            super().do_handshake()
+            shown = self.getpeercert(binary_form=True)
+            if shown is not None and others not in purposes(shown):
+                raise ssl.SSLCertVerificationError(
+                    f"the peer's certificate has no extended key usage {_PURPOSES[others]}, which tls_roles wants"
+                )
+
+    context.sslobject_class = PeerOfRole
+
+
+def purposes(der: bytes) -> frozenset[bytes]:
+    """The extended key usages of a certificate (RFC 5280, 4.2.1.12), each as the DER form of its object id; empty without the
+    extension."""
+    found: set[bytes] = set()
+    at, _ = _inside(der, 0, _SEQUENCE)
+    at, end = _inside(der, at, _SEQUENCE)
+    while at < end and der[at] != _EXTENSIONS:
+        at = _behind(der, at)
+    if at < end:
+        at, _ = _inside(der, at, _EXTENSIONS)
+        at, end = _inside(der, at, _SEQUENCE)
+    while at < end:
+        extension, at = _inside(der, at, _SEQUENCE)
+        if not der.startswith(_EXTENDED_KEY_USAGE, extension):
+            continue
+        value = _behind(der, extension)
+        if der[value] == _BOOLEAN:
+            value = _behind(der, value)
+        inside, _ = _inside(der, value, _OCTETS)
+        usage, last = _inside(der, inside, _SEQUENCE)
+        while usage < last:
+            found.add(der[usage : _behind(der, usage)])
+            usage = _behind(der, usage)
+    return frozenset(found)
+
+
+def first_der(path: str, option: str = "tls_certificate") -> bytes:
+    """The first certificate of a PEM file, which a server shows, in DER. Raises ConfigurationError."""
+    try:
+        found = _PEM.search(Path(path).read_text("ascii", errors="replace"))
+        if found is not None:
+            return ssl.PEM_cert_to_DER_cert(found[0])
+        why = "it has no BEGIN CERTIFICATE"
+    except (OSError, ValueError) as error:
+        why = str(error)
+    raise ConfigurationError(f"{option} {path} can't be used: {why}")
 
 
 class Ends(NamedTuple):

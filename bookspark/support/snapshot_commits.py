@@ -60,10 +60,13 @@ class Label(msgspec.Struct):
 
 
 @checked
-def commit_of(table: Name, version: int, time_ms: int, label: str) -> Commit:
-    """The commit of ``version`` of ``table``, written at ``time_ms`` (since 1970) with the ``userMetadata`` ``label``. Raises
-    msgspec's errors if the label is not a snapshot's."""
-    told = msgspec.json.decode(label, type=Label)
+def commit_of(table: Name, version: int, time_ms: int, label: str | None) -> Commit | None:
+    """The commit of ``version`` of ``table``, written at ``time_ms`` (since 1970) with the ``userMetadata`` ``label``. None if no
+    snapshot wrote it: other programs may commit to the table too, and a site may set a ``userMetadata`` for all of them."""
+    try:
+        told = msgspec.json.decode(label or "", type=Label)
+    except msgspec.MsgspecError:
+        return None
     time = datetime.fromtimestamp(time_ms / 1000, UTC)
     return Commit(table, version, told.snapshot, told.oldest, time, told.last_ledger_id, told.cluster)
 

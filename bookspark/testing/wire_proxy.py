@@ -302,7 +302,8 @@ class _Link:
         else:
             request = self._requests[header.request_id] = header
             self._unsettled += 1
-            if self.client is None:
+            if self.client is None or header.kind == Kind.HELLO:
+                # A client with a secret names itself in its second HELLO.
                 self._greeted(parsed)
         self._deliver(request, header, frame, writer, response)
 

@@ -112,12 +112,14 @@ SHOWN = {
         'cp -r "$(bookspark conf kubernetes)"': SEVERAL_HOSTS,
         "kubectl apply -f namespace.yaml": SEVERAL_HOSTS,
         "kubectl apply -f zookeeper.yaml": SEVERAL_HOSTS,
+        "kubectl -n bookspark exec -i zookeeper-0": SEVERAL_HOSTS,
         "kubectl apply -f bookies.yaml": SEVERAL_HOSTS,
         "kubectl apply -f storage.yaml": SEVERAL_HOSTS,
         "bookspark bookie run --directory=/data/bookie": "tests/system/cluster/test_bookie_run.py",
         "bookspark bookie safe-to-stop --wait=235": "tests/operations/cli/test_safe_to_stop.py",
     },
     "docs/clusters/standalone.md": {
+        "spark.authenticate  ": NO_COMMAND,
         "python3 -m venv /opt/bookspark": INSTALLS,
         "export SPARK_HOME=": SEVERAL_HOSTS,
         "$SPARK_HOME/bin/spark-class": SEVERAL_HOSTS,
@@ -126,6 +128,7 @@ SHOWN = {
         "bookspark bookie run --create": "tests/system/cluster/test_bookie_run.py",
     },
     "docs/clusters/yarn.md": {
+        "--conf spark.authenticate=true": NO_COMMAND,
         "python3 -m venv /opt/bookspark": INSTALLS,
         "pip install venv-pack": INSTALLS,
         "spark-submit --master yarn": SEVERAL_HOSTS,
@@ -165,7 +168,6 @@ SHOWN = {
         "spark-submit --master … $(bookspark job autorecovery)": "tests/spark/test_autorecovery_service.py",
     },
     "docs/guides/tls.md": {
-        "bookspark cluster apply --restart all": "tests/system/acceptance/test_changes_page.py",
         "export BOOKSPARK_CONFIG=": "tests/system/cluster/test_security.py",
     },
     "docs/guides/upgrade.md": {"bookspark cluster apply --upgrade-to": "tests/system/acceptance/test_changes_page.py"},
@@ -173,7 +175,10 @@ SHOWN = {
         "histogram_quantile(0.99": NO_COMMAND,
         "prometheus --config.file=": "tests/support/metrics/test_alerts.py",
     },
-    "docs/security.md": {"zk://host1:2281,host2:2281/chroot": NO_COMMAND},
+    "docs/security.md": {
+        "zk://host1:2281,host2:2281/chroot": NO_COMMAND,
+        "addauth digest us:password": SEVERAL_HOSTS,
+    },
     "docs/testing.md": {
         "scripts/test ": A_CHECKOUTS,
         "bookspark replay FOLDER": "tests/operations/cli/test_replay_command.py",

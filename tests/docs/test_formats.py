@@ -239,7 +239,7 @@ def test_control_log_records_match_the_tables():
 
 
 def test_checkpoint_matches_the_tables():
-    snapshot = checkpoint.Snapshot(None, location(3, 2000), frozenset({1, 2}), whole=True)
+    snapshot = checkpoint.Snapshot(None, location(3, 2000), frozenset({1, 2}), whole=True, decisions=4)
     rows = ChangingRows.empty()
     rows.insert(10, 19, location(3, 400), 900)
     rows.insert(20, 20, location(3, 1300), 80)
@@ -247,11 +247,11 @@ def test_checkpoint_matches_the_tables():
     snapshot.end()
     named, part = tables("The checkpoint")
     content = snapshot.encode([checkpoint.Part(9, 200, 77)])
-    assert content[:8] == b"BSPKCKP3"
-    assert list(places(named)) == [0, 8, 12, 16, 24, 32, 40]
+    assert content[:8] == b"BSPKCKP4"
+    assert list(places(named)) == [0, 8, 12, 16, 24, 32, 40, 48]
     assert struct.unpack_from("<I", content, 12) == (0,)
-    assert struct.unpack_from("<4q", content, 16) == (3, 2000, 1, 2)
-    assert array("q", content[48:]).tolist() == [9, 200, 77, 1, 2]
+    assert struct.unpack_from("<5q", content, 16) == (3, 2000, 1, 2, 4)
+    assert array("q", content[56:]).tolist() == [9, 200, 77, 1, 2]
     [block] = snapshot.blocks
     assert part.column("offset") == ["0", "8", "16", "16 + 40 n"]
     wheres = [location(3, 400), location(3, 1300)]
@@ -308,6 +308,7 @@ STRUCTS = {
     "ENTRY_LOGS": messages.EntryLogs,
     "LIMBO": messages.Limbo,
     "HELLO": messages.Hello,
+    "challenge": messages.Challenge,
     "lock": "bookspark.store.metadata.documents.locks:_LockDocument",
     "auditor state": AuditorState,
     "check report": CheckReport,

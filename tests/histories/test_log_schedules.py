@@ -281,8 +281,8 @@ def behind_fetched(next_fetched: Callable[[RowReader], LogRow]) -> Callable[[Row
     return call
 
 
-def twice(rows: list[bytes], first: int, acknowledged: Any) -> producer_ledgers.Moving:
-    return Moving([*rows, *rows], first, acknowledged)
+def twice(rows: list[bytes], moved: Any) -> producer_ledgers.Moving:
+    return Moving([*rows, *rows], moved)
 
 
 def planted(owner: Any, name: str, fault: Any) -> Callable[[], AbstractContextManager[Any]]:

@@ -43,7 +43,15 @@ def never(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def at_once(original: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda noticed, now, lost, waited, grace: not now.closed
+    return lambda patience, waited, silent: True
+
+
+def dead_or_alive(original: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda patience, waited, silent: waited >= patience.grace_seconds
+
+
+def for_ever(original: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda patience, waited, silent: silent >= patience.grace_seconds
 
 
 def all_lost(original: Any) -> Any:
@@ -71,6 +79,8 @@ PLANTED = {
     "not all is copied that is named": (Kind.REPLACE, ledger_replication, "copies", names_without_copying),
     "copies are not named where some failed": (Kind.REPLACE, ledger_replication, "few", lambda _: lambda found, most: []),
     "a writer is fenced at once": (Kind.REPLACE, ledger_replication, "may_fence", at_once),
+    "a writer that lives is fenced after its grace": (Kind.REPLACE, ledger_replication, "may_fence", dead_or_alive),
+    "a stuck writer keeps its ledger for ever": (Kind.REPLACE, ledger_replication, "may_fence", for_ever),
     "limbo ends over an entry that is missing": (Kind.HEAL, bookie_healing, "lacks", one_less),
     "losses that follow each other are not joined": (
         Kind.REPLACE, Loss, "follows", lambda _: lambda self, before: False

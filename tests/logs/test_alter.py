@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import uuid
-from collections.abc import Callable, Iterator
 from random import Random
 
 import pytest
@@ -13,7 +11,7 @@ from typer.testing import CliRunner
 
 from bookspark.errors import ConfigurationError, InvalidArgumentError
 from bookspark.local import LocalCluster
-from bookspark.logs import Log, LogRegistry, commits, create_log, open_log, producer_ledgers
+from bookspark.logs import Log, LogRegistry, commits, open_log, producer_ledgers
 from bookspark.logs.chain.registry import RECORDS
 from bookspark.operations.cli.main import command_line
 from bookspark.protocol.ledger.ledger_metadata import DigestType, LedgerMetadata
@@ -24,23 +22,6 @@ from bookspark.store.client import BookKeeper, LedgerHandle
 from tests.awaiting import SECONDS_MAX, await_that
 
 SECONDS = SECONDS_MAX
-
-
-@pytest.fixture(scope="module")
-def cluster(new_chroot: Callable[[], str]) -> Iterator[LocalCluster]:
-    with LocalCluster(bookies=3, zookeeper=new_chroot()) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def bookkeeper(cluster: LocalCluster) -> Iterator[BookKeeper]:
-    with cluster.bookkeeper() as bookkeeper:
-        yield bookkeeper
-
-
-@pytest.fixture
-def log(bookkeeper: BookKeeper) -> Log:
-    return create_log(bookkeeper, f"log-{uuid.uuid4().hex[:8]}")
 
 
 def ledgers(bookkeeper: BookKeeper, log: Log) -> list[LedgerMetadata]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -43,23 +43,6 @@ from tests.awaiting import SECONDS_MAX, await_that
 from tests.clocks import DAY_MS, show_time, wrong_clock
 from tests.operations.cli.conftest import Run, bookspark  # noqa: F401
 from tests.spark.memory_bookkeeper import MemoryBookKeeper
-
-
-@pytest.fixture(scope="module")
-def cluster(new_chroot: Callable[[], str]) -> Iterator[LocalCluster]:
-    with LocalCluster(bookies=3, zookeeper=new_chroot()) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def bookkeeper(cluster: LocalCluster) -> Iterator[BookKeeper]:
-    with cluster.bookkeeper() as bookkeeper:
-        yield bookkeeper
-
-
-@pytest.fixture
-def log(bookkeeper: BookKeeper, request: pytest.FixtureRequest) -> Log:
-    return create_log(bookkeeper, request.node.name)
 
 
 def values(log: Log) -> list[bytes]:

@@ -3,7 +3,7 @@ log."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 from types import SimpleNamespace
@@ -258,12 +258,6 @@ def test_unreadable_entry_of_many_rows_is_a_single_gap() -> None:
 
 
 # -- real bookies
-
-
-@pytest.fixture(scope="module")
-def cluster(new_chroot: Callable[[], str]) -> Iterator[LocalCluster]:
-    with LocalCluster(bookies=3, zookeeper=new_chroot()) as cluster:
-        yield cluster
 
 
 def test_gaps_on_real_bookies_cover_truncation_a_stopped_bookie_and_deleted_ledgers(cluster: LocalCluster) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
 from statistics import median
 
 import prometheus_client
@@ -20,18 +19,6 @@ from tests.awaiting import SECONDS_MAX, await_that, time_passes
 from tests.clocks import keep_steady
 
 ROWS, SECONDS, LIVE = (one.name for one in LOG_READERS)
-
-
-@pytest.fixture(scope="module")
-def cluster(new_chroot: Callable[[], str]) -> Iterator[LocalCluster]:
-    with LocalCluster(bookies=3, zookeeper=new_chroot()) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def bookkeeper(cluster: LocalCluster) -> Iterator[BookKeeper]:
-    with cluster.bookkeeper() as bookkeeper:
-        yield bookkeeper
 
 
 @pytest.fixture

@@ -26,10 +26,11 @@ from bookspark.logs import (
     truncate_expired,
     truncate_log,
 )
-from bookspark.logs.chain.codec import decode_record
+from bookspark.logs.chain.codec import decode_record, encode_record
 from bookspark.logs.chain.commit_ledgers import newest_header
 from bookspark.logs.chain.lane_choice import StreamingQuery, begun_batch_write, claimed, lane_for_query
 from bookspark.logs.chain.maintenance import collect_recent_orphans
+from bookspark.logs.chain.reader import LogReader
 from bookspark.logs.chain.registry import (
     BLOCKS,
     ENDED,
@@ -44,9 +45,9 @@ from bookspark.logs.chain.registry import (
 from bookspark.logs.feeds.log_feed import LogFeed
 from bookspark.logs.lane_ending import end_idle_lanes, end_lane
 from bookspark.protocol.logs.commits import Commit, EntryRange
-from bookspark.protocol.logs.lanes import lane_id
+from bookspark.protocol.logs.lanes import lane_id, new_lane
 from bookspark.protocol.logs.log_options import Compression
-from bookspark.protocol.logs.log_record import LogRecord, LogRecreatedError
+from bookspark.protocol.logs.log_record import LogRecord, LogRecreatedError, NoSuchLogError
 from bookspark.store.metadata.memory.memory_store import MemoryStore
 from tests.logs.test_deletion import write_log
 from tests.spark.memory_bookkeeper import MemoryBookKeeper
@@ -272,3 +273,18 @@ def test_record_of_a_log_that_another_creator_overtook_is_removed() -> None:
     assert bookkeeper.metadata.list_records(RECORDS) == records
     record = decode_record(bookkeeper.metadata.read_record(RECORDS, records[0]).value, LOG)
     assert replace(record, changed_ms=0) == record
+
+
+def test_reader_whose_lane_a_slow_writer_created_again_after_the_deletion_says_that_the_log_was_deleted() -> None:
+    bookkeeper = bookkeeper_of_a_log()
+    registry = LogRegistry(bookkeeper.metadata)
+    [lane, *_] = registry.lanes_of(LOG)[1:]
+    record = registry.get(lane)
+    reader = LogReader(bookkeeper, lane, b"")
+    assert reader.newest() > 0
+    delete_log(bookkeeper, LOG, b"")
+    # As by ``LaneIndex.begin``, whose writer was paused before the deletion.
+    bookkeeper.metadata.write_record(RECORDS, lane.key, encode_record(new_lane(record, lane.number)), None)
+    for _ in range(2):
+        with pytest.raises(NoSuchLogError, match="was deleted"):
+            reader.newest()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from random import Random
@@ -12,7 +12,6 @@ import pyarrow
 import pytest
 
 from bookspark.errors import BookKeeperError, ConfigurationError, InvalidArgumentError, NoSuchLedgerError
-from bookspark.local import LocalCluster
 from bookspark.logs import (
     Log,
     LogReader,
@@ -39,23 +38,6 @@ from tests.clocks import show_time
 
 SECONDS = 60
 HOUR_MS = 3_600_000
-
-
-@pytest.fixture(scope="module")
-def cluster(new_chroot: Callable[[], str]) -> Iterator[LocalCluster]:
-    with LocalCluster(bookies=3, zookeeper=new_chroot()) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def bookkeeper(cluster: LocalCluster) -> Iterator[BookKeeper]:
-    with cluster.bookkeeper() as bookkeeper:
-        yield bookkeeper
-
-
-@pytest.fixture
-def log(bookkeeper: BookKeeper) -> Log:
-    return create_log(bookkeeper, f"log-{uuid.uuid4().hex[:8]}")
 
 
 def values(log: Log) -> list[bytes]:

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
@@ -36,9 +35,9 @@ from bookspark.logs import (
     open_log,
     truncate_log,
 )
-from bookspark.logs.appended import VALUE_BYTES_MAX
 from bookspark.logs.chain.lane_index import LaneIndex, NewLane
 from bookspark.logs.chain.registry import POSITIONS
+from bookspark.logs.rows.encodings import VALUE_BYTES_MAX
 from bookspark.protocol.ledger.ledger_metadata import DigestType
 from bookspark.protocol.logs.lanes import LaneId, service_writer
 from bookspark.protocol.logs.log_options import Compression, LogOptions, RowFormat
@@ -47,23 +46,6 @@ from bookspark.store.client import BookKeeper
 from tests.awaiting import SECONDS_MAX, await_that
 
 SECONDS = SECONDS_MAX
-
-
-@pytest.fixture(scope="module")
-def cluster(new_chroot: Callable[[], str]) -> Iterator[LocalCluster]:
-    with LocalCluster(bookies=3, zookeeper=new_chroot()) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def bookkeeper(cluster: LocalCluster) -> Iterator[BookKeeper]:
-    with cluster.bookkeeper() as bookkeeper:
-        yield bookkeeper
-
-
-@pytest.fixture
-def log(bookkeeper: BookKeeper) -> Log:
-    return create_log(bookkeeper, f"log-{uuid.uuid4().hex[:8]}")
 
 
 def values(log: Log) -> list[bytes]:

@@ -21,12 +21,6 @@ from tests.awaiting import await_that
 from tests.interrupting import interrupted
 
 
-@pytest.fixture(scope="module")
-def cluster(new_chroot: Callable[[], str]) -> Iterator[LocalCluster]:
-    with LocalCluster(bookies=3, zookeeper=new_chroot()) as cluster:
-        yield cluster
-
-
 @pytest.fixture
 def log(cluster: LocalCluster) -> Iterator[Log]:
     with cluster.bookkeeper() as bookkeeper:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from bookspark.errors import (
     NotEnoughBookiesError,
 )
 from bookspark.local import LocalCluster
-from bookspark.logs import Log, LogRegistry, LogRow, Producer, RowPosition, commits, create_log
+from bookspark.logs import Log, LogRegistry, LogRow, Producer, RowPosition, commits
 from bookspark.logs.chain.stamps import Stamped, stamp_of
 from bookspark.logs.lane_ending import end_lane
 from bookspark.protocol.logs.log_options import Compression
@@ -35,27 +34,10 @@ SECONDS = SECONDS_MAX
 
 
 @pytest.fixture(scope="module")
-def cluster(new_chroot: Callable[[], str]) -> Iterator[LocalCluster]:
-    with LocalCluster(bookies=3, zookeeper=new_chroot()) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def bookkeeper(cluster: LocalCluster) -> Iterator[BookKeeper]:
-    with cluster.bookkeeper() as bookkeeper:
-        yield bookkeeper
-
-
-@pytest.fixture(scope="module")
 def operator(cluster: LocalCluster) -> Iterator[BookKeeper]:
     """Another client, which recovers ledgers."""
     with cluster.bookkeeper() as bookkeeper:
         yield bookkeeper
-
-
-@pytest.fixture
-def log(bookkeeper: BookKeeper) -> Log:
-    return create_log(bookkeeper, f"log-{uuid.uuid4().hex[:8]}")
 
 
 def open_ledger_of(bookkeeper: Any, lane: str) -> int | None:
@@ -339,6 +321,35 @@ def test_producer_whose_every_ledger_is_recovered_before_a_row_ends_in_time() ->
         producer.append(b"2")
     producer.close()
     assert cluster.rows() == [b"0"]
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["appended at last", "failed at last"])
+def test_row_that_moves_through_hundreds_of_recovered_ledgers_gets_its_outcome(fails: bool) -> None:
+    """Each watermark called that of the ledger before: from about 250 ledgers on a RecursionError ended that thread, and
+    nobody completed the row's future."""
+    cluster, ledgers = Cluster(), 600
+    producer = cluster.producer()
+    producer.append(b"0")
+    recover_at(cluster, [Cut(0, 0)] * ledgers)
+    if fails:
+        memory, create = cluster.memory, cluster.memory.create_ledger
+
+        def create_ledger(**options: Any) -> Any:
+            nonlocal ledgers
+            ledgers -= 1
+            if ledgers < 50:
+                raise NotEnoughBookiesError("too few")
+            return create(**options)
+
+        memory.create_ledger = create_ledger
+    row = producer.append_async(b"1")
+    if fails:
+        assert isinstance(row.exception(SECONDS), NotEnoughBookiesError)
+    else:
+        assert row.result(SECONDS) == RowPosition(1, 1)
+        assert producer.append(b"2") == RowPosition(1, 2)
+    producer.close()
+    assert cluster.rows() == ([b"0"] if fails else [b"0", b"1", b"2"])
 
 
 def test_producer_whose_next_ledger_has_no_bookies_reports_that_to_each_append(monkeypatch: pytest.MonkeyPatch) -> None:

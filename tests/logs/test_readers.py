@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -49,23 +49,6 @@ reader.read(rows_max=3)
 print("read", flush=True)
 sys.stdin.read()
 """
-
-
-@pytest.fixture(scope="module")
-def cluster(new_chroot: Callable[[], str]) -> Iterator[LocalCluster]:
-    with LocalCluster(bookies=3, zookeeper=new_chroot()) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def bookkeeper(cluster: LocalCluster) -> Iterator[BookKeeper]:
-    with cluster.bookkeeper() as bookkeeper:
-        yield bookkeeper
-
-
-@pytest.fixture
-def log(bookkeeper: BookKeeper) -> Log:
-    return create_log(bookkeeper, f"log-{uuid.uuid4().hex[:8]}")
 
 
 def append(log: Log, count: int, service: str = "service") -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -22,23 +21,6 @@ from tests.clocks import keep_steady
 from tests.operations.cli.conftest import Run, bookspark  # noqa: F401
 
 VALUE = b"0123456789"
-
-
-@pytest.fixture(scope="module")
-def cluster(new_chroot: Callable[[], str]) -> Iterator[LocalCluster]:
-    with LocalCluster(bookies=3, zookeeper=new_chroot()) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def bookkeeper(cluster: LocalCluster) -> Iterator[BookKeeper]:
-    with cluster.bookkeeper() as bookkeeper:
-        yield bookkeeper
-
-
-@pytest.fixture
-def log(bookkeeper: BookKeeper, request: pytest.FixtureRequest) -> Log:
-    return create_log(bookkeeper, request.node.name)
 
 
 def ledgers(bookkeeper: BookKeeper, log: Log) -> set[int]:

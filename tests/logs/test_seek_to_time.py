@@ -4,10 +4,9 @@ log."""
 from __future__ import annotations
 
 import threading
-import uuid
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from random import Random
@@ -32,21 +31,10 @@ from tests.stories import seeds
 BEGUN_MS = 1_700_000_000_000
 
 
-@pytest.fixture(scope="module")
-def cluster(new_chroot: Callable[[], str]) -> Iterator[LocalCluster]:
-    with LocalCluster(bookies=3, zookeeper=new_chroot()) as cluster:
-        yield cluster
-
-
 @pytest.fixture
 def bookkeeper(cluster: LocalCluster) -> Iterator[BookKeeper]:
     with cluster.bookkeeper() as bookkeeper:
         yield bookkeeper
-
-
-@pytest.fixture
-def log(bookkeeper: BookKeeper) -> Log:
-    return create_log(bookkeeper, f"log-{uuid.uuid4().hex[:8]}")
 
 
 @pytest.fixture

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
 
 import pytest
 
 from bookspark.local import LocalCluster
-from bookspark.logs import Log, LogRegistry, create_log, open_log, producer_ledgers, truncate_expired
+from bookspark.logs import Log, LogRegistry, open_log, producer_ledgers, truncate_expired
 from bookspark.logs.lane_ending import end_idle_lanes
 from bookspark.logs.readers.lag import readers_of
 from bookspark.protocol.logs.reader_record import ReaderState
@@ -18,23 +17,6 @@ from tests.clocks import DAY_MS, show_time, wrong_clock
 
 HOUR_MS = DAY_MS // 24
 wrong = pytest.mark.parametrize("days", [400, -400])
-
-
-@pytest.fixture(scope="module")
-def cluster(new_chroot: Callable[[], str]) -> Iterator[LocalCluster]:
-    with LocalCluster(bookies=3, zookeeper=new_chroot()) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def bookkeeper(cluster: LocalCluster) -> Iterator[BookKeeper]:
-    with cluster.bookkeeper() as bookkeeper:
-        yield bookkeeper
-
-
-@pytest.fixture
-def log(bookkeeper: BookKeeper, request: pytest.FixtureRequest) -> Log:
-    return create_log(bookkeeper, request.node.name.replace("[", "-").strip("]"))
 
 
 def now_ms() -> int:

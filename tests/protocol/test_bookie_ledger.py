@@ -33,7 +33,7 @@ from bookspark.protocol.ledger.responses import (
 
 KEY, WRONG = b"k" * 16, b"w" * 16
 ADMITTED, REFUSED = Decision(Positive()), Decision(FENCED)
-WRONG_KEY = Decision(UNAUTHORIZED)
+WRONG_KEY = Decision(UNAUTHORIZED, keys_meet=True)
 
 
 def used(**state):

@@ -556,7 +556,7 @@ def test_runs_of_entries_are_sent_again_whole():
 
 def test_chosen_bookies_are_ignored_after_the_end():
     pair = failing()
-    pair.writer.refuses("b2", 1, response=Unknown(UnknownReason.UNAUTHORIZED))
+    pair.writer.refuses("b2", 1, response=Unknown(UnknownReason.FENCED))
     assert pair.writer.machine.step(NoBookies(NotEnoughBookiesError("x"))) == []
     assert pair.writer.machine.step(BookiesChosen(("b4",))) == []
 

@@ -43,7 +43,7 @@ REPAIRED = CLOSED.re_replicated(0, {"b3": "b4"})
 
 
 def replication(found, lost=("b3",), run_entries_max=100):
-    machine = LedgerReplication(lost, grace_seconds=30.0, run_entries_max=run_entries_max)
+    machine = LedgerReplication(lost, 30.0, run_entries_max, grace_seconds_max=100.0)
     return machine, machine.step(MetadataRead(found, 5))
 
 
@@ -341,7 +341,7 @@ class TestMisplacedBookie:
 class TestOpenLedger:
     def test_writer_has_the_grace_time_to_replace_the_bookie(self):
         machine, actions = replication(OPEN)
-        assert actions == [WaitForWriter(30.0)]
+        assert actions == [WaitForWriter(30.0, ("b1", "b2"))]
         assert machine.step(WriterWaitedFor(30.0)) == [ReadMetadata()]
         replaced = OPEN.with_ensemble(4, ("b1", "b2", "b4"))
         assert machine.step(MetadataRead(replaced, 6)) == [ChooseBookies(("b1", "b2", "b3"), ("b3",))]
@@ -354,13 +354,41 @@ class TestOpenLedger:
         assert write.metadata.state is LedgerState.IN_RECOVERY
         assert machine.step(MetadataWritten(6)) == [SendReadLac(b, fence=True) for b in ("b1", "b2", "b3")]
 
-    def test_writer_is_not_fenced_if_no_bookie_is_free(self):
+    def test_living_writer_keeps_its_ledger_up_to_a_bound(self):
+        machine, _ = replication(OPEN)
+        for seconds in (30.0, 30.0, 10.0):
+            machine.step(WriterWaitedFor(30.0, lives=True))
+            assert machine.step(MetadataRead(OPEN, 5)) == [WaitForWriter(seconds, ("b1", "b2"))]
+        machine.step(WriterWaitedFor(10.0, lives=True))
+        assert machine.step(MetadataRead(OPEN, 5)) == [ChooseBookies(("b1", "b2", "b3"), ("b3",))]
+
+    def test_writer_that_dies_has_the_grace_time_after_its_last_sign(self):
+        machine, _ = replication(OPEN)
+        machine.step(WriterWaitedFor(30.0, lives=True))
+        machine.step(MetadataRead(OPEN, 5))
+        machine.step(WriterWaitedFor(30.0))
+        assert machine.step(MetadataRead(OPEN, 5)) == [ChooseBookies(("b1", "b2", "b3"), ("b3",))]
+
+    def test_fenced_writer_that_is_connected_delays_nothing(self):
+        begun = OPEN.in_recovery()
+        machine, _ = replication(begun)
+        machine.step(WriterWaitedFor(30.0, lives=True))
+        assert machine.step(MetadataRead(begun, 5)) == [SendReadLac(b, fence=True) for b in ("b1", "b2", "b3")]
+
+    def test_living_writer_is_not_fenced_if_no_bookie_is_free(self):
         """With three bookies, of which one was dead, autorecovery ended each live writer and gained no copy."""
         machine, _ = replication(OPEN)
-        machine.step(WriterWaitedFor(30.0))
+        machine.step(WriterWaitedFor(100.0, lives=True))
         machine.step(MetadataRead(OPEN, 5))
         (fail,) = machine.step(NoBookies(NotEnoughBookiesError("none is left")))
         assert str(fail.error) == "none is left"
+
+    def test_ledger_of_a_dead_writer_is_recovered_without_a_free_bookie(self):
+        machine, _ = replication(OPEN)
+        machine.step(WriterWaitedFor(30.0))
+        machine.step(MetadataRead(OPEN, 5))
+        (write,) = machine.step(NoBookies(NotEnoughBookiesError("none is left")))
+        assert write.metadata.state is LedgerState.IN_RECOVERY
 
     def test_ledger_with_two_lost_bookies_is_recovered_if_one_is_free(self):
         machine, _ = replication(OPEN, lost=("b2", "b3"))
@@ -381,7 +409,7 @@ class TestOpenLedger:
     def test_too_short_a_wait_starts_the_grace_time_again(self):
         machine, _ = replication(OPEN)
         machine.step(WriterWaitedFor(29.0))
-        assert machine.step(MetadataRead(OPEN, 5)) == [WaitForWriter(30.0)]
+        assert machine.step(MetadataRead(OPEN, 5)) == [WaitForWriter(30.0, ("b1", "b2"))]
 
     def test_open_ledger_without_lost_bookies_needs_nothing(self):
         assert replication(OPEN, lost=("b9",))[1] == [Finish(OPEN)]
@@ -392,3 +420,36 @@ def test_deadline_ends_replication():
     (fail,) = machine.step(DeadlinePassed())
     assert isinstance(fail.error, LedgerRecoveryError)
     assert machine.step(WriterWaitedFor(30.0)) == []
+
+
+def refused_by(machine, actions, *refusing):
+    """Answer all reads with entries, and writes by these bookies with a refusal of the password."""
+    rest, todo = [], list(actions)
+    while todo:
+        action = todo.pop(0)
+        match action:
+            case SendRead():
+                todo += machine.step(gives_all_but()(action))
+            case SendAdd():
+                for target in action.bookies:
+                    answer = Unknown(UnknownReason.UNAUTHORIZED) if target in refusing else OK
+                    todo += machine.step(AddAnswered(target, action.first, action.last, answer))
+            case _:
+                rest.append(action)
+    return rest
+
+
+def test_repair_goes_on_with_another_bookie_if_one_refuses_the_password():
+    """A stranger's entry at the spare bookie blocked the repair for ever."""
+    machine, _ = replication(CLOSED)
+    (choose,) = refused_by(machine, machine.step(BookiesChosen(("b4",))), "b4")
+    assert choose == ChooseBookies(("b1", "b2", "b3"), ("b3",), refusing=("b4",))
+    (write,) = refused_by(machine, machine.step(BookiesChosen(("b5",))), "b4")
+    assert write.metadata.fragments[0].ensemble == ("b1", "b2", "b5")
+
+
+def test_repair_names_the_password_if_all_bookies_refuse_it():
+    machine, _ = replication(CLOSED)
+    refused_by(machine, machine.step(BookiesChosen(("b4",))), "b4")
+    (fail,) = machine.step(NoBookies(NotEnoughBookiesError("no other")))
+    assert "wrong password" in str(fail.error)

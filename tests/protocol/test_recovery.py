@@ -224,9 +224,17 @@ def test_striped_ledger_is_read_entry_by_entry_from_each_write_set():
     assert reads == [SendRead("b2", 1, 1, fence=True), SendRead("b3", 1, 1, fence=True)]
 
 
-def test_wrong_password_fails_the_recovery_at_once():
+def test_bookie_that_refuses_the_password_counts_as_unknown():
+    """One bookie that a stranger asked first ended the recovery."""
     recovery, _ = fencing()
-    (fail,) = recovery.step(LacAnswered("b1", Unknown(UnknownReason.UNAUTHORIZED)))
+    assert recovery.step(LacAnswered("b1", Unknown(UnknownReason.UNAUTHORIZED))) == []
+    assert lac(recovery, b2=-1, b3=-1), "it goes on with the others"
+
+
+def test_password_refused_by_too_many_ends_the_recovery():
+    recovery, _ = fencing()
+    assert recovery.step(LacAnswered("b1", Unknown(UnknownReason.UNAUTHORIZED))) == []
+    (fail,) = recovery.step(LacAnswered("b2", Unknown(UnknownReason.UNAUTHORIZED)))
     assert isinstance(fail.error, UnauthorizedAccessError)
 
 

@@ -10,12 +10,14 @@ from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerState
 from bookspark.protocol.ledger.quorum import write_set
 from bookspark.protocol.repair.replication_plan import (
     Copy,
+    Patience,
     Piece,
     Repair,
     Unreadable,
     assigned,
     copies,
     few,
+    is_unchanged,
     lacks,
     may_fence,
     missing,
@@ -97,24 +99,30 @@ class TestMayFence:
     LOST = frozenset({"b4"})
 
     def test_fencing_waits_for_the_grace_time(self):
-        assert not may_fence(OPEN, OPEN, self.LOST, 29.0, 30.0)
-        assert may_fence(OPEN, OPEN, self.LOST, 30.0, 30.0)
+        patience = Patience(30.0, 100.0)
+        assert not may_fence(patience, waited_seconds=29.0, silent_seconds=29.0)
+        assert may_fence(patience, waited_seconds=30.0, silent_seconds=30.0)
+
+    def test_writer_that_lives_has_longer(self):
+        patience = Patience(30.0, 100.0)
+        assert not may_fence(patience, waited_seconds=99.0, silent_seconds=29.0)
+        assert may_fence(patience, waited_seconds=100.0, silent_seconds=0.0)
 
     def test_no_fencing_if_the_bookie_is_back(self):
-        assert not may_fence(OPEN, OPEN, frozenset(), 60.0, 30.0)
+        assert not is_unchanged(OPEN, OPEN, frozenset())
 
     def test_no_fencing_if_the_writer_changed_its_ensemble(self):
-        assert not may_fence(OPEN, OPEN.with_ensemble(8, ("b1", "b2", "b5")), self.LOST, 60.0, 30.0)
-        assert not may_fence(OPEN, OPEN.with_ensemble(8, ("b1", "b5", "b4")), self.LOST, 60.0, 30.0)
+        assert not is_unchanged(OPEN, OPEN.with_ensemble(8, ("b1", "b2", "b5")), self.LOST)
+        assert not is_unchanged(OPEN, OPEN.with_ensemble(8, ("b1", "b5", "b4")), self.LOST)
 
     def test_no_fencing_of_a_closed_ledger(self):
-        assert not may_fence(OPEN, CLOSED, self.LOST, 60.0, 30.0)
+        assert not is_unchanged(OPEN, CLOSED, self.LOST)
 
     def test_no_fencing_if_a_recovery_just_began(self):
-        assert not may_fence(OPEN, OPEN.in_recovery(), self.LOST, 60.0, 30.0)
+        assert not is_unchanged(OPEN, OPEN.in_recovery(), self.LOST)
 
     def test_abandoned_recovery_may_be_repeated(self):
-        assert may_fence(OPEN.in_recovery(), OPEN.in_recovery(), self.LOST, 60.0, 30.0)
+        assert is_unchanged(OPEN.in_recovery(), OPEN.in_recovery(), self.LOST)
 
 
 @pytest.mark.parametrize(("e", "wq"), [(e, wq) for e in range(1, 6) for wq in range(1, e + 1)])

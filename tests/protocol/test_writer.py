@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from bookspark.errors import AddTimeoutError, LedgerClosedError, LedgerFencedError, UnauthorizedAccessError
+from bookspark.errors import (
+    AddTimeoutError,
+    LedgerClosedError,
+    LedgerFencedError,
+    NotEnoughBookiesError,
+    UnauthorizedAccessError,
+)
 from bookspark.protocol.ledger.actions import (
     AddAnswered,
+    BookiesChosen,
     Confirm,
     DeadlinePassed,
     Fail,
@@ -14,13 +21,15 @@ from bookspark.protocol.ledger.actions import (
     MetadataConflict,
     MetadataRead,
     MetadataWritten,
+    NoBookies,
     ReadMetadata,
     SendAdd,
     SendLac,
     WriteMetadata,
 )
 from bookspark.protocol.ledger.ledger_metadata import LedgerState
-from bookspark.protocol.ledger.responses import Unknown, UnknownReason
+from bookspark.protocol.ledger.responses import UNAUTHORIZED, Unknown, UnknownReason
+from bookspark.protocol.writing.ensemble_change import ChangeMode
 from bookspark.protocol.writing.writer import Append, BookieBack, Close, LedgerWriter, State, TellLac
 from tests.protocol.ledgers import FENCED, LOST, NO, OK, metadata
 
@@ -91,8 +100,43 @@ def test_fence_on_any_bookie_ends_the_writer(writer):
         writer.step(Append(1, 1))
 
 
-def test_wrong_password_ends_the_writer(writer):
-    (fail,) = ack(writer, add(writer), "b1", response=Unknown(UnknownReason.UNAUTHORIZED))
+def test_writer_goes_on_without_a_bookie_that_refuses_the_password(writer):
+    """A stranger's entry at one bookie ended the owner's writer."""
+    send = add(writer)
+    assert ack(writer, send, "b1", response=UNAUTHORIZED) == []
+    assert ack(writer, send, "b2", "b3") == [Confirm(0)]
+
+
+def test_password_refused_by_an_ack_quorum_ends_the_writer(writer):
+    """There are no ensemble changes here."""
+    (fail,) = ack(writer, add(writer), "b1", "b2", response=UNAUTHORIZED)
+    assert isinstance(fail.error, UnauthorizedAccessError)
+    assert "b1, b2 refused the password" in str(fail.error)
+
+
+def changing(**options):
+    return LedgerWriter(metadata(**options), 0, ChangeMode.AT_ONCE)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_bookie_that_refuses_the_password_is_replaced_and_not_chosen_again(size):
+    writer = changing(e=size, wq=size, aq=size)
+    send = add(writer)
+    (choose,) = ack(writer, send, "b1", response=UNAUTHORIZED)
+    assert (choose.replaced, choose.refusing) == (("b1",), ("b1",))
+    writer.step(BookiesChosen(("b4",)))
+    writer.step(MetadataWritten(1))
+    if size == 3:
+        (choose,) = ack(writer, send, "b4", response=UNAUTHORIZED)
+        assert (choose.replaced, choose.refusing) == (("b4",), ("b1", "b4"))
+    (fail,) = ack(writer, send, "b4" if size == 1 else "b2", response=UNAUTHORIZED)
+    assert isinstance(fail.error, UnauthorizedAccessError), "as many as a write quorum, and two at least"
+
+
+def test_error_names_the_password_if_no_other_bookie_can_go_on():
+    writer = changing(e=1, wq=1, aq=1)
+    ack(writer, add(writer), "b1", response=UNAUTHORIZED)
+    (fail,) = writer.step(NoBookies(NotEnoughBookiesError("there is no other")))
     assert isinstance(fail.error, UnauthorizedAccessError)
 
 

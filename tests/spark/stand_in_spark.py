@@ -6,12 +6,13 @@ from __future__ import annotations
 import json
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow
 import pytest
@@ -34,6 +35,10 @@ class StandInSpark:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.bookkeeper = MemoryBookKeeper()
+        self.version, self.source = "v1", "0"
+        """The form of the plans, and the folder of the source's lists."""
+        self.location: Callable[[Path], str] = str
+        """The given location of a Spark checkpoint."""
         self._clock = count(1)
         self._properties: dict[str, str] = {}
         self._monkeypatch = monkeypatch
@@ -68,20 +73,32 @@ class StandInSpark:
         if planned and last not in numbers(checkpoint / "commits"):
             self._micro_batch(query, last)
             return True
+        number = self.plan_next(query, files_max)
+        if number is None:
+            return False
+        self._micro_batch(query, number)
+        return True
+
+    def plan_next(self, query: Query, files_max: int | None = None) -> int | None:
+        """Plan a micro-batch of at most ``files_max`` new files. Return its number, or None if there are none."""
+        checkpoint = query.checkpoint
         taken = self._unseen(query)[:files_max]
         if not taken:
-            return False
-        last += 1
+            return None
+        last = max(numbers(checkpoint / "offsets"), default=-1) + 1
         listed = [{"path": path, "timestamp": changed, "batchId": last} for path, changed in taken]
-        (checkpoint / "sources/0" / str(last)).write_text("\n".join(["v1", *map(json.dumps, listed)]))
-        plan = ["v1", json.dumps({"batchTimestampMs": next(self._clock)}), json.dumps({"logOffset": last})]
-        (checkpoint / "offsets" / str(last)).write_text("\n".join(plan))
-        self._micro_batch(query, last)
-        return True
+        (checkpoint / "sources" / self.source / str(last)).write_text("\n".join(["v1", *map(json.dumps, listed)]))
+        self._plan(query, last, {"logOffset": last})
+        return last
+
+    def _plan(self, query: Query, number: int, offset: dict[str, int]) -> None:
+        key = f"{self.source}:" if self.version == "v2" else ""
+        plan = [self.version, json.dumps({"batchTimestampMs": next(self._clock)}), key + json.dumps(offset)]
+        (query.checkpoint / "offsets" / str(number)).write_text("\n".join(plan))
 
     def begin_run(self, query: Query) -> None:
         """Begin a new run of the query: tasks get its properties from now on."""
-        for part in ("offsets", "commits", "sources/0"):
+        for part in ("offsets", "commits", f"sources/{self.source}"):
             (query.checkpoint / part).mkdir(parents=True, exist_ok=True)
         metadata = query.checkpoint / "metadata"
         if not metadata.exists():
@@ -97,7 +114,7 @@ class StandInSpark:
             self._monkeypatch.setattr(holder, name, self._processes[key, name])
 
     def _unseen(self, query: Query) -> list[tuple[str, int]]:
-        lists = (query.checkpoint / "sources/0").glob("[0-9]*")
+        lists = (query.checkpoint / "sources" / self.source).glob("[0-9]*")
         seen = {json.loads(line)["path"] for path in lists for line in path.read_text().splitlines()[1:]}
         files = [(path.as_uri(), path.stat().st_mtime_ns // 1_000_000) for path in sorted(query.input.iterdir())]
         return [file for file in files if file[0] not in seen]
@@ -108,8 +125,8 @@ class StandInSpark:
 
     def lines_of(self, query: Query, number: int) -> list[str]:
         """The rows of a micro-batch."""
-        listed = (query.checkpoint / "sources/0" / str(number)).read_text().splitlines()[1:]
-        paths = [Path(json.loads(line)["path"].removeprefix("file://")) for line in listed]
+        listed = (query.checkpoint / "sources" / self.source / str(number)).read_text().splitlines()[1:]
+        paths = [Path(unquote(json.loads(line)["path"].removeprefix("file://"))) for line in listed]
         return [line for path in paths for line in path.read_text().splitlines()]
 
     def write(self, query: Query, number: int, lines: list[str]) -> None:
@@ -119,8 +136,11 @@ class StandInSpark:
         writer.commit([writer.write(_batches(part)) for part in parts], number)
 
     def planned(self, query: Query, number: int) -> sink.LogStreamWriter:
-        """A new writer for a micro-batch, whose tasks can begin."""
-        given = {"zookeeper": "memory", "log": query.log, "checkpointlocation": str(query.checkpoint), **query.options}
+        """A new writer for a micro-batch, whose tasks can begin. A batch without a plan gets one without files."""
+        if not (query.checkpoint / "offsets" / str(number)).exists():
+            self._plan(query, number, {"batch": number})
+        given = {"zookeeper": "memory", "log": query.log, "checkpointlocation": self.location(query.checkpoint)}
+        given |= query.options
         options = SinkOptions.parse(given)
         planned = LogRegistry(self.bookkeeper.metadata).ensure(query.log, dict(options.chosen), b"")
         self._enter_process(query)

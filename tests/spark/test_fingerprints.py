@@ -11,16 +11,12 @@ import pyarrow
 import pytest
 
 from bookspark.protocol.logs.commits import FILES
-from bookspark.spark.connector.sink import (
-    SUMS,
-    Plan,
+from bookspark.spark.connector.checkpoint import (
     SourceRenamedError,
-    check_sources,
-    files_read,
+    SparkCheckpoint,
     plain_place,
-    plan_of,
-    sum_of,
 )
+from bookspark.spark.connector.sink import SUMS, sum_of
 
 ROWS = 200
 NOW = datetime.datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=datetime.UTC)
@@ -38,6 +34,10 @@ COLUMNS = {
     "structs": pyarrow.array([{"a": n, "b": str(n)} for n in range(ROWS)]),
     "maps": pyarrow.array([[("a", n)] for n in range(ROWS)], pyarrow.map_(pyarrow.string(), pyarrow.int64())),
 }
+
+
+def at(folder: Path) -> SparkCheckpoint:
+    return SparkCheckpoint(str(folder), "orders")
 
 
 def total(batches: list[pyarrow.RecordBatch]) -> int:
@@ -58,20 +58,6 @@ def test_sum_depends_on_values_but_not_on_order_or_batches(column: str) -> None:
 def test_sum_changes_when_two_columns_are_swapped() -> None:
     one, other = COLUMNS["numbers"], COLUMNS["small"].cast(pyarrow.int64())
     assert sum_of(pyarrow.record_batch({"a": one, "b": other})) != sum_of(pyarrow.record_batch({"a": other, "b": one}))
-
-
-def test_plan_is_read_only_from_a_path_or_a_local_uri(tmp_path: Path) -> None:
-    (tmp_path / "a b" / "offsets").mkdir(parents=True)
-    (tmp_path / "a b" / "offsets" / "3").write_text('v1\n{"batchTimestampMs":1}\n{"logOffset":3}')
-    plan = plan_of(str(tmp_path / "a b"), 3)
-    assert plan.whole and plan.offsets
-    assert plan_of((tmp_path / "a b").as_uri(), 3) == plan
-    assert plan_of(f"file:{tmp_path}/a%20b", 3) == plan
-    for place in ("", "hdfs://host/a", f"s3a://bucket{tmp_path}", str(tmp_path / "none")):
-        assert plan_of(place, 3) == Plan()
-    (tmp_path / "a b" / "offsets" / "3").write_text('v1\n{"batchTimestampMs":2}\n{"logOffset":3}')
-    later = plan_of(str(tmp_path / "a b"), 3)
-    assert later.offsets == plan.offsets and later.whole != plan.whole
 
 
 def planned(checkpoint: Path, batch: int, *offsets: int | None) -> None:
@@ -98,11 +84,11 @@ def test_file_of_a_renamed_folder_is_distinguished_from_a_new_file_of_its_name(t
     for batch in range(3):
         planned(checkpoint, batch, batch)
     with pytest.raises(SourceRenamedError, match=r"log 'orders': batch 1.*now/a.txt was read before as .*former/a.txt"):
-        check_sources(str(checkpoint), 1, "orders")
-    check_sources(str(checkpoint), 2, "orders")
+        at(checkpoint).check_sources(1)
+    at(checkpoint).check_sources(2)
     former.mkdir()
     (former / "a.txt").touch()
-    check_sources(str(checkpoint), 1, "orders")  # two folders with files of the same name
+    at(checkpoint).check_sources(1)  # two folders with files of the same name
 
 
 def test_files_of_a_batch_follow_its_plan_and_not_its_number(tmp_path: Path) -> None:
@@ -116,14 +102,14 @@ def test_files_of_a_batch_follow_its_plan_and_not_its_number(tmp_path: Path) -> 
     listed(checkpoint, "0", (former / "a.txt", 1000, 0), source=1)
     listed(checkpoint, "1", (now / "a.txt", 1000, 1), source=1)
     for batch in range(5):
-        check_sources(str(checkpoint), batch, "orders")  # batch 1 has not read the files listed under 1
+        at(checkpoint).check_sources(batch)  # batch 1 has not read the files listed under 1
     with pytest.raises(
         SourceRenamedError, match=r"batch 5.*now/a.txt was read before .*offsets/5 and \S*/sources/1/1, with"
     ):
-        check_sources(str(checkpoint), 5, "orders")
+        at(checkpoint).check_sources(5)
     (checkpoint / "offsets" / "4").unlink()
     with pytest.raises(SourceRenamedError):
-        check_sources(str(checkpoint), 5, "orders")  # without the preceding plan, the list that it read last
+        at(checkpoint).check_sources(5)  # without the preceding plan, the list that it read last
 
 
 def test_batch_over_two_offsets_of_a_source_has_the_files_of_both(tmp_path: Path) -> None:
@@ -134,13 +120,13 @@ def test_batch_over_two_offsets_of_a_source_has_the_files_of_both(tmp_path: Path
     listed(checkpoint, "0", (former / "a.txt", 1000, 0))
     listed(checkpoint, "1", (now / "b.txt", 1000, 1))
     listed(checkpoint, "2", (now / "c.txt", 1000, 2))
-    plan = plan_of(str(checkpoint), 1)
+    plan = at(checkpoint).plan(1)
     listed(checkpoint, "1", (now / "d.txt", 1000, 1))
-    assert plan_of(str(checkpoint), 1).offsets != plan.offsets
-    check_sources(str(checkpoint), 1, "orders")
+    assert at(checkpoint).plan(1).offsets != plan.offsets
+    at(checkpoint).check_sources(1)
     listed(checkpoint, "1", (now / "a.txt", 1000, 1))
     with pytest.raises(SourceRenamedError, match=r"delete .*offsets/1 and \S*/sources/0/1, \S*/sources/0/2, with"):
-        check_sources(str(checkpoint), 1, "orders")
+        at(checkpoint).check_sources(1)
 
 
 def test_dataframe_used_twice_does_not_shift_the_files_of_later_sources(tmp_path: Path) -> None:
@@ -157,14 +143,14 @@ def test_dataframe_used_twice_does_not_shift_the_files_of_later_sources(tmp_path
     planned(checkpoint, 1, 0, 0, 1)
     planned(checkpoint, 2, 1, 1, 1)
     planned(checkpoint, 3, 2, 2, 1)
-    assert files_read(checkpoint, 2) == {0: range(1, 2), 1: range(2, 2)}
+    assert at(checkpoint).files_read(2) == {"0": range(1, 2), "1": range(2, 2)}
     with pytest.raises(SourceRenamedError, match=r"batch 1.*now/b.txt was read before as .*former/b.txt"):
-        check_sources(str(checkpoint), 1, "orders")
+        at(checkpoint).check_sources(1)
     for batch in (0, 2, 3):
-        check_sources(str(checkpoint), batch, "orders")
-    plan = plan_of(str(checkpoint), 1)
+        at(checkpoint).check_sources(batch)
+    plan = at(checkpoint).plan(1)
     listed(checkpoint, "1", (now / "c.txt", 1000, 1), source=1)
-    assert plan_of(str(checkpoint), 1).offsets != plan.offsets
+    assert at(checkpoint).plan(1).offsets != plan.offsets
 
 
 def test_dataframe_of_another_kind_used_twice_does_not_shift_later_files(tmp_path: Path) -> None:
@@ -177,28 +163,29 @@ def test_dataframe_of_another_kind_used_twice_does_not_shift_later_files(tmp_pat
     topic = '{"topic":{"0":7}}'
     lines = ["v1", '{"batchTimestampMs":1}', topic, topic, '{"logOffset":0}', '{"logOffset":0}']
     (tmp_path / "offsets" / "0").write_text("\n".join(lines))
-    assert files_read(tmp_path, 0) == {1: range(1), 2: range(1)}
+    assert at(tmp_path).files_read(0) == {"1": range(1), "2": range(1)}
 
 
-def test_indistinguishable_plan_lines_are_matched_with_no_files(tmp_path: Path) -> None:
+def test_indistinguishable_plan_lines_are_equally_far(tmp_path: Path) -> None:
     """If three lines are equal in every plan, any two of them may be the source that the query uses twice."""
     for source in (0, 1):
         listed(tmp_path, "0", (tmp_path / "a.txt", 1000, 0), source=source)
     planned(tmp_path, 0, 0, 0, 0)
-    assert files_read(tmp_path, 0) == {}
-    plan = plan_of(str(tmp_path), 0)
+    assert at(tmp_path).files_read(0) == {"0": range(1), "1": range(1)}
+    plan = at(tmp_path).plan(0)
     planned(tmp_path, 1, 0, 0, 1)
-    assert files_read(tmp_path, 0) == {0: range(1), 1: range(1)}, "a later plan tells them apart"
-    assert plan_of(str(tmp_path), 0).offsets.startswith(FILES) > plan.offsets.startswith(FILES)
+    listed(tmp_path, "1", (tmp_path / "b.txt", 1000, 1), source=1)
+    assert at(tmp_path).files_read(0) == {"0": range(1), "1": range(1)}, "a later plan tells them apart"
+    assert at(tmp_path).plan(0) == plan and plan.offsets.startswith(FILES)
 
 
 def test_sources_of_other_kinds_are_not_checked(tmp_path: Path) -> None:
     (tmp_path / "sources" / "0").mkdir(parents=True)
     (tmp_path / "sources" / "0" / "0").write_text('v1\n{"topic":{"0":5}}')
-    check_sources(str(tmp_path), 0, "orders")
-    planned(tmp_path, 0, 0)
-    check_sources(str(tmp_path), 0, "orders")
-    check_sources("hdfs://host/checkpoint", 0, "orders")
+    at(tmp_path).check_sources(0)
+    planned(tmp_path, 0, None)
+    at(tmp_path).check_sources(0)
+    assert at(tmp_path).plan(0).whole and not at(tmp_path).plan(0).offsets.startswith(FILES)
 
 
 @pytest.mark.parametrize(
@@ -207,6 +194,13 @@ def test_sources_of_other_kinds_are_not_checked(tmp_path: Path) -> None:
         ("/x/y/", "/x/y"),
         ("file:/x/y", "/x/y"),
         ("file:///x/y/", "/x/y"),
+        ("file://localhost/x", "/x"),
+        ("file:///Jane%20Doe/cp", "/Jane%20Doe/cp"),
+        ("file:///Jane Doe/cp", "/Jane Doe/cp"),
+        ("file:///run#1/cp?a=b", "/run#1/cp?a=b"),
+        ("/x/a:b//c/./d/../e", "/x/a:b/c/e"),
+        ("s3a://bucket/a%20b#c/", "s3a://bucket/a%20b#c"),
+        ("", ""),
         ("hdfs://host/x/", "hdfs://host/x"),
         ("x/y/", "x/y"),
     ],

@@ -11,15 +11,17 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from py4j.protocol import Py4JError
 
+from bookspark.errors import BookKeeperError
 from bookspark.spark.audit import Finding
 from bookspark.spark.bookies import bookies_job
 from bookspark.spark.offload import Offloaded
 from bookspark.spark.short_jobs import run_job
+from tests.authority import private
 
 JOBS = Path(__file__).parents[2] / "jobs"
 FAILED = "An error occurred while calling o76.save.\n: org.apache.spark.SparkException: Job aborted\n\tat org.apache"
@@ -251,3 +253,32 @@ def test_ctrl_c_ends_autorecovery_cleanly(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(module, "AutorecoveryService", lambda *_: Service(told, "later"))
     module.main("z")
     assert told == ["start", "serves", "stop"]
+
+
+@pytest.mark.parametrize("name", ["snapshot", "offload"])
+def test_password_of_a_job_comes_from_a_file_or_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    module, told = job(name), []
+
+    def note(spark: object, zookeeper: str, *given: str, **options: object) -> NoReturn:
+        told.append(given[-1])
+        raise BookKeeperError("seen")
+
+    monkeypatch.setattr(module, "delta_session", lambda *_, **__: None)
+    monkeypatch.setattr(*((module.snapshots, "write", note) if name == "snapshot" else (module, "offload", note)))
+    required = ("--zookeeper", "z", *(("--path", "p") if name == "snapshot" else ("--log", "l", "--table", "t")))
+    file = private(tmp_path / "password", "of the file\n")
+    for given in (), ("--password-file", file):
+        assert ended(monkeypatch, name, module, *required, *given) == 2
+    monkeypatch.setenv("BOOKSPARK_PASSWORD", "of the environment")
+    for given in (), ("--password-file", file):
+        assert ended(monkeypatch, name, module, *required, *given) == 2
+    assert told == ["", "of the file", "of the environment", "of the file"]
+    Path(file).chmod(0o644)
+    capsys.readouterr()
+    assert ended(monkeypatch, name, module, *required, "--password-file", file) == 2
+    assert f"--password-file {file} is refused: others may read" in capsys.readouterr().err
+    assert ended(monkeypatch, name, module, *required, "--password", "secret") == 2
+    # ``ps`` and /proc show command lines.
+    assert "--password-file" in capsys.readouterr().err and len(told) == 4

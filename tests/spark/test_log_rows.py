@@ -12,7 +12,7 @@ import pytest
 import zstandard
 from pyspark.sql.types import ArrayType, DecimalType, IntegerType, LongType, MapType, StringType, StructType
 
-from bookspark.errors import BookKeeperError, ConfigurationError
+from bookspark.errors import BookKeeperError, ConfigurationError, InvalidRowError
 from bookspark.logs import LogRegistry, LogRun
 from bookspark.logs.rows.encodings import ID_COLUMNS
 from bookspark.logs.rows.splits import Piece
@@ -310,14 +310,14 @@ def test_small_entries_of_rows_are_decoded_together(monkeypatch: pytest.MonkeyPa
     columns = StructType().add("n", LongType()).add("word", StringType())
     record = arrow_log(columns)
     payloads: list[bytes] = []
-    for first in range(0, 95, 10):
-        numbers = range(first, min(first + 10, 95))
+    for first in range(0, 100, 10):
+        numbers = range(first, first + 10)
         batch = pyarrow.record_batch(
             {"n": list(numbers), "word": [str(n) for n in numbers]}, schema=arrow_schema(columns)
         )
         encoding, found = written(record, [batch])
         payloads += [payload for payload, _ in found]
-    for skip, rows in ((0, 95), (3, 92), (9, 1), (3, 15), (0, 10), (5, 90)):
+    for skip, rows in ((0, 100), (3, 97), (9, 1), (3, 15), (0, 10), (5, 90)):
         piece = Piece(LEDGER, 100, 1000, rows, rows_each=10, skip=skip)
         together = read(record, encoding, payloads, piece)
         assert together["n"].to_pylist() == list(range(skip, skip + rows))
@@ -327,12 +327,12 @@ def test_small_entries_of_rows_are_decoded_together(monkeypatch: pytest.MonkeyPa
             assert read(record, encoding, payloads, piece) == together
 
 
-def test_small_entries_of_different_row_counts_are_decoded_singly() -> None:
-    """No writer makes a range of such entries. If a range has them, a row's position follows from its own entry."""
+def test_entry_with_fewer_rows_than_its_commit_says_is_an_error() -> None:
+    """No writer makes a range of such entries. The rows that lack would be left out of the read without a word."""
     columns = StructType().add("n", LongType())
     record, payloads = arrow_log(columns), list[bytes]()
     for numbers in ([0, 1], [2], [4, 5]):
         encoding, found = written(record, [pyarrow.record_batch({"n": numbers}, schema=arrow_schema(columns))])
         payloads += [payload for payload, _ in found]
-    found_rows = read(record, encoding, payloads, Piece(LEDGER, 100, 0, 6, rows_each=2))
-    assert found_rows["position"].to_pylist() == found_rows["n"].to_pylist() == [0, 1, 2, 4, 5]
+    with pytest.raises(InvalidRowError, match=r"rows 2 to 3 of .* an entry of 1 rows, where its commit has 2"):
+        read(record, encoding, payloads, Piece(LEDGER, 100, 0, 6, rows_each=2))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
@@ -285,3 +286,15 @@ def test_table_of_another_log_and_a_second_table_are_refused(log: Log, cluster: 
     log.table = str(tmp_path / "other")
     with pytest.raises(OffloadError, match="a log has one table for all of its rows"):
         log.offload()
+
+
+@pytest.mark.parametrize("column", ["INTERVAL '1' DAY", "struct()"])
+def test_offload_that_no_table_can_take_leaves_the_log_free_for_a_retention(log: Log, column: str) -> None:
+    log.write(3, ["id", f"{column} AS odd"], rowFormat="arrow")
+    for _ in range(2):
+        with pytest.raises((OffloadError, PySparkException), match=r"(?i)interval|empty|struct"):
+            log.offload()
+    registry = LogRegistry(log.bookkeeper.metadata)
+    assert registry.get(log.name).offload is None
+    registry.alter(log.name, retention_ms=3_600_000)
+    assert log.spark.read.format("bookspark").option("log", log.name).load().count() == 3

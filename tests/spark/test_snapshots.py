@@ -37,6 +37,74 @@ def bookkeeper(spark: SparkSession, cluster: LocalCluster) -> Iterator[BookKeepe
         yield bookkeeper
 
 
+DEFAULTS = "spark.databricks.delta.properties.defaults."
+"""Prefix of a site's defaults for new Delta tables."""
+SITE = {
+    DEFAULTS + "appendOnly": "true",
+    DEFAULTS + "checkpointInterval": "2",
+    DEFAULTS + "checkpointPolicy": "v2",
+    DEFAULTS + "columnMapping.mode": "name",
+    DEFAULTS + "enableChangeDataFeed": "true",
+    DEFAULTS + "enableDeletionVectors": "true",
+    DEFAULTS + "enableInCommitTimestamps": "true",
+    DEFAULTS + "enableRowTracking": "true",
+    DEFAULTS + "enableTypeWidening": "true",
+    DEFAULTS + "minReaderVersion": "3",
+    DEFAULTS + "minWriterVersion": "7",
+    "spark.databricks.delta.autoCompact.enabled": "true",
+    "spark.databricks.delta.autoCompact.minNumFiles": "2",
+    "spark.databricks.delta.commitInfo.userMetadata": "nightly",
+    "spark.databricks.delta.optimizeWrite.enabled": "true",
+    "spark.databricks.delta.schema.autoMerge.enabled": "true",
+    "spark.sql.ansi.doubleQuotedIdentifiers": "true",
+    "spark.sql.ansi.enabled": "false",
+    "spark.sql.ansi.enforceReservedKeywords": "true",
+    "spark.sql.caseSensitive": "true",
+    "spark.sql.crossJoin.enabled": "false",
+    "spark.sql.groupByOrdinal": "false",
+    "spark.sql.legacy.timeParserPolicy": "LEGACY",
+    "spark.sql.parquet.outputTimestampType": "INT96",
+    "spark.sql.session.timeZone": "Asia/Kolkata",
+    "spark.sql.sources.partitionOverwriteMode": "dynamic",
+    "spark.sql.storeAssignmentPolicy": "STRICT",
+    "spark.sql.timestampType": "TIMESTAMP_NTZ",
+}
+
+
+@pytest.fixture
+def site(spark: SparkSession) -> Iterator[None]:
+    before = {name: spark.conf.get(name, None) for name in SITE}
+    for name, value in SITE.items():
+        spark.conf.set(name, value)
+    yield
+    for name, was in before.items():
+        if was is None:
+            spark.conf.unset(name)
+        else:
+            spark.conf.set(name, was)
+
+
+@pytest.mark.usefixtures("site")
+def test_snapshots_audits_and_the_consoles_past_work_under_a_sites_settings(
+    spark: SparkSession, cluster: LocalCluster, bookkeeper: BookKeeper, tmp_path: Path
+) -> None:
+    with bookkeeper.create_ledger(3, 3, 2) as ledger:
+        ledger.append_batch([b"row"] * 50)
+    path = str(tmp_path)
+    taken = [snapshots.write(spark, cluster.zookeeper, path, keep=2) for _ in range(2)]
+    # A commit of another program, with the site's userMetadata.
+    spark.sql(f"ALTER TABLE delta.`{path}/{snapshots.LAST}` SET TBLPROPERTIES ('team' = 'platform')")
+    taken.append(snapshots.write(spark, cluster.zookeeper, path, keep=2))
+    remove_files(spark, path)
+    assert [one.snapshot_id for one in snapshots.history(spark, path)] == [one.snapshot_id for one in taken[:0:-1]]
+    found = {finding.name: finding for finding in audit.run(spark, path)}
+    assert found["missing_entries"].good and len(found) > 15
+    deltas = Deltas(path)
+    newest = deltas.snapshots()[-1]
+    assert newest.snapshot_id == taken[-1].snapshot_id
+    assert ledger.ledger_id in list(deltas.ledgers(newest))
+
+
 def test_old_versions_are_cut_from_delta_logs_and_kept_versions_are_readable(
     spark: SparkSession, tmp_path: Path
 ) -> None:

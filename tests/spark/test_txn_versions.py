@@ -17,6 +17,7 @@ from bookspark.errors import AddTimeoutError, BookKeeperError, ConfigurationErro
 from bookspark.local import LocalCluster
 from bookspark.logs import LogRegistry, commits
 from bookspark.protocol.logs.log_record import LogRecord
+from bookspark.protocol.logs.replays import CheckpointRewoundError
 from bookspark.spark.connector import sink
 from bookspark.spark.connector.data_source import BookSparkDataSource, register
 from bookspark.spark.options.sink_options import SinkOptions
@@ -32,9 +33,9 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> StandInSpark:
     return engine
 
 
-def begun(engine: StandInSpark, app: str, version: int, lines: list[str]) -> Callable[[], None]:
+def begun(engine: StandInSpark, app: str, version: int, lines: list[str], **others: str) -> Callable[[], None]:
     """A batch write whose tasks are done; the function commits it."""
-    options = {"zookeeper": "memory", "log": "orders", "txnAppId": app, "txnVersion": str(version)}
+    options = {"zookeeper": "memory", "log": "orders", "txnAppId": app, "txnVersion": str(version), **others}
     writer = sink.LogBatchWriter(SinkOptions.parse(options).for_batch(), planned(engine))
     messages = [writer.write(_batches(lines[task::2])) for task in range(2)]
     return lambda: writer.commit(messages)
@@ -56,16 +57,59 @@ def values(engine: StandInSpark) -> list[str]:
     ]
 
 
-def test_version_already_in_the_log_or_earlier_is_not_written(engine: StandInSpark) -> None:
+def test_version_with_the_same_rows_in_any_order_is_written_once(engine: StandInSpark) -> None:
+    lines = [f"row {number}" for number in range(20)]
+    write(engine, "etl", 3, *lines)
+    before, ledgers = values(engine), len(engine.bookkeeper.list_ledgers())
+    for again in (lines, lines[::-1]):
+        write(engine, "etl", 3, *again)
+    assert len(engine.bookkeeper.list_ledgers()) == ledgers, "nothing is written"
+    write(engine, "other", 3, *lines)
+    write(engine, "etl", 7, "b")
+    assert values(engine) == [*before, *before, "b"]
+
+
+ANOTHER = r"is not written: the log has version 3 of it.*Give these rows another txnAppId, one for each checkpoint"
+
+
+@pytest.mark.parametrize(
+    ("version", "lines"),
+    [(3, ["b"]), (3, ["a", "a"]), (3, []), (2, ["a"]), (0, ["b"]), (0, [])],
+    ids=["other rows", "more rows", "no rows", "earlier", "first again", "first again, empty"],
+)
+def test_version_with_other_rows_or_an_earlier_one_is_refused_with_the_remedy(
+    engine: StandInSpark, version: int, lines: list[str]
+) -> None:
+    """A new Spark checkpoint counts from 0 again: its rows were dropped without a word."""
     write(engine, "etl", 3, "a")
     ledgers = len(engine.bookkeeper.list_ledgers())
-    write(engine, "etl", 3, "a again")
-    write(engine, "etl", 2, "an earlier one")
-    assert len(engine.bookkeeper.list_ledgers()) == ledgers, "nothing is written"
-    write(engine, "etl", 7, "b")
-    write(engine, "other", 3, "c")
-    write(engine, "other", 3, "c again")
-    assert values(engine) == ["a", "b", "c"]
+    for _ in range(2):
+        with pytest.raises(CheckpointRewoundError, match=f"version {version} of application 'etl' {ANOTHER}"):
+            write(engine, "etl", version, *lines)
+    assert values(engine) == ["a"] and len(engine.bookkeeper.list_ledgers()) == ledgers
+    write(engine, "etl", 4, "b")
+    assert values(engine) == ["a", "b"]
+
+
+def test_version_with_random_rows_is_accepted_by_its_number(engine: StandInSpark) -> None:
+    write(engine, "etl", 3, "drawn")
+    with pytest.raises(CheckpointRewoundError, match="set the sink's option acceptReplay to 3"):
+        write(engine, "etl", 3, "drawn anew")
+    begun(engine, "etl", 3, ["drawn anew"], acceptReplay="3")()
+    assert values(engine) == ["drawn"]
+    with pytest.raises(CheckpointRewoundError):
+        begun(engine, "etl", 2, ["drawn anew"], acceptReplay="2")
+
+
+def test_version_whose_log_is_made_anew_meanwhile_is_not_taken_for_written(engine: StandInSpark) -> None:
+    write(engine, "etl", 3, "a")
+    again = begun(engine, "etl", 3, ["a"])
+    engine.delete("orders")
+    LogRegistry(engine.bookkeeper.metadata).ensure("orders", {}, b"")
+    with pytest.raises(BookKeeperError):
+        again()
+    write(engine, "etl", 3, "a")
+    assert values(engine) == ["a"]
 
 
 @pytest.mark.parametrize("days", [400, -400])
@@ -78,10 +122,13 @@ def test_commit_has_the_clusters_time_whatever_the_clock_of_the_driver(engine: S
 
 
 def test_same_version_in_two_concurrent_writes_comes_once(engine: StandInSpark) -> None:
-    first, second = begun(engine, "etl", 1, ["of the first"]), begun(engine, "etl", 1, ["of the second"])
+    first, second = begun(engine, "etl", 1, ["same"]), begun(engine, "etl", 1, ["same"])
+    third = begun(engine, "etl", 1, ["of the third"])
     second()
     first()
-    assert values(engine) == ["of the second"]
+    with pytest.raises(CheckpointRewoundError, match="version 1 of application 'etl' is not written"):
+        third()
+    assert values(engine) == ["same"]
 
 
 def test_writes_without_a_version_are_always_written(engine: StandInSpark) -> None:
@@ -90,7 +137,7 @@ def test_writes_without_a_version_are_always_written(engine: StandInSpark) -> No
     for _ in range(2):
         writer = sink.LogBatchWriter(options, planned(engine))
         writer.commit([writer.write(_batches(["plain"]))])
-    write(engine, "etl", 1, "a again")
+    write(engine, "etl", 1, "a")
     assert values(engine) == ["a", "plain", "plain"]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bookspark.support.certificates import DAY_MS, Ends, end_text, ends, ends_by_option
-from tests.authority import Authority, locked
+from tests.authority import Authority, locked, private
 from tests.awaiting import await_that
 from tests.terminals import terminal
 
@@ -102,7 +102,7 @@ def test_renewed_zookeeper_key_with_a_passphrase_does_not_ask_the_terminal(tmp_p
     """The connection to ZooKeeper reads its files again at each connect."""
     authority = Authority(tmp_path / "ca")
     pem = tmp_path / "client.pem"
-    pem.write_text(Path(authority.certificate("client")).read_text())
+    private(pem, Path(authority.certificate("client")).read_text())
     key = locked(str(pem), tmp_path / "locked.pem")
     with terminal([sys.executable, "-c", _RECONNECTING, str(authority.file), str(pem), key]) as running:
         await_that(lambda: running.ended.is_set() or running.asks)

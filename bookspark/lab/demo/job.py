@@ -49,6 +49,7 @@ from bookspark.store.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bookspark.store.metadata.zookeeper.java import find_java
 from bookspark.support.cache_folder import cache_folder
 from bookspark.support.command_line import COULD_NOT, FOUND, INTERRUPTED
+from bookspark.support.log_lines import begin_log
 from bookspark.support.packaged_files import settings_folder
 from bookspark.support.plain_text import PROBLEM, size_text
 
@@ -280,9 +281,7 @@ def run_main_job(folder: Path | None, directory: Path | None, serve: bool) -> in
     screen = Screen()
     screen.say(f"everything that this run writes is in {run.path}")
     with screen.redirected(run.log), _raising_signals():
-        logging.basicConfig(
-            filename=run.log, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
-        )
+        begin_log(run.log)
         logging.getLogger("py4j").setLevel(logging.WARNING)
         try:
             with _stopping_undisturbed(screen) as stack:

@@ -19,6 +19,7 @@ from datetime import datetime
 from pathlib import Path
 
 from bookspark.errors import ConfigurationError
+from bookspark.support.private_files import PRIVATE_FILE, make_private_directory
 
 ENDED_RUNS_KEPT = 3
 _LOCK = "LOCK"
@@ -26,7 +27,7 @@ _LOCK = "LOCK"
 
 class RunFolder:
     """A new folder ``<runs>/<time>-<pid>``, or the folder ``wanted``, which must be empty or missing. It is locked until
-    ``close``. Raises ConfigurationError if ``wanted`` is not empty, or if the folder can't be written."""
+    ``close``. Raises ConfigurationError if ``wanted`` is not empty, or if the folder can't be written or is not private."""
 
     def __init__(self, runs: Path, wanted: Path | None = None) -> None:
         if wanted is None:
@@ -40,8 +41,8 @@ class RunFolder:
         self.input, self.event_logs = path / "input", path / "event-logs"
         self.checkpoint, self.snapshots, self.temporary = path / "checkpoint", path / "snapshots", path / "tmp"
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            make_private_directory(self.path)
+            self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, PRIVATE_FILE)
         except OSError as error:
             raise ConfigurationError(f"the run's folder {self.path} can't be written: {error.strerror}") from error
         fcntl.flock(self._lock, fcntl.LOCK_EX)

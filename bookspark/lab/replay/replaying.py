@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +22,7 @@ from bookspark.protocol.ledger.responses import Positive
 from bookspark.protocol.repair.entry_copying import Room
 from bookspark.protocol.writing.writer_events import Append
 from bookspark.store.decisions import machines as short
-from bookspark.store.decisions.forms import DEFINE_CLASS, DEFINE_VALUE, ERROR, Forms, Values, class_of
+from bookspark.store.decisions.forms import DEFINE_CLASS, DEFINE_VALUE, ERROR, Forms, Values, class_of, function_of
 from bookspark.store.decisions.machines import CALLED, MADE, NAMED, answered, methods_of
 from bookspark.store.decisions.record_file import SUFFIX, Segment
 from bookspark.store.decisions.recorder import version
@@ -171,10 +170,16 @@ class ProcessReplay:
             for chunk in segment.chunks():
                 self._span = Span(chunk.begin_ns, chunk.end_ns)
                 first, last = chunk.begin_ns if first is None else first, chunk.end_ns
-                records = _decode(chunk.records)
-                for place, record in enumerate(records):
-                    self._at_ns = chunk.begin_ns + (chunk.end_ns - chunk.begin_ns) * place // len(records)
-                    self._take(record)
+                try:
+                    records = _decode(chunk.records)
+                    for place, record in enumerate(records):
+                        self._at_ns = chunk.begin_ns + (chunk.end_ns - chunk.begin_ns) * place // len(records)
+                        self._take(record)
+                except ConfigurationError:
+                    raise
+                except Exception as error:
+                    # Answers' errors are compared, and end no replay: this one is of a record that no process made.
+                    raise ConfigurationError(f"{path} is no record of decisions: {error!r}") from error
             clean, torn = segment.clean, torn + segment.torn
         return Counts(
             self.process,
@@ -272,12 +277,7 @@ class ProcessReplay:
 
     def _call(self, record: list[Any]) -> None:
         name, args, keywords = record[1], [self._values.value(one) for one in record[2]], record[3]
-        module, _, qualname = name.partition(":")
-        if not module.startswith("bookspark.protocol."):
-            raise ConfigurationError(f"{name!r} is no function of the protocol")
-        function: Any = import_module(module)
-        for part in qualname.split("."):
-            function = getattr(function, part)
+        function, qualname = function_of(name), name.partition(":")[2]
         told = iter([self._values.value(one) for one in record[6]]) if len(record) > 6 else iter(())
         args = [_told(one, told) for one in args]
         answer, error = None, None

@@ -173,7 +173,12 @@ def _user(world: World, state: State, place: int, name: str, argument: int) -> s
         case TakeForLost() as taken:
             return f"the {name} takes {taken.bookie} for lost, and reads the metadata ({say_store(world, state)})"
         case WriterWaitedFor():
-            return f"the {name} has waited for the writer to replace the bookie"
+            seen = (
+                "and a bookie is connected with it"
+                if world.events[argument].lives
+                else "and no bookie is connected with it"
+            )
+            return f"the {name} has waited for the writer to replace the bookie, {seen}"
         case TellLac():
             writer = world.clients[state[place]].machine
             return f"the writer tells its LAC {writer.cursors.last_add_confirmed} without an entry"

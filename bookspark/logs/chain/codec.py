@@ -165,7 +165,7 @@ def decode_commit(data: bytes, ledger_id: int, entry_id: int) -> Commit:
 
 def time_of_commit(data: bytes, ledger_id: int, entry_id: int) -> int:
     """Decode only the time of a commit, in ms since 1970. Raises LogFormatError, with the ids of ledger and entry."""
-    with suppress(msgspec.MsgspecError):
+    with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         found = _TIME_DECODER.decode(data)
         if found.format <= FORMAT:
             return found.commit.time_ms

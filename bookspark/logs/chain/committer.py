@@ -194,12 +194,6 @@ class Committer:
         batch = batch or Batch(str(self.run.lane), commit.query, commit.batch, commit.fingerprint)
         return self._commit(commit, lambda header: decided(is_committed, header, batch))
 
-    def commit_version(self, commit: Commit) -> bool:
-        """Like ``commit``, for a version of an application (``TXN``). Returns False if the log has this version or a later
-        one."""
-        self._check(commit)
-        return self._commit(commit, lambda header: header.last_batches.get(commit.query, -1) >= commit.batch)
-
     def commit_open(self, commit: Commit) -> None:
         """Make ``commit`` part of the log, once. It opens its own new ledger, or settles the last opened one, which is closed.
         Raises the errors of ``commit``."""

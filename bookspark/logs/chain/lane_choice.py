@@ -28,6 +28,7 @@ from bookspark.protocol.logs.lanes import (
     writer_of,
 )
 from bookspark.protocol.logs.log_record import LogChangedError, LogRecord
+from bookspark.protocol.logs.replays import Batch, is_committed
 from bookspark.store.decisions.seam import decided
 
 if TYPE_CHECKING:
@@ -138,8 +139,8 @@ def begun_batch_write(bookkeeper: BookKeeper, log: LaneId, run: str) -> LogRecor
         return registry.begin_batch_write(LaneIndex(bookkeeper.metadata, log).begin(NewLane(BATCH_WRITES)), run)
 
 
-def newest_version(bookkeeper: BookKeeper, log: LogRecord, password: bytes, application: str) -> int:
-    """Last version of ``application`` (``TXN`` and its id) that batch writes committed, as far as readers see; −1: none. Raises
-    the errors of ``newest_header``."""
+def has_version(bookkeeper: BookKeeper, log: LogRecord, password: bytes, version: Batch) -> bool:
+    """Have batch writes committed this version of an application, as far as readers see? Raises CheckpointRewoundError if they
+    have another one of its number, or a later one, and the errors of ``newest_header``."""
     lane = lane_id(log).lane(lane_in_index(log, BATCH_WRITES) or 0)
-    return newest_header(bookkeeper, lane, password)[1].last_batches.get(application, -1)
+    return decided(is_committed, newest_header(bookkeeper, lane, password)[1], version)

@@ -326,6 +326,9 @@ class LogReader:
                 # The search runs from the end of the chain; the next call resumes here.
                 self._link, self._handle, self.position, self.opened = link, None, reached, opened
                 raise
+            if self._handle is None:
+                # A chain with ledgers never becomes empty. A slow writer has created the lane's record again.
+                raise self._registry.gone(self.lane)
             if self.position.batches <= reached.batches:
                 self._next_entry += reached.batches - self.position.batches
                 self.position, self.opened = reached, opened

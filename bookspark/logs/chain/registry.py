@@ -172,7 +172,7 @@ class LogRegistry:
             name = lane_name(str(record.log_id), block + 1)
             kept = self._store.read_record(BLOCKS, name)
             if kept is None:
-                raise self._gone(lane_id(record))
+                raise self.gone(lane_id(record))
             found += ended_block(kept.value, name).lanes
         found += record.ended_lanes
         return found[first - (record.ended_count - len(found)) :]
@@ -183,7 +183,7 @@ class LogRegistry:
         if record is not None:
             return record
         if isinstance(name, LaneId):
-            raise self._gone(name)
+            raise self.gone(name)
         log, number = lane_of(name)
         if number and self.find(log) is not None:
             raise NoSuchLogError(f"log {log!r} has no lane {number}; `bookspark log describe {log}` lists its lanes")
@@ -277,7 +277,7 @@ class LogRegistry:
         def stepped(document: bytes | None) -> bytes | None:
             nonlocal changed
             if found is None:
-                raise self._gone(lane)
+                raise self.gone(lane)
             record = _record(found, lane)
             changed = transition(record)
             return None if changed == record else encode_record(changed)
@@ -424,8 +424,8 @@ class LogRegistry:
         cluster is noticed. An id fits into a double (53 bits), as JSON's numbers in many languages."""
         return crc32(self._store.instance_id.encode()) >> 12 << _IDS | self._store.new_ledger_id()
 
-    def _gone(self, lane: LaneId) -> NoSuchLogError:
-        """The error for a lane whose record is missing."""
+    def gone(self, lane: LaneId) -> NoSuchLogError:
+        """The error for a lane whose record is missing, or was made again after its log was deleted."""
         if lane.number and self.exists(lane.log):
             return NoSuchLogError(f"log {lane.name!r} has no lane {lane.number}")
         now = self.lane(lane.name)

@@ -26,12 +26,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from bookspark.errors import BookKeeperError
+from bookspark.errors import InvalidRowError
 from bookspark.store.wire.columns import Heads, consecutive, repeated
 
 STAMP_BYTES = 17
 FLAGS_AT = 16
 """Position of the flags for key and headers."""
+TIME_MS_MAX = 253_402_300_799_999
+"""End of the year 9999: no later time can be shown."""
 _STAMP = Struct("<qqB")
 _TIME, _LENGTH = Struct("<q"), Struct("<i")
 _KEY, _HEADERS = 1, 2
@@ -76,7 +78,7 @@ def stamped(time_ms: int, sequence: int, value: bytes, key: bytes | None = None,
 
 
 def stamp_of(payload: bytes, where: str) -> Stamped:
-    """Decode a row. Raises BookKeeperError, with ``where``, if the entry is no row."""
+    """Decode a row. Raises InvalidRowError, with ``where``, if the entry is no row."""
     try:
         time_ms, sequence, flags = _STAMP.unpack_from(payload)
         at, key, headers = STAMP_BYTES, None, b"\x90"
@@ -86,9 +88,11 @@ def stamp_of(payload: bytes, where: str) -> Stamped:
             at, headers = _part(payload, at)
         if flags & ~(_KEY | _HEADERS):
             raise ValueError(f"flags {flags}")
+        if not 0 <= time_ms <= TIME_MS_MAX:
+            raise ValueError(f"time {time_ms}")
         return Stamped(time_ms, sequence, key, _decode_headers(headers), payload[at:])
     except (ValueError, msgspec.MsgspecError, StructError) as error:
-        raise BookKeeperError(f"{where}: the entry is no row of a producer ({error})") from error
+        raise InvalidRowError(f"{where}: the entry is no row of a producer ({error})") from error
 
 
 def _part(payload: bytes, at: int) -> tuple[int, bytes]:

@@ -38,6 +38,8 @@ class GapKind(Enum):
     """Removed from the log on purpose."""
     LOST = "lost"
     """No replica has them, or an operator accepted their loss, or their ledger was deleted."""
+    INVALID = "invalid"
+    """Their entry is no row of the log, or larger than a row may be: it was not written by Bookspark."""
     NOT_YET_KNOWN = "not_yet_known"
     """No replica answered with them, and a silent one may have them: retry later."""
 
@@ -88,15 +90,19 @@ def kind_of(error: BookKeeperError, metadata: LedgerMetadata, entry_id: int) -> 
 
 
 def rows_and_gaps(
-    piece: Piece, read: Callable[[Piece], Sequence[Row]], kind: Callable[[BookKeeperError, Piece], GapKind]
+    piece: Piece, read: Callable[[Piece], Iterable[Row]], kind: Callable[[BookKeeperError, Piece], GapKind]
 ) -> Iterator[Row | Gap]:
     """The rows of ``piece``, and its gaps, in order. An unreadable piece is halved down to single entries.
 
-    ``read``: reads a whole piece, or raises one of NOT_READ. ``kind``: the kind of gap after such an error for a piece of one
-    entry."""
+    ``read``: reads a piece, and raises one of NOT_READ behind the rows that it has returned. ``kind``: the kind of gap after such
+    an error for a piece of one entry."""
+    returned = 0
     try:
-        yield from read(piece)
+        for row in read(piece):
+            yield row
+            returned += 1
     except NOT_READ as error:
+        piece = piece.part(returned, piece.rows)
         if piece.entries == 1:
             yield gap_of(piece, kind(error, piece))
             return

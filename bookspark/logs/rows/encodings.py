@@ -20,10 +20,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from bookspark.errors import BookKeeperError
+from bookspark.errors import BookKeeperError, EntryTooLargeError, InvalidRowError
 from bookspark.logs.rows.splits import Piece
 from bookspark.protocol.logs.log_options import Compression
 from bookspark.protocol.logs.log_record import LogRecord
+from bookspark.store.wire.entry_batch import PAYLOAD_BYTES_MAX
 
 if TYPE_CHECKING:
     import pyarrow
@@ -36,6 +37,8 @@ APPENDED_AT = "timestamp"
 """Column of the times in stamps."""
 ROW_KEY, ROW_HEADERS = "key", "headers"
 """Columns of the keys and headers in stamps."""
+VALUE_BYTES_MAX = PAYLOAD_BYTES_MAX - (64 << 10)
+"""Largest row, with key and headers, before compression: below an entry's limit, because compression may enlarge it a little."""
 ID_COLUMNS = ("position", "ledger_id", "entry_id")
 """Columns that reading adds to the written ones."""
 
@@ -96,4 +99,22 @@ def parts_of(label: str, where: str) -> tuple[bool, str]:
         return True, encoding
     raise BookKeeperError(
         f"{where} has the encoding {label!r}, which this version does not know: use a newer bookspark"
+    )
+
+
+def too_large(size: int, which: str = "a row") -> EntryTooLargeError:
+    """The refusal of a row of ``size`` bytes. ``which``: the row, in words."""
+    return EntryTooLargeError(
+        f"{which} of {size:,} bytes is larger than {VALUE_BYTES_MAX:,}, more than a log takes; split it"
+    )
+
+
+def invalid_row(log: str, position: int, ledger_id: int, entry_id: int, why: object, rows: int = 1) -> InvalidRowError:
+    """Error of a reader at an entry that is no row. ``log``: the log or lane; ``position``: of the entry's first row; ``why``:
+    the fault; ``rows``: rows that the entry should have."""
+    which = f"row {position}" if rows == 1 else f"rows {position} to {position + rows - 1}"
+    return InvalidRowError(
+        f"{which} of log '{log}', entry {entry_id} of ledger {ledger_id}, can't be decoded: {why}. The other rows are readable: "
+        f"go on at row {position + rows} (bookspark log read --from-row, RowReader.seek), or skip such rows (option "
+        "failOnDataLoss false, RowReader.read_with_gaps)"
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from bookspark.logs.chain.stamps import FLAGS_AT, STAMP_BYTES, Headers, stamp_of
+from bookspark.logs.chain.stamps import FLAGS_AT, STAMP_BYTES, TIME_MS_MAX, Headers, stamp_of
 from bookspark.logs.rows.encodings import APPENDED_AT, ROW_HEADERS, ROW_KEY, parts_of
 from bookspark.logs.rows.value_rows import value_decoder
 
@@ -30,7 +30,7 @@ def entry_decoder(label: str, dictionary: Callable[[], bytes], where: str) -> Ca
     """A function from payload to row, for one ledger. For one thread.
 
     ``label``: the ledger's encoding label. ``dictionary``: returns the log's dictionary, called if needed. ``where``: for errors.
-    Raises BookKeeperError for an unknown encoding.
+    Raises BookKeeperError for an unknown encoding. The function raises one of ``value_rows.NO_ROW`` for an entry that is no row.
     """
     is_stamped, encoding = parts_of(label, where)
     decode = value_decoder(encoding, dictionary)
@@ -48,7 +48,7 @@ def split_stamps(payloads: pyarrow.Array, where: str) -> tuple[dict[str, pyarrow
     """Split a binary array of rows into the columns of the stamps, and the values as the entries hold them.
 
     The columns are APPENDED_AT (timestamps in microseconds, in UTC), ROW_KEY (binary) and ROW_HEADERS (``headers_type``); the
-    last two are null for rows without them. Raises BookKeeperError, with ``where``, for an entry that is no row.
+    last two are null for rows without them. Raises InvalidRowError, with ``where``, for an entry that is no row.
     """
     import numpy
     import pyarrow
@@ -57,7 +57,9 @@ def split_stamps(payloads: pyarrow.Array, where: str) -> tuple[dict[str, pyarrow
     _, offsets, data = payloads.buffers()
     ends = numpy.frombuffer(offsets, numpy.int32)[payloads.offset : payloads.offset + len(payloads) + 1]
     starts, raw = ends[:-1].astype(numpy.int64), numpy.frombuffer(data if data is not None else b"", numpy.uint8)
-    if (ends[1:] - ends[:-1] < STAMP_BYTES).any() or raw[starts + FLAGS_AT].any():
+    whole = not (ends[1:] - ends[:-1] < STAMP_BYTES).any()
+    times = raw[starts[:, None] + numpy.arange(8)].view("<i8").reshape(-1) if whole else starts
+    if not whole or raw[starts + FLAGS_AT].any() or (times < 0).any() or (times > TIME_MS_MAX).any():
         rows = [stamp_of(payload.as_py(), where) for payload in payloads]
         times = numpy.array([row.time_ms for row in rows], numpy.int64)
         keys = pyarrow.array([row.key for row in rows], pyarrow.binary())
@@ -65,7 +67,6 @@ def split_stamps(payloads: pyarrow.Array, where: str) -> tuple[dict[str, pyarrow
         values = pyarrow.array([row.value for row in rows], pyarrow.binary())
     else:
         keys, headers = pyarrow.nulls(len(payloads), pyarrow.binary()), pyarrow.nulls(len(payloads), headers_type())
-        times = raw[starts[:, None] + numpy.arange(8)].view("<i8").reshape(-1)
         # (A slice without an end fails in pyarrow 26.)
         values = pyarrow.compute.binary_replace_slice(payloads, 0, STAMP_BYTES, b"")
     at = pyarrow.array(times * 1000).view(pyarrow.timestamp("us", tz="UTC"))

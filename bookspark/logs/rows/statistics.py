@@ -93,7 +93,7 @@ def parsed(text: str, rows: int) -> Statistics | None:
             tuple(map(str, columns)),
             tuple(Block(int(count), tuple(Bounds(*one) for one in bounds)) for count, *bounds in blocks),
         )
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError, RecursionError):
         return None
     fits = all(len(block.columns) == len(found.columns) and block.rows > 0 for block in found.blocks)
     return found if fits and found.rows == rows else None

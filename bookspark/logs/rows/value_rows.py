@@ -3,6 +3,9 @@
 Law: values are read exactly as they were written, in order. A compressed payload is a zstd frame of its own, made with the log's
 dictionary, if any; an empty value is an empty payload. Arrow arrays are converted without a Python object for each row, except
 that zstandard returns compressed and decompressed values one by one.
+
+A value has at most VALUE_BYTES_MAX bytes, before compression as after. A payload that would inflate to more is no row, and of
+other payloads about that many bytes are inflated together.
 """
 
 from __future__ import annotations
@@ -13,11 +16,21 @@ from typing import TYPE_CHECKING
 
 import zstandard
 
-from bookspark.errors import BookKeeperError
-from bookspark.logs.rows.encodings import ID_COLUMNS, PLAIN, ZSTD_DICTIONARY, Payloads
+from bookspark.errors import BookKeeperError, InvalidRowError
+from bookspark.logs.rows.encodings import (
+    ID_COLUMNS,
+    PLAIN,
+    VALUE_BYTES_MAX,
+    ZSTD_DICTIONARY,
+    Payloads,
+    invalid_row,
+    too_large,
+)
 from bookspark.logs.rows.splits import Piece
+from bookspark.support.inflating import InflationError, inflated, inflated_bytes
 
 if TYPE_CHECKING:
+    import numpy
     import pyarrow
 
 DICTIONARY_BYTES = 16 << 10
@@ -26,6 +39,8 @@ SAMPLES_MAX = 4000
 SAMPLE_BYTES_MAX = 2 << 20
 """Most bytes to train a dictionary on, all values together."""
 _LEVEL = 1
+NO_ROW = (InflationError, InvalidRowError)
+"""Errors of entries that are no rows, before a reader names their place."""
 _Values = zstandard.BufferWithSegmentsCollection
 
 
@@ -39,7 +54,8 @@ class ValueEncoder:
         self._row = 0
 
     def add(self, rows: pyarrow.RecordBatch) -> Iterator[Payloads]:
-        """The values of ``rows`` as entries. Raises BookKeeperError, with the row's number, for a null."""
+        """The values of ``rows`` as entries. Raises, with the row's number, BookKeeperError for a null and EntryTooLargeError."""
+        import numpy
         import pyarrow
 
         values = rows.column(0)
@@ -49,11 +65,14 @@ class ValueEncoder:
                 "empty but not null: "
                 "filter such rows out, or use coalesce(value, '')"
             )
-        self._row += rows.num_rows
         kind = values.type
         if pyarrow.types.is_large_string(kind) or pyarrow.types.is_large_binary(kind):
             values = values.cast(pyarrow.large_binary())
         values = values.cast(pyarrow.binary())
+        if (lengths := _lengths(values)).max(initial=0) > VALUE_BYTES_MAX:
+            large = int(numpy.argmax(lengths > VALUE_BYTES_MAX))
+            raise too_large(int(lengths[large]), f"row {self._row + large}{self._where},")
+        self._row += rows.num_rows
         if self._compressor is not None:
             values = _each(self._compressor.multi_compress_to_buffer, values)
         yield Payloads(values)
@@ -69,38 +88,81 @@ class ValueEncoder:
 
 class ValueDecoder:
     """Decodes each entry as a row. ``encoding`` and ``dictionary``: as for ``ValueEncoder``. ``split``: separates stamps from
-    values (``stamped_rows.split_stamps``)."""
+    values (``stamped_rows.split_stamps``). ``log``: the log or lane, for errors."""
 
     def __init__(
         self,
         encoding: str,
         dictionary: bytes = b"",
         split: Callable[[pyarrow.Array], tuple[dict[str, pyarrow.Array], pyarrow.Array]] | None = None,
+        log: str = "",
     ) -> None:
         self._decompressor = None if encoding == PLAIN else _decompressor(dictionary)
-        self._split = split
+        self._split, self._log = split, log
 
     def rows(self, entries: pyarrow.RecordBatch, piece: Piece) -> Iterator[pyarrow.RecordBatch]:
-        """The rows of ``piece`` in ``entries``; for stamped rows with the stamps' columns."""
-        yield self._rows(entries, piece.position - piece.first_entry_id)
+        """The rows of ``piece`` in ``entries``; for stamped rows with the stamps' columns. Raises InvalidRowError after the rows
+        before an entry that is none."""
+        before = piece.position - piece.first_entry_id
+        at, tried = 0, entries.num_rows
+        while at < entries.num_rows:
+            try:
+                found = self._first_rows(entries.slice(at, tried), before)
+            except NO_ROW as error:
+                if tried == 1:
+                    ledger_id, entry_id = (entries.column(name)[at].as_py() for name in ("ledger_id", "entry_id"))
+                    raise invalid_row(self._log, before + entry_id, ledger_id, entry_id, error) from error
+                tried = max(1, min(tried, entries.num_rows - at) // 2)
+                continue
+            yield found
+            at += found.num_rows
 
     def whole(self, entries: pyarrow.RecordBatch, counts: Sequence[int]) -> pyarrow.RecordBatch | None:
-        """One row for each entry."""
-        return self._rows(entries, 0) if all(count == 1 for count in counts) else None
+        """One row for each entry; None also if an entry is no row, or they inflate to too much at once."""
+        if any(count != 1 for count in counts):
+            return None
+        try:
+            found = self._first_rows(entries, 0)
+        except NO_ROW:
+            return None
+        return found if found.num_rows == entries.num_rows else None
 
-    def _rows(self, entries: pyarrow.RecordBatch, before: int) -> pyarrow.RecordBatch:
+    def _first_rows(self, entries: pyarrow.RecordBatch, before: int) -> pyarrow.RecordBatch:
+        """The first rows, of about VALUE_BYTES_MAX inflated bytes and at least one. Raises one of NO_ROW if an entry is none."""
         import pyarrow
         import pyarrow.compute
 
-        values, ids = entries.column("payload"), entries.column("entry_id")
+        values, count = entries.column("payload"), entries.num_rows
         own: dict[str, pyarrow.Array] = {}
         if self._split is not None:
             own, values = self._split(values)
         if self._decompressor is not None:
-            values = _each(self._decompressor.multi_decompress_to_buffer, values)
-        positions = pyarrow.compute.add(ids, before)
-        columns = [values, positions, entries.column("ledger_id"), ids, *own.values()]
+            count = _fitting(values)
+            values = _each(self._decompress, values.slice(0, count))
+        ids = entries.column("entry_id").slice(0, count)
+        positions, ledgers = pyarrow.compute.add(ids, before), entries.column("ledger_id").slice(0, count)
+        columns = [values, positions, ledgers, ids, *(column.slice(0, count) for column in own.values())]
         return pyarrow.RecordBatch.from_arrays(columns, names=["value", *ID_COLUMNS, *own])
+
+    def _decompress(self, values: zstandard.BufferWithSegments) -> _Values:
+        assert self._decompressor is not None
+        try:
+            return self._decompressor.multi_decompress_to_buffer(values)
+        except zstandard.ZstdError as error:
+            raise InflationError(f"a damaged zstd frame ({error})") from error
+
+
+def _fitting(values: pyarrow.Array) -> int:
+    """Number of the first values that inflate to VALUE_BYTES_MAX together, at least one. Raises InflationError if one inflates to
+    more."""
+    room = VALUE_BYTES_MAX
+    for number, value in enumerate(values):
+        frame = memoryview(value.as_buffer())
+        size = inflated_bytes(frame, VALUE_BYTES_MAX) if frame else 0
+        if size > room and number:
+            return number
+        room -= size
+    return len(values)
 
 
 def train_dictionary(rows: pyarrow.RecordBatch) -> bytes:
@@ -131,7 +193,7 @@ def _each(convert: Callable[[zstandard.BufferWithSegments], _Values], values: py
 
     _, offsets, data = values.buffers()
     ends = numpy.frombuffer(offsets, numpy.int32)[values.offset : values.offset + len(values) + 1].astype(numpy.uint64)
-    lengths = ends[1:] - ends[:-1]
+    lengths = _lengths(values).astype(numpy.uint64)
     filled = lengths > 0
     if not filled.any():
         return values
@@ -145,6 +207,19 @@ def _each(convert: Callable[[zstandard.BufferWithSegments], _Values], values: py
     return pyarrow.Array.from_buffers(pyarrow.binary(), len(values), buffers)
 
 
+def _lengths(values: pyarrow.Array) -> numpy.ndarray:
+    """Length of each value of a binary array."""
+    import numpy
+
+    offsets = values.buffers()[1]
+    if offsets is None or not len(values):
+        return numpy.zeros(len(values), numpy.int32)
+    found: numpy.ndarray = numpy.diff(
+        numpy.frombuffer(offsets, numpy.int32)[values.offset : values.offset + len(values) + 1]
+    )
+    return found
+
+
 def value_encoder(encoding: str, dictionary: bytes = b"") -> Callable[[bytes], bytes]:
     """A function from value to payload. For one thread. ``encoding`` and ``dictionary``: as for ``ValueEncoder``."""
     if encoding == PLAIN:
@@ -154,11 +229,12 @@ def value_encoder(encoding: str, dictionary: bytes = b"") -> Callable[[bytes], b
 
 
 def value_decoder(encoding: str, dictionary: Callable[[], bytes]) -> Callable[[bytes], bytes]:
-    """A function from payload to value. For one thread. ``dictionary``: returns the log's, called if ``encoding`` needs it."""
+    """A function from payload to value. For one thread. ``dictionary``: returns the log's, called if ``encoding`` needs it. It
+    raises InflationError for a payload that is no value."""
     if encoding == PLAIN:
         return lambda payload: payload
     decompress = _new_decompressor(dictionary() if encoding == ZSTD_DICTIONARY else b"").decompress
-    return lambda payload: decompress(payload) if payload else payload
+    return lambda payload: inflated(payload, VALUE_BYTES_MAX, decompress) if payload else payload
 
 
 def _new_compressor(dictionary: bytes) -> zstandard.ZstdCompressor:

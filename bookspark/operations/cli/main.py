@@ -19,13 +19,14 @@ import bookspark
 from bookspark.errors import BookKeeperError
 from bookspark.operations.cli.terminal import settings
 from bookspark.operations.cli.terminal.command_options import judge_arguments
-from bookspark.operations.cli.terminal.output import problem
+from bookspark.operations.cli.terminal.output import guarded_streams, problem
 from bookspark.support.command_line import exit_status
 from bookspark.support.extras import missing_extra
 from bookspark.support.plain_text import one_line
 
 COMMANDS = {
     **dict.fromkeys(("run", "job", "conf"), "packaged"),
+    "secret": "secret",
     **dict.fromkeys(("local", "zookeeper", "init", "bookies", "stop-bookies"), "bookies"),
     **dict.fromkeys(("why", "top", "console"), "why"),
     "ledger": "ledger",
@@ -100,7 +101,8 @@ def _commands(module: str) -> typer.Typer:
 
 def main() -> None:
     """Run the command of ``sys.argv``, and end the process with its exit status."""
-    sys.exit(exit_status(command_line(sys.argv[1:]), _tell))
+    with guarded_streams():
+        sys.exit(exit_status(command_line(sys.argv[1:]), _tell))
 
 
 def _tell(error: Exception) -> None:

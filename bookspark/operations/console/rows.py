@@ -1,7 +1,8 @@
 """Viewer of a log's rows: some rows of a lane, from a position or a time, as text, JSON or columns.
 
-Law: rows need ``--show-rows``. A page reads at most ``ROWS_MAX`` rows and about ``_BYTES_MAX`` bytes, and shows at most
-``_CHARACTERS_MAX`` characters of each value. Reads never fence, and do not count for ``bookspark log readers``.
+Law: rows need ``--show-rows``. A page reads at most ``ROWS_MAX`` rows and about ``_BYTES_MAX`` bytes, also after their inflation,
+and shows at most ``_CHARACTERS_MAX`` characters of each value. An invalid row is shown as its error. Reads never fence, and do
+not count for ``bookspark log readers``.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from bookspark.errors import InvalidRowError
 from bookspark.logs import LogRegistry
 from bookspark.logs.chain.log_run import lane_of_ledger
 from bookspark.logs.feeds.lane_feed import LaneFeed
@@ -93,11 +95,25 @@ def look_at(bookkeeper: BookKeeper, asked: Wanted) -> RowsSeen:
     def decoder(metadata: LedgerMetadata) -> RowDecoder:
         return row_decoder(metadata, columns, lambda: registry.get(lane_of_ledger(metadata)).dictionary)
 
-    ledgers, left, found = OpenedLedgers(bookkeeper, b"", decoder), deque(pieces), []
-    while left:
-        for batch in rows_of(ledgers, feed.lane, left, columns or VALUE_SCHEMA):
-            found += batch.to_pylist()
-    return RowsSeen(first, end, newest, tuple(zip(positions, times, found, strict=True)))
+    schema, found, size = columns or VALUE_SCHEMA, list[Mapping[str, Any]](), 0
+    ledgers, left = OpenedLedgers(bookkeeper, b"", decoder), deque(pieces)
+    while left and size <= _BYTES_MAX:
+        piece, before = left[0], len(found)
+        try:
+            for batch in rows_of(ledgers, feed.lane, left, schema):
+                found += batch.to_pylist()
+                size += batch.nbytes
+                if size > _BYTES_MAX:
+                    break
+        except InvalidRowError as error:
+            rest = piece.part(len(found) - before, piece.rows)
+            invalid = min(rest.rows, rest.rows_each - rest.skip)
+            found += [{**dict.fromkeys(schema.names), schema.names[0]: str(error)}] * invalid
+            if invalid < rest.rows:
+                left.appendleft(rest.part(invalid, rest.rows))
+    count = len(found)
+    following = positions[count] if count < len(positions) else end
+    return RowsSeen(first, following, newest, tuple(zip(positions[:count], times[:count], found, strict=True)))
 
 
 def content(asked: Wanted, log: str, form: str, look: Look[RowsSeen]) -> str:
@@ -135,14 +151,17 @@ def _whole(row: Mapping[str, Any], form: str) -> Any:
     """A row as one value: the value itself if that is the only column."""
     value = row["value"] if list(row) == ["value"] else row
     if form == "json" and isinstance(value, bytes):
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             return json.loads(value)
     return value
 
 
 def _shown(value: Any) -> str:
     if isinstance(value, Mapping | list):
-        told = json.dumps(value, default=_plain, ensure_ascii=False, indent=2)
+        try:
+            told = json.dumps(value, default=_plain, ensure_ascii=False, indent=2)
+        except RecursionError:
+            told = "nested too deep to be shown as JSON: choose text"
     else:
         told = str(_plain(value))
     more = len(told) - _CHARACTERS_MAX

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from email.message import Message
 from functools import partial
 from http import HTTPStatus
+from pathlib import Path
 from typing import Annotated, Self
 from urllib.parse import parse_qs, parse_qsl
 
@@ -25,14 +26,14 @@ from bookspark.operations.console.looks import SOON_SECONDS, UNDER_WAY, Looks, P
 from bookspark.operations.console.past.pages import WITHOUT, Past
 from bookspark.operations.console.watch import Watch
 from bookspark.operations.why.gathering import DEADLINES, gather_ledger
-from bookspark.store.bookie.bookie_config import is_loopback
 from bookspark.store.client import BookKeeper
 from bookspark.store.metadata.zookeeper.layout import ConnectionString
 from bookspark.store.settings import of_environment
-from bookspark.store.wire.security import read_secrets
-from bookspark.support.addresses import address_text, names_this_host
+from bookspark.store.wire.security import lines_of
+from bookspark.support.addresses import address_text, is_loopback, names_this_host
 from bookspark.support.arguments import Name, checks_arguments
 from bookspark.support.metrics.web import Asked, Page, WebServer
+from bookspark.support.private_files import why_no_secret
 
 log = logging.getLogger(__name__)
 
@@ -67,11 +68,11 @@ class Door:
     def __init__(self, host: str, token_file: str) -> None:
         """``token_file``: one token a line; "": no tokens. Raises ConfigurationError if the tokens are unreadable or too short,
         or missing while ``host`` is not loopback."""
-        self._tokens = read_secrets(token_file, "token_file")
+        self._tokens = _tokens(token_file) if token_file else ()
         if any(len(one) < TOKEN_BYTES_MIN for one in self._tokens):
             raise ConfigurationError(
                 f"token_file {token_file} has a token of fewer than {TOKEN_BYTES_MIN} characters; "
-                f"make one: openssl rand -hex 16 > {token_file}"
+                f"make one: bookspark secret --file FILE"
             )
         if not self._tokens and not is_loopback(host):
             raise ConfigurationError(
@@ -99,6 +100,20 @@ class Door:
             return False
         # Every token is compared, so the duration leaks nothing.
         return sum(hmac.compare_digest(password, one) for one in self._tokens) > 0
+
+
+def _tokens(file: str) -> tuple[bytes, ...]:
+    try:
+        found = lines_of(Path(file).read_bytes())
+        if why := why_no_secret(file):
+            log.warning("token_file %s: %s", file, why)
+    except OSError as error:
+        raise ConfigurationError(f"token_file {file} can't be read: {error.strerror}") from error
+    if not found:
+        raise ConfigurationError(
+            f"token_file {file} is empty; put a token in it: bookspark secret --file FILE makes one"
+        )
+    return found
 
 
 def _words(status: HTTPStatus, words: str, *headers: tuple[str, str]) -> Page:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import errno
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from bookspark.operations.why.facts import Answer, Facts, Severity
 from bookspark.operations.why.words import counted, duration, named
+from bookspark.protocol.changes.safety import left_over
 from bookspark.store.wire.messages import BookieStatus
 from bookspark.support.plain_text import size_text
 
@@ -248,11 +249,24 @@ def consequence(facts: Facts, names: Iterable[str]) -> str:
         sizes[len(shape.ensemble)] += len(ledgers)
     if sizes and len(facts.writable()) < (wanted := sizes.most_common(1)[0][0]):
         told.append(f"no new ledger over {wanted} bookies can be made")
-    if lacking := {one.ledger_id for name in names for one in fragments.of(name)}:
-        told.append(
-            f"{counted(len(lacking), 'ledger')} {'has' if len(lacking) == 1 else 'have'} fewer copies than wanted"
-        )
+    gone = set(names)
+    if lacking := {one for name in gone for one in fragments.of(name)}:
+        less = max(one.write_quorum - left_over(one, gone) for one in lacking)
+        # Tasks without a bookie: made with few copies, because bookies were down.
+        few = {one.ledger_id for one in facts.tasks if not one.bookies}
+        told.append(short_of(facts, {one.ledger_id for one in lacking} | few, less))
     return f"{', and '.join(told)}: " if told else ""
+
+
+def short_of(facts: Facts, ledgers: Collection[int], copies: int | None = None) -> str:
+    """The sentence that the rows of these ledgers lack copies. ``copies``: the most that an entry lacks."""
+    logs = {facts.logs[one] for one in ledgers if one in facts.logs}
+    others = sum(one not in facts.logs for one in ledgers)
+    words = [f"rows of {named('log', logs)}"] if logs else []
+    if others:
+        words.append(counted(others, "other ledger" if logs else "ledger"))
+    less = "fewer copies" if copies is None else "one copy less" if copies == 1 else f"up to {copies} copies less"
+    return f"{' and '.join(words)} {'has' if others == 1 and not logs else 'have'} {less} than wanted"
 
 
 def count_down(facts: Facts, names: Iterable[str]) -> Iterator[str]:

@@ -18,6 +18,7 @@ from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.logs.log_record import LogRecord
 from bookspark.store.autorecovery.status import AutorecoveryStatus, TaskStatus
 from bookspark.store.cluster_view import ClusterView
+from bookspark.store.metadata.zookeeper.exposure import Exposure
 from bookspark.store.wire.messages import EntryLogFacts
 
 Ranges = list[tuple[int, int]]
@@ -40,6 +41,10 @@ class Facts:
     autorecovery: AutorecoveryStatus | None = None
     """None: not known."""
     tasks: tuple[TaskStatus, ...] = ()
+    logs: Mapping[int, str] = field(default_factory=dict)
+    """The logs of ledgers that lack copies, by ledger: of the newest ones, without ledgers outside of logs."""
+    misplaced: Mapping[int, bool] = field(default_factory=dict)
+    """Ledgers with a closed fragment that breaks the cluster's placement rule; True: other bookies are there for it now."""
     recovering: frozenset[int] = frozenset()
     """Ledgers in recovery at two looks, some time apart."""
     lost_records: tuple[LostRecords, ...] = ()
@@ -53,6 +58,8 @@ class Facts:
     """The cluster's change that is under way."""
     zookeeper_seconds: float = 0.0
     """Median duration of small reads from ZooKeeper."""
+    exposure: Exposure = field(default_factory=Exposure)
+    """Doors of ZooKeeper that are open to strangers, if an ACL is asked for."""
     clock_ahead_ms: int = 0
     """Least lead of this host's clock over ZooKeeper's; below 0: least lag."""
     zookeeper_problem: str = ""

@@ -6,11 +6,14 @@ ZooKeeper the look does not ask it again.
 
 from __future__ import annotations
 
+import heapq
+import random
 import ssl
 import statistics
 import threading
 import time
 from collections import deque
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -33,17 +36,20 @@ from bookspark.operations.why.facts import (
     Ranges,
 )
 from bookspark.operations.why.words import NAMED
+from bookspark.protocol.changes.observed import Observed
 from bookspark.protocol.ledger.ledger_metadata import LedgerState
+from bookspark.protocol.ledger.placement import Placement
 from bookspark.protocol.logs.commits import Position
-from bookspark.protocol.logs.lanes import LaneId, lane_id, writers_of_lanes
+from bookspark.protocol.logs.lanes import LaneId, lane_id, lane_of, writers_of_lanes
 from bookspark.protocol.logs.log_record import LOG_LABEL, LogRecord
 from bookspark.protocol.logs.orphans import is_of
-from bookspark.store.autorecovery.status import autorecovery_status, task_statuses
+from bookspark.store.autorecovery.status import TaskStatus, autorecovery_status, task_statuses
 from bookspark.store.client import BookKeeper
 from bookspark.store.client.inspection.held_ranges import held_ranges
 from bookspark.store.cluster_view import ClusterView, learn_time
 from bookspark.store.metadata.lost_records import read_lost_records
 from bookspark.store.metadata.store import MetadataStore
+from bookspark.store.metadata.zookeeper.exposure import Exposure
 from bookspark.store.metadata.zookeeper.layout import parse_address
 from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.support.addresses import split_address
@@ -58,6 +64,9 @@ DEADLINES: dict[str, Any] = {
 _READS = 5
 _APART_SECONDS = 1.5
 """Time between two looks at facts that may change."""
+
+_LEDGERS_LOOKED_AT = 200
+"""Most ledgers whose log is looked up."""
 
 
 class Gathering:
@@ -92,12 +101,15 @@ class Gathering:
         if self._looking is None:
             self._looking = Looking(self._bookkeeper)
         # Independent queries run in parallel, because a slow ZooKeeper delays each one.
-        with ThreadPoolExecutor(2, "look") as beside:
+        with ThreadPoolExecutor(3, "look") as beside:
             status, documents = beside.submit(autorecovery_status, store), beside.submit(_documents, store)
+            exposure = beside.submit(_exposure, store)
             observed = self._looking.look(at_once=True)
-        found |= {"autorecovery": status.result(), **documents.result()}
+        found |= {"autorecovery": status.result(), "exposure": exposure.result(), **documents.result()}
         found["observed"], found["cluster"] = observed, self._looking.cluster
         found["shown_certificates"] = _shown_certificates(found["cluster"])
+        found["misplaced"] = _misplaced(observed)
+        found["logs"] = _logs_of(store, found["cluster"], observed, found["tasks"])
         found["open_ledgers"] = len(self._looking.open_ledgers)
         found["recovering"] = self._stand(store, self._looking, apart_seconds)
 
@@ -116,6 +128,27 @@ class Gathering:
             now = in_recovery(now)
         ended = time.monotonic()
         return frozenset(one for one in now if ended - self._recovering[one] >= apart_seconds)
+
+
+def _misplaced(observed: Observed) -> dict[int, bool]:
+    topology, placement = observed.topology(), Placement(observed.placement)
+    draws, found = random.Random(), dict[int, bool]()
+    for shape, ledgers in observed.fragments.by_shape().items():
+        what = topology, shape.ensemble, shape.write_quorum
+        if not shape.open and placement.breaks(*what):
+            movable = bool(placement.misplaced(*what, draws))
+            found |= {ledger_id: movable or found.get(ledger_id, False) for ledger_id in ledgers}
+    return found
+
+
+def _logs_of(
+    store: MetadataStore, cluster: ClusterView, observed: Observed, tasks: Iterable[TaskStatus]
+) -> dict[int, str]:
+    lacking = {one.ledger_id for one in tasks}
+    lacking |= {one.ledger_id for name in cluster.down() for one in observed.fragments.of(name)}
+    newest = heapq.nlargest(_LEDGERS_LOOKED_AT, lacking)
+    labels = {one.ledger_id: one.custom_metadata.get(LOG_LABEL) for one, _ in store.read_ledgers(newest, {})}
+    return {one: lane_of(label.decode(errors="replace"))[0] for one, label in labels.items() if label is not None}
 
 
 def gather(bookkeeper: BookKeeper) -> Facts:
@@ -159,6 +192,10 @@ def _documents(store: MetadataStore) -> dict[str, Any]:
         # Bookies then collect nothing, and report the reason.
         found["lost_records"] = read_lost_records(store)
     return found
+
+
+def _exposure(store: MetadataStore) -> Exposure:
+    return store.exposure() if isinstance(store, ZooKeeperStore) else Exposure()
 
 
 def _opening_seconds(store: MetadataStore, began: float) -> list[float]:

@@ -20,11 +20,14 @@ from bookspark.operations.why.bookie_troubles import (
     is_up,
     may_have_them,
     of_bookie,
+    short_of,
     why_not,
 )
 from bookspark.operations.why.facts import EXPIRED, SLOW_ZOOKEEPER_SECONDS, Answer, Facts, Health, Severity
 from bookspark.operations.why.words import NAMED, counted, duration, named
 from bookspark.protocol.changes.safety import left_over
+from bookspark.protocol.repair.underreplication_task import Reason
+from bookspark.store.autorecovery.status import TaskStatus
 from bookspark.support.certificates import DAY_MS, end_text
 from bookspark.support.plain_text import size_text
 
@@ -74,6 +77,7 @@ def _troubles(facts: Facts) -> Iterator[Answer]:
         # The other facts are incomplete: absence means nothing.
         return
     yield from _slow_zookeeper(facts)
+    yield from _exposed_zookeeper(facts)
     yield from _copies(facts)
     yield from _down(facts)
     yield from _silent(facts)
@@ -83,6 +87,7 @@ def _troubles(facts: Facts) -> Iterator[Answer]:
     yield from _nobody_writable(facts)
     yield from _autorecovery(facts)
     yield from _tasks(facts)
+    yield from _misplaced(facts)
     yield from _recovering(facts)
     yield from _records(facts)
     yield from _versions(facts)
@@ -114,6 +119,11 @@ def _slow_zookeeper(facts: Facts) -> Iterator[Answer]:
             "give ZooKeeper a disk and cores of its own, and look at its own log",
             "bookspark why",
         )
+
+
+def _exposed_zookeeper(facts: Facts) -> Iterator[Answer]:
+    for door in facts.exposure.doors():
+        yield Answer(door.kind, facts.zookeeper, door.what, (door.effect,), door.remedy, "bookspark why")
 
 
 # -- bookies
@@ -194,9 +204,10 @@ def _silent(facts: Facts) -> Iterator[Answer]:
         yield Answer(
             "wrong-secret",
             named("bookie", refused),
-            f"{counted(len(refused), 'bookie')} refused this command, which does not know the secret",
+            f"{counted(len(refused), 'bookie')} and this command prove no secret to each other",
             (why,),
-            "name the right shared_secret_file in the table [client] of the settings file, and give the file with --config",
+            "name the right shared_secret_file, or none if bookies have none, in the table [client] of the settings file, and "
+            "give the file with --config",
             "bookspark --config bookspark.toml why",
         )
     # A file of this command that has ended is reported by itself, and explains these.
@@ -225,7 +236,7 @@ def _silent(facts: Facts) -> Iterator[Answer]:
 
 
 def _refused(facts: Facts) -> dict[str, str]:
-    """Healthy bookies that refused this command, because it does not know the secret."""
+    """Healthy bookies that refused this command, or that it refused, because one side does not prove the other's secret."""
     return {name: why for name, why in facts.cluster.problems.items() if "secret" in why}
 
 
@@ -355,7 +366,12 @@ def _tasks(facts: Facts) -> Iterator[Answer]:
     found = facts.autorecovery
     lost = [one for one in facts.tasks if any(missed.lost for missed in one.missed)]
     # Troubles that wait for bookies that are down are told with these bookies.
-    waits = [one for one in facts.tasks if one not in lost and not any(is_up(facts, name) for name in one.bookies)]
+    gone = _gone(facts)
+    waits = [
+        one
+        for one in facts.tasks
+        if one not in lost and not any(is_up(facts, name) for name in one.bookies) and (one.bookies or gone)
+    ]
     failed = [one for one in facts.tasks if one.error and one not in lost and one not in waits]
     for one in lost[:NAMED]:
         told = [str(missed) for missed in one.missed if missed.lost]
@@ -369,27 +385,67 @@ def _tasks(facts: Facts) -> Iterator[Answer]:
             Severity.DANGER,
         )
     if failed:
+        short = [one.ledger_id for one in failed if not _only_moves(one)]
         yield Answer(
             "repair-fails",
             named("ledger", (one.ledger_id for one in failed)),
-            f"the last repair of {counted(len(failed), 'ledger')} failed",
+            f"{short_of(facts, short) + ': ' if short else ''}the last repair of {counted(len(failed), 'ledger')} "
+            "failed",
             tuple(f"ledger {one.ledger_id}, {counted(one.attempts, 'attempt')}: {one.error}" for one in failed[:NAMED]),
             "mend what the last problem names",
             f"bookspark why under-replicated {failed[0].ledger_id}",
         )
-    others = [one for one in facts.tasks if one not in lost and one not in failed and one not in waits]
+    moved = [one for one in facts.tasks if _only_moves(one)]
+    others = [one for one in facts.tasks if not any(one in told for told in (lost, failed, waits, moved))]
     left = len(others)
     if left and found is not None:
         time = "an unknown time" if found.seconds_left is None else duration(found.seconds_left)
         yield Answer(
             "under-replicated",
             named("ledger", (one.ledger_id for one in others)),
-            f"{counted(left, 'ledger')} lack copies; {found.being_repaired:,} are being repaired",
+            f"{short_of(facts, [one.ledger_id for one in others])}; {found.being_repaired:,} are being repaired",
             (f"{size_text(found.bytes_left)} are left to copy, in about {time}",),
             "wait; if nothing moves, look at the troubles of autorecovery",
             "bookspark autorecovery status",
             Severity.UNDER_WAY,
         )
+
+
+def _only_moves(task: TaskStatus) -> bool:
+    return set(task.bookies.values()) == {Reason.MISPLACED}
+
+
+def _misplaced(facts: Facts) -> Iterator[Answer]:
+    if not facts.misplaced:
+        return
+    rule, ids = facts.observed.placement, set(facts.misplaced)
+    marked = ids & {one.ledger_id for one in facts.tasks}
+    movable = [one for one, may_move in facts.misplaced.items() if may_move or one in marked]
+    stuck = len(ids) - len(movable)
+    lost = f"the loss of one {rule.label or 'rack'} may take more copies of an entry than the rule allows"
+    works = facts.autorecovery is not None and facts.autorecovery.enabled and facts.autorecovery.auditor is not None
+    apart = f"with another {rule.label}" if rule.label else "on other racks"
+    yield Answer(
+        "misplaced",
+        named("ledger", ids),
+        f"{lost}: copies of {counted(len(ids), 'ledger')} are misplaced",
+        (
+            f"the placement rule of the cluster is {rule}; BookKeeper's clients choose bookies by themselves",
+            *((f"{counted(len(marked), 'ledger')} are being moved",) if marked else ()),
+            *((f"for {counted(stuck, 'ledger')} no bookie {apart} takes copies now",) if stuck else ()),
+        ),
+        f"start bookies {apart}"
+        if not movable
+        else "wait: autorecovery moves them"
+        if marked and works
+        else "have the auditor look at once; autorecovery moves them then",
+        START
+        if not movable
+        else "bookspark autorecovery status"
+        if marked and works
+        else "bookspark autorecovery trigger",
+        Severity.UNDER_WAY if marked and works and not stuck else Severity.TROUBLE,
+    )
 
 
 # -- recovery, records, versions, clocks

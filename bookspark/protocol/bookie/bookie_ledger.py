@@ -3,7 +3,7 @@
 Law: a fence holds for ever and against everyone but a recoverer; a request with a wrong password changes nothing; absence is
 Negative only where nothing was lost, and Unknown everywhere else. State goes one way only::
 
-    unknown ──add or fence──► open ──fence──► fenced        (master key set at the first contact, never changed)
+    unknown ──add or fence──► open ──fence──► fenced        (master key set at the first contact; ``key_meeting`` for another key)
     whole ──lossy boot──► limbo ──repaired──► whole         (each lossy boot has a number, and a repair ends its own only)
     LAC, LAFR: never go back
     a copy of an entry: held ──found unreadable──► lost, for ever; another copy may be added
@@ -50,6 +50,18 @@ class MasterKeyNoted(NamedTuple):
 
     def __repr__(self) -> str:
         return f"MasterKeyNoted(ledger_id={self.ledger_id})"
+
+
+class KeyDecided(NamedTuple):
+    """The metadata decided for this master key (``key_meeting``). In each control log the ledger's earlier records are void, and
+    so are entries with another key. ``number``: the bookie's decisions, counted."""
+
+    ledger_id: int
+    number: int
+    master_key: bytes
+
+    def __repr__(self) -> str:
+        return f"KeyDecided(ledger_id={self.ledger_id}, number={self.number})"
 
 
 class FenceNoted(NamedTuple):
@@ -99,7 +111,14 @@ class EntriesLost(NamedTuple):
 
 
 ControlRecord = (
-    MasterKeyNoted | FenceNoted | LastAddConfirmedNoted | LimboNoted | LimboCleared | FenceUnsureNoted | EntriesLost
+    MasterKeyNoted
+    | KeyDecided
+    | FenceNoted
+    | LastAddConfirmedNoted
+    | LimboNoted
+    | LimboCleared
+    | FenceUnsureNoted
+    | EntriesLost
 )
 
 
@@ -112,12 +131,14 @@ class Decision(NamedTuple):
     """The answer is provisional: read the ledger's metadata, call ``bookie_boot.answer_unsure``, and decide again."""
     recovery: bool = False
     """An add of a recoverer, which a fence does not stop."""
+    keys_meet: bool = False
+    """The answer is provisional: the ledger's metadata decides between two master keys (``key_meeting``)."""
 
 
 _DONE = Decision(Positive())
 _DONE_RECOVERY = Decision(Positive(), recovery=True)
 _REFUSED_FENCED = Decision(FENCED)
-_REFUSED_KEY = Decision(UNAUTHORIZED)
+KEYS_MEET = Decision(UNAUTHORIZED, keys_meet=True)
 
 NO_SUCH_LEDGER = Negative(NegativeReason.NO_SUCH_LEDGER)
 NO_SUCH_ENTRY = Negative(NegativeReason.NO_SUCH_ENTRY)
@@ -154,22 +175,44 @@ class BookieLedger:
     """The last lossy boot whose losses are back; 0: none."""
     fence_unsure: bool = False
     """An earlier fence may be lost, so the writer's adds wait for the metadata (``bookie_boot``)."""
+    decided: int = 0
+    """``KeyDecided.number`` of the last decision between two master keys; 0: none."""
+    stopped: bool = False
+    """The metadata named another key than the kept one, and is read once more: requests wait. Never recorded."""
 
     @property
     def limbo(self) -> bool:
         """Entries may be lost: absence proves nothing until the ledger is repaired."""
         return self.limbo_boot > self.limbo_cleared_boot
 
+    def keys_meet(self, master_key: bytes) -> bool:
+        """Does a request with this key have to wait for the metadata (``key_meeting``)?"""
+        return (master_key != self.master_key and self.master_key is not None) or self.stopped
+
+    def decided_for(self, master_key: bytes, number: int) -> BookieLedger:
+        """The ledger after the metadata decided for another key than the kept one: without the other key's entries, fence and
+        LAC. The limbo stays, as only lossy boots make it. An earlier fence of the rightful key may be lost, so the fence is
+        unsure."""
+        return BookieLedger(
+            self.ledger_id,
+            master_key,
+            limbo_boot=self.limbo_boot,
+            limbo_cleared_boot=self.limbo_cleared_boot,
+            fence_unsure=True,
+            decided=number,
+        )
+
     def admit_add(self, master_key: bytes, recovery: bool) -> Decision:
         """May these entries be added? Changes nothing: ``added`` follows once the batch is stored, so an add refused for another
         reason (a conflict, a full disk) leaves no trace."""
-        if self.master_key is not None and master_key != self.master_key:
-            return _REFUSED_KEY
+        kept = self.master_key
+        if (master_key != kept and kept is not None) or self.stopped:
+            return KEYS_MEET
         if self.fenced and not recovery:
             return _REFUSED_FENCED
         if self.fence_unsure and not recovery:
             return _ASK_METADATA
-        if self.master_key is None:
+        if kept is None:
             return Decision(Positive(), self._first_contact(master_key), recovery=recovery)
         return _DONE_RECOVERY if recovery else _DONE
 
@@ -177,8 +220,8 @@ class BookieLedger:
         """May the writer of a VD ledger (volatile durability) sync it and see its sync cursor? Asked when the request comes, and
         again after the sync. After a fence the old writer must see no cursor: it covers recovery's entries, and the writer would
         confirm an entry after the ledger's end."""
-        if self.master_key is not None and master_key != self.master_key:
-            return _REFUSED_KEY
+        if self.keys_meet(master_key):
+            return KEYS_MEET
         if self.fenced:
             return _REFUSED_FENCED
         return Decision(FENCE_UNSURE) if self.fence_unsure else _DONE
@@ -208,11 +251,11 @@ class BookieLedger:
     def fence(self, master_key: bytes) -> Decision:
         """Fence, for a recoverer with the password."""
         records: tuple[ControlRecord, ...] = ()
+        if self.keys_meet(master_key):
+            return KEYS_MEET
         if self.master_key is None:
             self.master_key = master_key
             records = (MasterKeyNoted(self.ledger_id, master_key),)
-        elif master_key != self.master_key:
-            return _REFUSED_KEY
         if not self.fenced:
             self.fenced = True
             records += (FenceNoted(self.ledger_id),)
@@ -221,8 +264,8 @@ class BookieLedger:
     def write_last_add_confirmed(self, master_key: bytes, last_add_confirmed: int) -> Decision:
         """Take an explicit LAC. The old writer of a fenced ledger is refused."""
         records: tuple[ControlRecord, ...] = ()
-        if self.master_key is not None and master_key != self.master_key:
-            return _REFUSED_KEY
+        if self.keys_meet(master_key):
+            return KEYS_MEET
         if self.fenced:
             return _REFUSED_FENCED
         if self.fence_unsure:
@@ -244,7 +287,11 @@ class BookieLedger:
         if record.ledger_id != self.ledger_id:
             raise ValueError(f"a control record of ledger {record.ledger_id} was replayed for ledger {self.ledger_id}")
         if isinstance(record, MasterKeyNoted):
-            self.master_key = record.master_key
+            if not self.decided:
+                self.master_key = record.master_key
+        elif isinstance(record, KeyDecided):
+            if record.number >= self.decided:
+                self.decided, self.master_key = record.number, record.master_key
         elif isinstance(record, FenceNoted):
             self.fenced = True
         elif isinstance(record, LastAddConfirmedNoted):
@@ -262,7 +309,10 @@ class BookieLedger:
     def control_records(self) -> tuple[ControlRecord, ...]:
         """The records from which ``replay`` makes this control state again."""
         records: tuple[ControlRecord, ...] = ()
-        if self.master_key is not None:
+        if self.master_key is not None and self.decided:
+            # The first record, as it voids those before it.
+            records = (KeyDecided(self.ledger_id, self.decided, self.master_key),)
+        elif self.master_key is not None:
             records = (MasterKeyNoted(self.ledger_id, self.master_key),)
         if self.fenced:
             records += (FenceNoted(self.ledger_id),)
@@ -317,9 +367,9 @@ class BookieLedger:
 
 
 def may_read(ledger: BookieLedger | None, master_key: bytes | None) -> bool:
-    """May this reader read? A wrong key is refused. A reader without a key may read, as in BookKeeper: repair copies entries
-    verbatim and knows no password."""
-    return master_key is None or ledger is None or ledger.master_key is None or ledger.master_key == master_key
+    """May this reader read? Another key than the kept one waits for the metadata (``key_meeting``). A reader without a key may
+    read, as in BookKeeper."""
+    return master_key is None or ledger is None or not ledger.keys_meet(master_key)
 
 
 def answer_absent(

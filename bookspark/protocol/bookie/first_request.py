@@ -1,14 +1,14 @@
 """The first request for a ledger on a bookie without an entry: a fence or an explicit LAC (last add confirmed).
 
-Law: the first request for a ledger fixes the ledger's master key on the bookie, for ever. A fence or an explicit LAC is granted
-only if the ledger's metadata, read after the request came, exists, names this bookie, and has the same master key. So a client
-that guesses an id can't fence a ledger that this bookie has not seen, nor a future ledger.
+Law: the first request for a ledger fixes the ledger's master key on the bookie, until another key meets it. A fence or an
+explicit LAC is granted only if the ledger's metadata, read after the request came, exists, names this bookie, and has the same
+master key. So a client that guesses an id can't fence a ledger that this bookie has not seen, nor a future ledger.
 
 Recovery still works: it marks the ledger IN_RECOVERY before its first fence, and fences the bookies in this metadata. While the
 metadata is unreadable, this bookie counts towards no coverage; the recoverer needs the metadata as well.
 
-An add does not wait for the metadata store. So any client that may send adds can take a future id; the shared secret or client
-certificates keep strangers out (docs/security.md).
+An add does not wait for the metadata store. So any client that may send adds can come before the owner of a future id; the
+owner's first request then lets the metadata decide (``key_meeting``).
 
 BookKeeper takes the master key of the first request as it comes, fences included (``LedgerDescriptor``, ``HandleFactoryImpl``).
 """

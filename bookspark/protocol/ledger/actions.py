@@ -115,6 +115,8 @@ class ChooseBookies:
     replaced: tuple[str, ...]
     sound_only: bool = False
     """The replaced bookies are only slow, so a bookie that failed a moment ago is no better choice."""
+    refusing: tuple[str, ...] = ()
+    """Bookies not to choose: they refused the ledger's password."""
 
 
 @dataclass(frozen=True, slots=True)

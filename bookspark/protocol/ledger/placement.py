@@ -124,6 +124,12 @@ class Topology:
         known = {b: found for b, found in self.bookies.items() if b in ensemble or b not in self.quarantined}
         return replace(self, bookies=known)
 
+    def without(self, bookies: Sequence[str]) -> Topology:
+        """The topology without these bookies."""
+        if not bookies:
+            return self
+        return replace(self, bookies={b: found for b, found in self.bookies.items() if b not in bookies})
+
     @cached_property
     def writable_racks(self) -> int:
         """The number of racks of writable bookies."""
@@ -197,6 +203,11 @@ class Placement:
         if unknown_apart:
             values = [bookie if value is None else value for bookie, value in zip(ensemble, values, strict=True)]
         return self._lack(values, write_quorum, topology.writable_racks)
+
+    def breaks(self, topology: Topology, ensemble: Sequence[str], write_quorum: int) -> bool:
+        """Does the ensemble break the rule? One with a member of unknown place does not, as for ``misplaced``."""
+        is_known = all(self._domain(topology, bookie) is not None for bookie in ensemble)
+        return is_known and self.lack(topology, ensemble, write_quorum) != NOTHING
 
     def misplaced(
         self, topology: Topology, ensemble: Sequence[str], write_quorum: int, random: Draws

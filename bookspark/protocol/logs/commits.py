@@ -5,7 +5,7 @@ Law: a batch is committed once. A writer first looks up (query id, batch id) in 
 Each commit ledger starts with a header that sums up all ledgers before it, so a writer reads one ledger to know all commits. It
 keeps the ``QUERIES_MAX`` queries and applications with the latest commits. A batch write's query id *is* its run id; no header
 keeps it, and the log's record shows whether it is committed. A batch write with a version of an application (``txnAppId``) has
-these in their places, and is committed if the chain has that version, or a later one.
+these in their places, and is committed if the chain has that version.
 
 A producer's commit *opens* a ledger: each confirmed entry of it is a row behind the commit's rows. The ledger is closed before
 the next commit of the chain, which *settles* it: it names the rows of the ledger as its own, or there are none.
@@ -110,7 +110,7 @@ class Commit:
     """In ms since 1970; times in a chain never go back."""
     _: KW_ONLY
     fingerprint: Fingerprint | None = None
-    """None: a batch write."""
+    """None: a batch write without a version."""
     first_row: int = 0
     """The rows of the chain before it."""
     first_byte: int = 0

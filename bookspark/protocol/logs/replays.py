@@ -1,5 +1,7 @@
 """Is a micro-batch new, a replay of a committed one, or from a Spark checkpoint that was set back?
 
+A version of an application (a batch write with ``txnAppId``) is judged as a batch is; it has no plan to compare.
+
 Law: a batch is committed once, and no new rows are taken for committed rows. Spark numbers the batches of a query upwards and
 replays the last one only. So the number decides, and for the last number the *fingerprint* in its commit:
 
@@ -24,8 +26,9 @@ Two batches of one number are *the same* by the first of these rules that has it
 A new batch is judged by the plan or offsets of the log's last number in its Spark checkpoint. Its own rows prove nothing: a copy
 of the checkpoint may have put a batch with rows under a number whose batch has none here.
 
-A plan is unknown if the Spark checkpoint can't be read where the batch is committed (``spark.connector.sink``). A replay with
-random values is then refused, and its error names the option that accepts it as the same. Source: docs/decisions/logs.md.
+A plan is unknown of a version, of a batch that Spark has dropped from its checkpoint, and with the sink's option
+``compareCheckpoint`` false. A replay with random values is then refused, and its error names the option that accepts it as the
+same. Source: docs/decisions/logs.md.
 """
 
 from __future__ import annotations
@@ -34,11 +37,12 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from bookspark.errors import BookKeeperError
-from bookspark.protocol.logs.commits import CommitHeader, Fingerprint
+from bookspark.protocol.logs.commits import TXN, CommitHeader, Fingerprint
 
 
 class CheckpointRewoundError(BookKeeperError):
-    """A query's batch number is in the log with other rows: its Spark checkpoint was set back."""
+    """A query's batch number, or an application's version, is in the log with other rows: the Spark checkpoint was set back, or a
+    new one counts from 0 again."""
 
 
 class Batch(NamedTuple):
@@ -56,6 +60,10 @@ class Batch(NamedTuple):
     """The plan of an earlier batch in that Spark checkpoint, by its number. None: no comparison is needed, because this run has
     written to the log before."""
 
+    @property
+    def kind(self) -> str:
+        return "version" if self.query.startswith(TXN) else "batch"
+
 
 def is_committed(header: CommitHeader, batch: Batch) -> bool:
     """Is the batch part of the log, whose commits ``header`` sums up?
@@ -69,7 +77,8 @@ def is_committed(header: CommitHeader, batch: Batch) -> bool:
     if batch.number < last:
         raise CheckpointRewoundError(
             _refusal(
-                batch, f"the log has batch {last} of it, and what was in batch {batch.number} then may be other rows"
+                batch,
+                f"the log has {batch.kind} {last} of it, and what was in {batch.kind} {batch.number} then may be other rows",
             )
         )
     kept = header.fingerprints.get(batch.query)
@@ -78,10 +87,11 @@ def is_committed(header: CommitHeader, batch: Batch) -> bool:
     raise CheckpointRewoundError(
         _refusal(
             batch,
-            f"the log has batch {last} of it with {kept.rows} rows, and this one of {batch.fingerprint.rows} rows is another",
+            f"the log has {batch.kind} {last} of it with {kept.rows} rows, and this one of {batch.fingerprint.rows} rows is "
+            "another",
         )
-        + f" If it is the same, and the query's values are random, set the sink's option acceptReplay to {batch.number}: "
-        "the batch is then taken for the one in the log"
+        + f" If it is the same, and its values are random, set the sink's option acceptReplay to {batch.number}: "
+        f"the {batch.kind} is then taken for the one in the log"
     )
 
 
@@ -101,6 +111,12 @@ def _check_last(kept: Fingerprint | None, last: int, batch: Batch) -> None:
 
 
 def _refusal(batch: Batch, why: str) -> str:
+    if batch.query.startswith(TXN):
+        return (
+            f"log {batch.log!r}: version {batch.number} of application {batch.query.removeprefix(TXN)!r} is not written: {why}. "
+            "Micro-batches are counted from 0 again with a new Spark checkpoint, so a number alone proves no replay. Give these "
+            "rows another txnAppId, one for each checkpoint."
+        )
     where = f" ({batch.checkpoint})" if batch.checkpoint else ""
     return (
         f"log {batch.log!r}: batch {batch.number} of query {batch.query} is not written: {why}. The query's Spark "

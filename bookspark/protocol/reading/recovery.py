@@ -613,8 +613,6 @@ class LedgerRecovery:
         assert isinstance(fencing, Fencing)
         if not fencing.concerns(event):
             return []
-        if is_wrong_password(event.response):
-            return self._wrong_password()
         fencing.heard(event)
         verdict = fencing.verdict()
         if verdict is Verdict.PENDING or (
@@ -712,8 +710,6 @@ class LedgerRecovery:
         assert isinstance(writing, WriteBack)
         if not writing.concerns(event):
             return []
-        if is_wrong_password(event.response):
-            return self._wrong_password()
         writing.heard(event)
         # While bookies are being chosen, answers are judged together with the choice.
         return [] if self.phase is RecoveryPhase.CHOOSING else self._go_on(writing)
@@ -803,13 +799,12 @@ class LedgerRecovery:
         self.phase = RecoveryPhase.DONE
         return [act.Fail(error)]
 
-    def _wrong_password(self) -> list[act.Action]:
-        return self._fail(wrong_password(f"ledger {self._metadata.ledger_id}"))
-
     def _answers(self) -> Mapping[str, Response]:
         return self._round.answers if self._round is not None else {}
 
     def _stop(self, why: str) -> list[act.Action]:
+        if any(map(is_wrong_password, self._answers().values())):
+            return self._fail(wrong_password(f"ledger {self._metadata.ledger_id}"))
         return self._fail(
             LedgerRecoveryError(
                 f"ledger {self._metadata.ledger_id} was not recovered ({self.phase.name.lower()}): {why}; answers: "

@@ -141,6 +141,23 @@ def marks_at_close(closed: LedgerMetadata, failed: Mapping[str, Ranges]) -> list
     return marks
 
 
+def marks_after_recovery(closed: LedgerMetadata, failed: Collection[str]) -> list[Mark]:
+    """Marks by who recovered the ledger. ``failed``: bookies that could not be fenced, or refused an entry. Recovery asks them
+    nothing about earlier entries, so they may lack any of the last fragment."""
+    mine = ((bookie, list(assigned(closed, bookie))) for bookie in closed.last_fragment.ensemble if bookie in failed)
+    start = closed.last_fragment.first_entry_id
+    ranges = ((bookie, [(max(low, start), high) for low, high in held if high >= start]) for bookie, held in mine)
+    return [
+        Mark(
+            closed.ledger_id,
+            {bookie: Reason.LACKS},
+            f"{bookie} did not answer when the ledger was recovered, and may lack entries from {found[0][0]} on",
+        )
+        for bookie, found in ranges
+        if found
+    ]
+
+
 def mark_of_misplaced(ledger_id: int, bookies: Collection[str]) -> Mark:
     """The mark of a ledger that should have other bookies."""
     return Mark(ledger_id, dict.fromkeys(bookies, Reason.MISPLACED), f"{', '.join(bookies)} misplaced")

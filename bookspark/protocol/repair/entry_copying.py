@@ -46,7 +46,7 @@ from bookspark.protocol.ledger.actions import (
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.ledger.responses import Negative, Positive, Response, Unknown, UnknownReason
 from bookspark.protocol.ledger.transitions import LATE, IllegalEventError, cell_of, row
-from bookspark.protocol.reading.answers import in_words
+from bookspark.protocol.reading.answers import in_words, is_wrong_password
 from bookspark.protocol.reading.range_read import RangeRead
 from bookspark.protocol.reading.read_order import ReadOrder
 from bookspark.protocol.repair.replication_plan import Copy, Piece, pieces, runs_of
@@ -128,6 +128,12 @@ class NotCopied(NamedTuple):
         what = f"entry {self.first}" if self.first == self.last else f"entries {self.first}..{self.last}"
         verb = f"could not be copied to {', '.join(self.targets)}" if self.refused else "could not be read"
         return f"{what} {verb} ({in_words(self.answers)})"
+
+
+def refusing_targets(entries: Iterable[NotCopied]) -> frozenset[str]:
+    """Targets that refused the ledger's password."""
+    refused = (item for one in entries if one.refused for item in one.answers.items())
+    return frozenset(target for target, answer in refused if is_wrong_password(answer))
 
 
 def is_not_given(answer: Response) -> bool:

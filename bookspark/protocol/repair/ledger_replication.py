@@ -2,14 +2,15 @@
 
 Law: ``replication_plan`` makes the decisions; here is their order. A bookie believed to be lost may well be alive, and nothing
 relies on the belief. A copy is synced before the record names it, by compare-and-set on the record read before the copying. (A
-bookie collects unnamed copies of closed ledgers, and writes the record, unchanged, before: ``protocol.bookie.unnamed_copies``. So
-a closed ledger whose record has another version now is copied anew.) A last fragment that still gets entries is left to its
-writer for a grace time, and then to ledger recovery. Without a free bookie no writer is fenced: that would bring no copy. A
-fragment without a free bookie does not stop the repair of the others. Neither does an unreadable or refused entry: the record
-names the copies around it, and for it the lost bookie as before, in a fragment of its own. So the next attempt has only these
-entries to do. The repair fails with all reasons once nothing else is left to do. A closed ledger that was made with fewer copies
-than wanted gets the others, one by one: for each a copy of all entries, fragment by fragment as if a bookie of each ensemble were
-lost, and one compare-and-set. ::
+bookie collects unnamed copies of closed ledgers, and writes the record, unchanged, before: ``protocol.bookie.unnamed_copies``.
+So a closed ledger whose record has another version now is copied anew.) A last fragment that still gets entries is left to its
+writer for a grace time, longer if the writer lives, and then to ledger recovery. Without a free bookie no living writer is
+fenced: that would bring no copy. A fragment without a free bookie does not stop the repair of the others. A bookie that refuses
+the ledger's password is left out, and another one is chosen. Neither does an unreadable or refused entry stop anything: the
+record names the copies around it, and for it the lost bookie as before, in a fragment of its own. So the next attempt has only
+these entries to do. The repair fails with all reasons once nothing else is left to do. A closed ledger that was made with fewer
+copies than wanted gets the others, one by one: for each a copy of all entries, fragment by fragment as if a bookie of each
+ensemble were lost, and one compare-and-set. ::
 
     NEW ──record──► (look) ──a fragment to repair──► CHOOSING ──► COPYING ──► NAMING ──► (look)
                       │ ▲ ▲                                            still open ▲ │ lost
@@ -24,6 +25,7 @@ COPYING is ``EntryCopying``, RECOVERING is ``LedgerRecovery``, NAMING is the com
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -52,14 +54,23 @@ from bookspark.protocol.ledger.actions import (
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata, LedgerState
 from bookspark.protocol.ledger.transitions import LATE, IllegalEventError, cell_of, row
 from bookspark.protocol.reading.recovery import LedgerRecovery, replaces
-from bookspark.protocol.repair.entry_copying import ALONE, EntryCopying, NotCopied, Room, not_copied_error
+from bookspark.protocol.repair.entry_copying import (
+    ALONE,
+    EntryCopying,
+    NotCopied,
+    Room,
+    not_copied_error,
+    refusing_targets,
+)
 from bookspark.protocol.repair.replication_plan import (
     NOBODY,
     Copy,
+    Patience,
     Piece,
     Repair,
     copies,
     few,
+    is_unchanged,
     may_fence,
     pieces,
     repaired,
@@ -67,22 +78,26 @@ from bookspark.protocol.repair.replication_plan import (
     waits_for_close,
 )
 
+_WAIT_SECONDS_MIN = 1.0
+"""Shortest pause between two questions for a sign of a writer."""
 _FRAGMENTS_MAX = 200
 """Most fragments in a record with uncopied entries: each range of them may make two more."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitForWriter:
-    """Wait for the grace time; answered by ``WriterWaitedFor``."""
+    """Wait, then ask ``bookies`` for a sign of the writer; answered by ``WriterWaitedFor``."""
 
     grace_seconds: float
+    bookies: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class WriterWaitedFor:
-    """The writer had ``waited_seconds``."""
+    """The writer had ``waited_seconds``. ``lives``: a bookie has an open connection of this ledger's writer."""
 
     waited_seconds: float
+    lives: bool = False
 
 
 ReplicationAction = Action | WaitForWriter
@@ -139,13 +154,14 @@ class LedgerReplication:
         misplaced: Collection[str] = (),
         room: Room = ALONE,
         batch_ends: Sequence[int] = (),
+        grace_seconds_max: float = math.inf,
     ) -> None:
-        """``batch_ends``: as for ``EntryCopying``."""
+        """``batch_ends``: as for ``EntryCopying``. ``grace_seconds_max``: as of ``Patience``."""
         self.phase = ReplicationPhase.NEW
         self._lost = frozenset(lost)
         self._replaced = self._lost | frozenset(misplaced)
-        self._grace_seconds = grace_seconds
-        self._waited_seconds = 0.0
+        self._patience = Patience(grace_seconds, grace_seconds_max)
+        self._waited_seconds = self._silent_seconds = 0.0
         self._run_entries_max = run_entries_max
         self._room = room
         self._batch_ends = batch_ends
@@ -163,6 +179,10 @@ class LedgerReplication:
         """Parts of the present fragment that the chosen bookies did not get."""
         self._why_without: EntriesNotCopiedError | None = None
         self._chosen: dict[str, str] = {}
+        self._refusing: frozenset[str] = frozenset()
+        """Bookies that refused the ledger's password: others are chosen."""
+        self._refused: EntriesNotCopiedError | None = None
+        """The last such refusal."""
         self._wider: LedgerMetadata | None = None
         """The record with a copy more, as far as bookies are chosen for it and have the entries."""
         self._to_fence: MetadataRead | None = None
@@ -205,7 +225,10 @@ class LedgerReplication:
                 return go_on(event.metadata, event.version)
             case _, WriterWaitedFor():
                 self.phase = ReplicationPhase.LOOKING_AGAIN
-                self._waited_seconds = event.waited_seconds
+                self._waited_seconds += event.waited_seconds
+                # A recovery that was begun has ended the writer, which may be connected all the same.
+                lives = event.lives and self._metadata is not None and self._metadata.state is LedgerState.OPEN
+                self._silent_seconds = 0.0 if lives else self._silent_seconds + event.waited_seconds
                 return [ReadMetadata()]
             case _, BookiesChosen():
                 return self._bookies_chosen(event)
@@ -236,8 +259,8 @@ class LedgerReplication:
         if self._repair is not None:
             return self._choose(self._repair)
         if waits_for_close(metadata, self._lost):
-            self.phase = ReplicationPhase.WAITING
-            return [WaitForWriter(self._grace_seconds)]
+            self._waited_seconds = self._silent_seconds = 0.0
+            return self._wait(metadata, self._patience.grace_seconds)
         if self._given_up:
             return self._fail(self._why_not_all())
         if metadata.lacks_copies:
@@ -257,7 +280,7 @@ class LedgerReplication:
     def _choose(self, repair: Repair) -> list[ReplicationAction]:
         self.phase = ReplicationPhase.CHOOSING
         self._repair = repair
-        return [ChooseBookies(repair.ensemble, repair.lost)]
+        return [ChooseBookies(repair.ensemble, repair.lost, refusing=tuple(sorted(self._refusing)))]
 
     def _choose_fewer(self, error: BookKeeperError) -> list[ReplicationAction]:
         """Replace fewer lost bookies: one more copy is better than none."""
@@ -265,7 +288,7 @@ class LedgerReplication:
         if self._wider is not None:
             return self._fail(self._no_wider("no other bookie can take one"))
         lost = self._repair.lost[:-1]
-        return self._choose(self._repair._replace(lost=lost)) if lost else self._give_up(error)
+        return self._choose(self._repair._replace(lost=lost)) if lost else self._give_up(self._refused or error)
 
     def _give_up(self, error: BookKeeperError) -> list[ReplicationAction]:
         assert self._metadata is not None and self._repair is not None
@@ -285,11 +308,21 @@ class LedgerReplication:
         why = f"{1 + len(others)} fragments of {self._what()} were not repaired, the first one: {first}"
         return EntriesNotCopiedError(why, entries) if entries else LedgerRecoveryError(why)
 
+    def _wait(self, metadata: LedgerMetadata, seconds: float) -> list[ReplicationAction]:
+        self.phase = ReplicationPhase.WAITING
+        asked = tuple(bookie for bookie in metadata.last_fragment.ensemble if bookie not in self._lost)
+        return [WaitForWriter(seconds, asked)]
+
     def _waited(self, now: MetadataRead) -> list[ReplicationAction]:
         assert self._metadata is not None
-        noticed, grace = self._metadata, self._grace_seconds
-        if not may_fence(noticed, now.metadata, self._lost, self._waited_seconds, grace):
+        lives = self._silent_seconds < self._waited_seconds
+        if not is_unchanged(self._metadata, now.metadata, self._lost):
             return self._look(now.metadata, now.version)
+        if not may_fence(self._patience, self._waited_seconds, self._silent_seconds):
+            if not lives:
+                return self._look(now.metadata, now.version)
+            left = self._patience.grace_seconds_max - self._waited_seconds
+            return self._wait(self._metadata, min(left, max(self._patience.grace_seconds, _WAIT_SECONDS_MIN)))
         if now.metadata.state is not LedgerState.OPEN:
             return self._recover(now)
         self._to_fence = now
@@ -298,10 +331,12 @@ class LedgerReplication:
         return self._choose(Repair(fragment.first_entry_id, fragment.first_entry_id - 1, fragment.ensemble, gone))
 
     def _fence_for_fewer(self, now: MetadataRead, error: BookKeeperError) -> list[ReplicationAction]:
-        """One bookie in the place of a lost one is worth a recovery, none is not."""
+        """One bookie in the place of a lost one is worth the end of a living writer, none is not."""
         assert self._repair is not None
         if len(self._repair.lost) > 1:
             return self._choose(self._repair._replace(lost=self._repair.lost[:-1]))
+        if self._silent_seconds >= self._patience.grace_seconds:
+            return self._recover(now)
         self._to_fence = None
         self._given_up[self._repair.first] = error
         return self._fail(self._why_not_all())
@@ -343,6 +378,13 @@ class LedgerReplication:
         return self._copied(self._copying.start())
 
     def _copied(self, actions: list[Action]) -> list[ReplicationAction]:
+        match actions:
+            case [Fail(EntriesNotCopiedError() as refused)] if (
+                new := refusing_targets(refused.entries) - self._refusing
+            ):
+                assert self._repair is not None
+                self._copying, self._refusing, self._refused = None, self._refusing | new, refused
+                return self._choose(self._repair)
         if self._wider is not None and len(actions) == 1 and isinstance(actions[0], Finish | Fail):
             return self._copied_more(self._wider, actions[0])
         match actions:

@@ -2,7 +2,8 @@
 
 Law: the metadata names a copy only after it is whole and synced, and a copy replaces a bookie only in a fragment that gets no
 more entries. The last fragment of a ledger that is not closed belongs to its writer (or to a recoverer at work), which replaces
-bookies by itself. If its bookies stay lost beyond a grace time, ledger recovery closes the ledger first. Entries of such a
+bookies by itself. If its bookies stay lost beyond a grace time without a sign of the writer, or beyond a longer time with signs,
+ledger recovery closes the ledger first. Entries of such a
 fragment are judged up to the LAC (last add confirmed) only: later ones may be under way. Nothing is ever deleted here.
 
 Two questions use the same arithmetic:
@@ -82,20 +83,29 @@ def waits_for_close(metadata: LedgerMetadata, lost: Collection[str]) -> bool:
     return not metadata.closed and any(bookie in lost for bookie in metadata.last_fragment.ensemble)
 
 
-def may_fence(
-    noticed: LedgerMetadata, now: LedgerMetadata, lost: Collection[str], waited_seconds: float, grace_seconds: float
-) -> bool:
-    """May autorecovery recover the ledger, and so fence its writer?
+class Patience(NamedTuple):
+    """Times that an open ledger's writer has to replace a lost bookie, in seconds."""
 
-    Yes, if the last fragment is that of ``noticed``, ``waited_seconds`` ago, and still names a lost bookie after the grace time.
-    A writer at work would have replaced the bookie, a recoverer would have closed the ledger.
-    """
+    grace_seconds: float
+    """Without a sign of life."""
+    grace_seconds_max: float
+    """In all. A writer that lives may be stuck."""
+
+
+def is_unchanged(noticed: LedgerMetadata, now: LedgerMetadata, lost: Collection[str]) -> bool:
+    """Does the last fragment of ``noticed`` still name a lost bookie? A writer at work would have replaced the bookie, a
+    recoverer would have closed the ledger."""
     return (
         waits_for_close(now, lost)
         and now.last_fragment == noticed.last_fragment
         and not (noticed.state is LedgerState.OPEN and now.state is LedgerState.IN_RECOVERY)
-        and waited_seconds >= grace_seconds
     )
+
+
+def may_fence(patience: Patience, waited_seconds: float, silent_seconds: float) -> bool:
+    """May autorecovery recover an unchanged ledger, and so fence its writer? ``silent_seconds``: without a sign of the
+    writer's life, of all ``waited_seconds``."""
+    return silent_seconds >= patience.grace_seconds or waited_seconds >= patience.grace_seconds_max
 
 
 def copies(metadata: LedgerMetadata, repair: Repair, chosen: Mapping[str, str]) -> Iterator[Copy]:

@@ -43,7 +43,7 @@ class ChangeMode(Enum):
 class EnsembleChanges:
     """A writer's failed bookies and the change under way."""
 
-    __slots__ = ("_missed", "away", "failed", "mode", "outdated", "put_off", "replaced", "slow", "target")
+    __slots__ = ("_missed", "away", "failed", "mode", "outdated", "put_off", "refusing", "replaced", "slow", "target")
 
     def __init__(self, mode: ChangeMode) -> None:
         self.mode = mode
@@ -56,6 +56,8 @@ class EnsembleChanges:
         """Failed bookies that only held the writer up."""
         self.put_off: frozenset[str] = NOBODY
         """Failed bookies without a replacement."""
+        self.refusing: frozenset[str] = NOBODY
+        """Bookies that refused the ledger's password."""
         self.replaced: frozenset[str] = NOBODY
         """Bookies that leave with the change under way; empty if there is none."""
         self.outdated = False
@@ -80,6 +82,15 @@ class EnsembleChanges:
             self.slow -= {bookie}
             self.away |= {bookie} if stays_away else NOBODY
             self._missed[bookie] = max(last, self._missed.get(bookie, NO_ENTRY))
+
+    def refuse(self, metadata: LedgerMetadata, bookie: str) -> bool:
+        """The bookie refused the ledger's password. False if so many did that the password is wrong: a write quorum, and at
+        least two where others may take their places. (A bookie that a stranger asked first may have another key until it read
+        the record.)"""
+        self.refusing |= {bookie}
+        if self.mode is ChangeMode.OFF:
+            return not quorum_lost(metadata, self.refusing, metadata.ack_quorum)
+        return len(self.refusing) < max(2, metadata.write_quorum)
 
     def held_up(self, metadata: LedgerMetadata, bookies: tuple[str, ...], last: int) -> None:
         """Appends up to ``last`` waited too long for ``bookies``, the worst first. A bookie fails if each write set keeps an ack
@@ -136,7 +147,12 @@ class EnsembleChanges:
         self.replaced = replaced
         self.outdated = False
         ensemble = metadata.last_fragment.ensemble
-        return ChooseBookies(ensemble, tuple(b for b in ensemble if b in replaced), sound_only=replaced <= self.slow)
+        return ChooseBookies(
+            ensemble,
+            tuple(b for b in ensemble if b in replaced),
+            sound_only=replaced <= self.slow,
+            refusing=tuple(sorted(self.refusing)),
+        )
 
     def misfit(self, metadata: LedgerMetadata, chosen: tuple[str, ...]) -> str | None:
         """The reason why ``chosen`` can't be the answer, or None."""

@@ -457,9 +457,12 @@ def refused_at(
             f"ledger {ledger_id} was fenced at {bookie} by another client; whether entries after "
             f"{last_add_confirmed} are part of it is unknown until it is closed"
         )
-    if reason is UnknownReason.UNAUTHORIZED:
-        return UnauthorizedAccessError(f"{bookie} refused the password of ledger {ledger_id}")
     return None
+
+
+def refused_by(bookies: Iterable[str], ledger_id: int) -> UnauthorizedAccessError:
+    """These bookies refused the password, and no others can go on."""
+    return UnauthorizedAccessError(f"{', '.join(sorted(bookies))} refused the password of ledger {ledger_id}")
 
 
 def taken_over(found: LedgerMetadata, last_add_confirmed: int) -> LedgerFencedError:
@@ -943,7 +946,10 @@ class LedgerWriter:
         # A bookie with too much to do has not failed: the driver tries again (``BookieBack``).
         if reason is UnknownReason.TOO_MANY_REQUESTS or bookie not in self._ensemble:
             return []
-        self._changes.fail(bookie, last, stays_away=reason is UnknownReason.READ_ONLY)
+        refuses = reason is UnknownReason.UNAUTHORIZED
+        if refuses and not self._changes.refuse(self.metadata, bookie):
+            return self._fail(refused_by(self._changes.refusing, self.metadata.ledger_id))
+        self._changes.fail(bookie, last, stays_away=refuses or reason is UnknownReason.READ_ONLY)
         return self._change_if_due()
 
     def _back(self, event: BookieBack) -> list[Action]:
@@ -1020,6 +1026,8 @@ class LedgerWriter:
         self.asked = Asked.NOTHING
         lost = quorum_lost(self.metadata, self._changes.unusable, self.metadata.ack_quorum)
         if self._gives_up and lost:
+            if refusing := self._changes.refusing.intersection(self._ensemble):
+                return self._fail(refused_by(refusing, self.metadata.ledger_id))
             if self.cursors.last_add_acknowledged > self.cursors.last_add_confirmed:
                 return self._fail(left_open(self.metadata.ledger_id, self.cursors.last_add_acknowledged, error))
             self._changes.abandon()

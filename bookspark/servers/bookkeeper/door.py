@@ -23,7 +23,7 @@ from enum import Enum
 from functools import partial
 from itertools import islice
 from time import monotonic
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from bookspark.errors import BookieError
 from bookspark.protocol.bookie.bookie_ledger import answer_last_add_confirmed
@@ -839,8 +839,11 @@ class BookKeeperConnection(Connection):
         self.name_peer("BookKeeper")
 
     def receiver(self, chunks: ChunkPool) -> RequestReceiver:
-        self._requests = RequestReceiver(chunks, FRAME_BYTES_MAX if self._tls is None else HELLO_BYTES_MAX)
-        return self._requests
+        return RequestReceiver(chunks, FRAME_BYTES_MAX if self._tls is None else HELLO_BYTES_MAX)
+
+    @property
+    def _requests(self) -> RequestReceiver:
+        return cast(RequestReceiver, self._receiver)
 
     def received(self, count: int) -> Iterator[Asked]:
         requests = self._requests.requests(count)

@@ -52,6 +52,7 @@ from bookspark.errors import (
 from bookspark.protocol.bookie.bookie_boot import answer_unsure, phase_one
 from bookspark.protocol.bookie.bookie_ledger import FenceNoted
 from bookspark.protocol.bookie.first_request import answer_first_request
+from bookspark.protocol.bookie.key_meeting import answer_meeting
 from bookspark.protocol.bookie.lost_records import LostRecords, lost_records, skipped_to
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.ledger.responses import Positive, Unknown
@@ -63,11 +64,12 @@ from bookspark.store.autorecovery.fetching import Fetching
 from bookspark.store.autorecovery.healing import Healing
 from bookspark.store.autorecovery.other_copies import OtherCopies
 from bookspark.store.autorecovery.own_bookie import OwnBookie
-from bookspark.store.bookie.bookie_config import BookieConfig, advertised_address, is_loopback, is_name
+from bookspark.store.bookie.bookie_config import BookieConfig, advertised
 from bookspark.store.bookie.commit.commit_thread import Post
 from bookspark.store.bookie.disk.packed_dict import since
 from bookspark.store.bookie.interpreter import suit_a_bookie
 from bookspark.store.bookie.ledgers.first_requests import FirstRequestCheck
+from bookspark.store.bookie.ledgers.key_meetings import KeyCheck
 from bookspark.store.bookie.ledgers.lossy_boots import LossyBoots
 from bookspark.store.bookie.ledgers.unsure_adds import FenceCheck
 from bookspark.store.bookie.serving.served_bookie import Fetch
@@ -87,8 +89,10 @@ from bookspark.store.metadata.store import MetadataStore
 from bookspark.store.metadata.zookeeper.layout import LedgerManager
 from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.store.wire.messages import HealingStatus
-from bookspark.support.addresses import address_text, split_address
+from bookspark.store.wire.security import STANDS_BETWEEN
+from bookspark.support.addresses import address_text, is_loopback, split_address
 from bookspark.support.extras import extra_needed
+from bookspark.support.log_lines import begin_log
 from bookspark.support.metrics.web import PORTS, Page, WebServer
 from bookspark.support.threads import BackOff, Repeated
 
@@ -166,6 +170,18 @@ def first_request_check(store: MetadataStore, bookie_id: str) -> FirstRequestChe
             return answer_first_request(bookie_id, store.read_ledger(ledger_id).value, master_key)
         except NoSuchLedgerError:
             return answer_first_request(bookie_id, None, master_key)
+
+    return check
+
+
+def key_check(store: MetadataStore) -> KeyCheck:
+    """A check by the current metadata whether a ledger has this master key."""
+
+    def check(ledger_id: int, master_key: bytes) -> Positive | Unknown:
+        try:
+            return answer_meeting(store.read_ledger(ledger_id).value, master_key)
+        except NoSuchLedgerError:
+            return answer_meeting(None, master_key)
 
     return check
 
@@ -431,14 +447,16 @@ class Foreground(NamedTuple):
 
 
 def prepare_process() -> None:
-    """Prepare the process of a bookie: log to stderr, and close new files to other users."""
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    """Prepare the process of a bookie: log to stderr, close new files to other users, and write no core file: it would have
+    secrets and keys."""
+    begin_log()
     # kazoo logs a line each second while it tries to connect.
     logging.getLogger("bookspark.store.metadata.zookeeper.connection.kazoo").setLevel(logging.ERROR)
     # For sockets, locks and the files of libraries.
     os.umask(0o077)
     for handler in logging.getLogger().handlers:
         handler.addFilter(FewOfAKind())
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
 def run_bookie(config: BookieConfig, foreground: Foreground | None = None) -> None:
@@ -529,15 +547,14 @@ def _boot_and_serve(
     address = requests.start()
     stack.callback(requests.stop)
     if metrics_port:
-        server.metrics_address = address_text(_told_host(config, address, cookie.bookie_id), metrics_port)
+        server.metrics_address = address_text(split_address(server.address)[0], metrics_port)
     bookkeeper_address: str | UnsetType = UNSET
     if config.bookkeeper_port:
-        bookkeeper_address = _serve_bookkeepers_clients(config, server, requests, store, cookie.bookie_id, stack)
+        bookkeeper_address = _serve_bookkeepers_clients(config, server, requests, store, stack)
     phase("registering", address=address)
-    told = advertised(config, address, cookie.bookie_id)
     registration = BookieRegistration(
         cookie.bookie_id,
-        told,
+        server.address,
         incarnation,
         socket.gethostname(),
         os.getpid(),
@@ -562,34 +579,32 @@ def _boot_and_serve(
         lambda: [one.path for one in storage.holdings.live if one.commit.ended],
         registrar.why_not_registered,
     )
+    threading.Thread(target=_warn_of_exposure, args=(store,), name="exposure", daemon=True).start()
     phase(SERVING)
     if foreground:
         foreground.serving(registration, metrics_port)
     _end(_first(ends))
 
 
-def advertised(config: BookieConfig, address: str, bookie_id: str) -> str:
-    """Address for clients. ``address``: ``host:port`` of the listening socket.
-
-    A name in ``host`` stays a name: a certificate is for names, and clients may resolve the name to another address."""
-    _, port = split_address(address)
-    if config.advertised_address:
-        return advertised_address(config.advertised_address, config.host, socket.gethostname(), port, bookie_id)
-    return address_text(config.host, port) if is_name(config.host) else address
-
-
-def _told_host(config: BookieConfig, address: str, bookie_id: str) -> str:
-    return split_address(advertised(config, address, bookie_id))[0]
-
-
 def open_to_strangers(config: BookieConfig) -> str:
-    """Warning if the bookie serves unauthenticated remote clients, else ""."""
+    """Warning if the bookie serves unauthenticated remote clients, or has a secret without TLS off loopback, else ""."""
+    if where := config.open_secret():
+        return f"the bookie has a secret and no TLS, and {where} is not loopback. {STANDS_BETWEEN}"
     if config.shared_secret_file or config.tls_client_ca or is_loopback(config.host):
         return ""
     return (
         f"the bookie listens on {config.host}, and asks nobody who he is: whoever reaches it may read all entries, fill the "
         "disks and switch it to read-only; set shared_secret_file, or tls_certificate with tls_client_ca (docs/security.md)"
     )
+
+
+def _warn_of_exposure(store: ZooKeeperStore) -> None:
+    """Warn of ZooKeeper's doors beside its ACLs, once, off the boot's way."""
+    try:
+        for door in store.exposure().doors():
+            log.warning("%s", door)
+    except MetadataStoreError as error:
+        log.info("nobody knows whether ZooKeeper is open to strangers: %s", error)
 
 
 def _first(ends: queue.SimpleQueue[str | BookieError | StorageError]) -> str | BookieError | StorageError:
@@ -619,6 +634,7 @@ def _open_storage(
         boot_id=Path(_BOOT_ID).read_text().strip() if config.trust_boot_id else "",
         check_fence=fence_check(store, bookie_id),
         check_first=first_request_check(store, bookie_id),
+        check_key=key_check(store),
         without=identity.unreadable,
     ).open(notes.noted)
     stack.callback(storage.close)
@@ -643,7 +659,6 @@ def _serve_bookkeepers_clients(
     server: BookieServer,
     requests: RequestLoop,
     store: MetadataStore,
-    bookie_id: str,
     stack: ExitStack,
 ) -> str:
     """Open the port for clients of Apache BookKeeper; returns its address for them, ``host:port``. Imports their protocol only
@@ -652,9 +667,9 @@ def _serve_bookkeepers_clients(
     from bookspark.servers.bookkeeper.door import BookKeeperDoor
 
     door = BookKeeperDoor(config, server, read_and_note(store))
-    host, port = requests.run(door.start())
+    _, port = requests.run(door.start())
     stack.callback(lambda: requests.run(door.stop()))
-    return address_text(_told_host(config, address_text(host, port), bookie_id), port)
+    return address_text(split_address(server.address)[0], port)
 
 
 def _fetch(config: BookieConfig, store: MetadataStore, storage: Storage, post: Post, stack: ExitStack) -> Fetch | None:
@@ -669,10 +684,16 @@ def _fetch(config: BookieConfig, store: MetadataStore, storage: Storage, post: P
 
 
 def _as_client(config: BookieConfig) -> dict[str, Any]:
-    options = {"shared_secret_file": config.shared_secret_file}
+    options: dict[str, Any] = {
+        "shared_secret_file": config.shared_secret_file,
+        "shared_secret_without_tls": config.shared_secret_without_tls,
+    }
     if config.tls_certificate:
-        ca = config.tls_ca or config.tls_client_ca
-        options |= {"tls_ca": ca, "tls_certificate": config.tls_certificate, "tls_key": config.tls_key}
+        options |= {"tls_ca": config.tls_ca or config.tls_client_ca, "tls_roles": config.tls_roles}
+        if config.tls_client_certificate:
+            options |= {"tls_certificate": config.tls_client_certificate, "tls_key": config.tls_client_key}
+        elif not config.tls_roles:
+            options |= {"tls_certificate": config.tls_certificate, "tls_key": config.tls_key}
     return options
 
 

@@ -19,16 +19,14 @@ import errno
 import fcntl
 import hashlib
 import os
-import stat
 import tempfile
 import time
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
-from bookspark.errors import BookieError, InvalidCookieError, MetadataStoreError
+from bookspark.errors import BookieError, ConfigurationError, InvalidCookieError, MetadataStoreError
 from bookspark.protocol.bookie.cookie import Cookie
 from bookspark.servers.daemon.processes import Process
 from bookspark.store.bookie.disk.checkpoint import NAME as CHECKPOINT
@@ -38,7 +36,12 @@ from bookspark.store.bookie.disk.disk_errors import Meaning, meaning, unless_ref
 from bookspark.store.bookie.disk.entry_log import LOGS
 from bookspark.store.bookie.disk.file_system import SPARE_FILES, TEMPORARY_SUFFIX, with_spare_files
 from bookspark.store.metadata.records.codec import decode_cookie, encode_cookie
-from bookspark.support.private_files import PRIVATE_DIRECTORY, make_private_directory, open_private
+from bookspark.support.private_files import (
+    make_private_directory,
+    open_private,
+    refuse_foreign_content,
+    why_foreign,
+)
 
 LOCK, COOKIE, LEASE_SOCKET, OPTIONS, LOG = "LOCK", "COOKIE", "lease.sock", "bookie.json", "bookie.log"
 PREVIOUS_LOG = LOG + ".1"
@@ -63,7 +66,8 @@ class DirectoryUnusableError(BookieError):
 class DirectoryLocks:
     """Holds the locks of all directories from its construction to ``close``.
 
-    Raises BookieError if another process holds a lock, with its pid, and DirectoryUnusableError if a directory can't be used.
+    Raises BookieError if another process holds a lock, with its pid, ConfigurationError if a directory is not private
+    (``private_files``), and DirectoryUnusableError if one can't be used.
     With ``one_is_enough`` a single usable directory suffices; ``unusable`` has the others, with the error.
     """
 
@@ -88,13 +92,13 @@ class DirectoryLocks:
         make_directory(directory)
         path = os.path.join(directory, LOCK)
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
             try:
                 if meaning(error) is not Meaning.READ_ONLY:
                     raise
                 # The lock of an earlier start locks a read-only file system too.
-                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
             except OSError:
                 raise not_writable(directory, error) from error
         self._descriptors.append(descriptor)
@@ -129,7 +133,7 @@ def lock_holder(directory: str) -> Process | None:
     """The living process with the directory's lock, None if there is none. Raises BookieError if a process in another pid
     namespace holds it."""
     try:
-        descriptor = os.open(os.path.join(directory, LOCK), os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(os.path.join(directory, LOCK), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         # The lock never existed, or the disk fails.
         return None
@@ -153,8 +157,11 @@ def lock_holder(directory: str) -> Process | None:
 
 
 def read_cookie(directory: str) -> Cookie | None:
-    """The cookie in the directory, None if there is none. Raises InvalidCookieError if it is damaged, and OSError."""
+    """The cookie in the directory, None if there is none. Raises InvalidCookieError if it is damaged, and OSError, also for a
+    directory that is not private."""
     path = Path(directory, COOKIE)
+    if why := why_foreign(directory):
+        raise PermissionError(errno.EPERM, why, directory)
     try:
         return decode_cookie(path.read_bytes(), f"in {directory}")
     except FileNotFoundError:
@@ -219,20 +226,20 @@ def spare_place(directory: str) -> str:
 def make_spare_place(directory: str) -> str:
     """Make the spare place. Raises OSError, also if its parent is another user's."""
     place = spare_place(directory)
-    parent = os.path.dirname(place)
-    with suppress(FileExistsError):
-        os.mkdir(parent, PRIVATE_DIRECTORY)
-    found = os.lstat(parent)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), parent)
-    make_private_directory(place)
+    try:
+        make_private_directory(os.path.dirname(place))
+        make_private_directory(place)
+    except ConfigurationError as error:
+        raise PermissionError(errno.EPERM, str(error), place) from error
     return place
 
 
 def make_directory(directory: str) -> None:
-    """Create the directory if necessary, and close it to other users. Raises DirectoryUnusableError."""
+    """Create the directory if necessary, and close it to other users. Raises DirectoryUnusableError, and ConfigurationError for a
+    directory that is not private, or has a link or another user's file in it."""
     try:
         make_private_directory(directory)
+        refuse_foreign_content(directory)
     except OSError as error:
         raise not_writable(directory, error) from error
 

@@ -45,11 +45,14 @@ from bookspark.servers.daemon.processes import Process, signal_process, wait_for
 from bookspark.store.bookie.bookie_config import BookieConfig
 from bookspark.store.bookie.disk.disk_errors import Meaning, meaning
 from bookspark.store.bookie.disk.file_system import with_spare_files
-from bookspark.support.private_files import open_private
+from bookspark.support.private_files import open_private, refuse_foreign, why_foreign
 
 DAEMON = "bookspark.servers.daemon"
 """Module of a bookie's process."""
-_FILES = ("tls_certificate", "tls_key", "tls_client_ca", "tls_ca", "shared_secret_file", "record_decisions")
+_FILES = (
+    *("tls_certificate", "tls_key", "tls_client_ca", "tls_ca", "tls_client_certificate", "tls_client_key"),
+    *("shared_secret_file", "record_decisions"),
+)
 """Options that name a file or folder."""
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0
@@ -144,9 +147,12 @@ def adopt_or_start(config: BookieConfig, holder: str, timeout: float = START_SEC
 
     ``holder``: name of the keeper, for people. ``timeout``: in seconds. ``instance_id``: identity of the cluster at
     ``config.zookeeper``; "": that of the directories. Raises LeaseRefusedError if another holder keeps the bookie, BookieError if
-    it serves another cluster or, with the last line of its log, if it does not start, and DirectoryUnusableError if no directory
-    can be written."""
+    it serves another cluster or, with the last line of its log, if it does not start, DirectoryUnusableError if no directory
+    can be written, and ConfigurationError if a directory is not private (``private_files``)."""
     deadline = time.monotonic() + timeout
+    # Before a look into them: a lock names a process to kill, a socket answers for a bookie.
+    for one in config.directories:
+        refuse_foreign(one)
     directory = config.directories[0]
     while (process := _running(config)) is not None:
         try:
@@ -297,10 +303,10 @@ def last_words(directories: Sequence[str], how: str = _UNKNOWN) -> str:
     """The error line at the end of the log of the bookie's last start; without such a line, a sentence with ``how`` the bookie
     ended and the last line of the log."""
     try:
-        places = [*directories, *map(spare_place, directories)]
+        places = [place for place in (*directories, *map(spare_place, directories)) if not why_foreign(place)]
         newest = max((Path(place, LOG) for place in places), key=_written_at)
         lines = newest.read_bytes()[-8192:].decode(errors="replace").splitlines()
-    except OSError:
+    except (OSError, ValueError):
         lines = []
     for line in reversed(lines):
         if line.startswith(_LAST_WORDS):

@@ -6,6 +6,7 @@ of file means the end of the bookie process. Every call has a deadline. ``lease_
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import time
@@ -17,6 +18,7 @@ import msgspec
 from bookspark.errors import BookieError
 from bookspark.servers.daemon.directories import LEASE_SOCKET, spare_place
 from bookspark.servers.daemon.lease_server import SERVING, STOPPING, Status
+from bookspark.support.private_files import why_foreign
 
 
 class LeaseRefusedError(BookieError):
@@ -162,12 +164,14 @@ def _connect(directory: str, timeout: float) -> socket.socket:
         return _connect_in(directory, timeout)
     except OSError:
         place = spare_place(directory)
-        if not os.path.exists(os.path.join(place, LEASE_SOCKET)) or os.lstat(place).st_uid != os.geteuid():
+        if not os.path.exists(os.path.join(place, LEASE_SOCKET)):
             raise
         return _connect_in(place, timeout)
 
 
 def _connect_in(directory: str, timeout: float) -> socket.socket:
+    if why := why_foreign(directory):
+        raise PermissionError(errno.EPERM, why)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(timeout)

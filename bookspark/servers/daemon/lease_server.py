@@ -39,6 +39,7 @@ from bookspark.store.bookie.disk.disk_errors import Meaning, meaning
 from bookspark.store.bookie.disk.file_system import with_spare_files
 from bookspark.store.decisions.seam import made
 from bookspark.store.metadata.records.documents import learn
+from bookspark.support.private_files import PRIVATE_FILE
 
 LINE_BYTES_MAX = 4096
 CONNECTIONS_MAX = 64
@@ -158,6 +159,8 @@ class LeaseServer:
                 os.unlink(LEASE_SOCKET, dir_fd=descriptor)
             address = f"/proc/self/fd/{descriptor}/{LEASE_SOCKET}"
             with_spare_files((directory,), lambda: listener.bind(address))
+            # Before it listens, so nobody else ever connects, whatever the umask.
+            os.chmod(address, PRIVATE_FILE)
             listener.listen(CONNECTIONS_MAX)
         except OSError:
             listener.close()
@@ -239,7 +242,7 @@ class LeaseServer:
     def _answer(self, number: int, line: bytes) -> None:
         try:
             request = msgspec.json.decode(line, type=Request)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             self._send(number, {"answer": "error", "reason": f"not a request: {error}"})
             return
         match request.request:

@@ -9,7 +9,7 @@ places AS (
   SELECT /*+ BROADCAST(r) */ b.bookie_id, b.state, r.kind, r.racks_min,
          CASE r.kind WHEN 'rack' THEN b.rack WHEN 'host' THEN b.host
                      ELSE COALESCE(FROM_JSON(b.labels, 'MAP<STRING, STRING>')[r.kind], '') END AS place
-  FROM bookies b JOIN rule r ON r.kind IS NOT NULL WHERE b.host IS NOT NULL
+  FROM bookies b CROSS JOIN rule r WHERE r.kind IS NOT NULL AND b.host IS NOT NULL
 ),
 known AS (
   SELECT MAP_FROM_ENTRIES(COLLECT_LIST(STRUCT(bookie_id, place))) AS place_of, MAX(kind) AS kind,

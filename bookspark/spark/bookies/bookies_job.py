@@ -37,6 +37,7 @@ from bookspark.spark.session import SPARK_ERRORS, session
 from bookspark.store.bookie.bookie_config import BookieConfig
 from bookspark.support.arguments import check_names, checked
 from bookspark.support.command_line import COULD_NOT
+from bookspark.support.plain_text import one_line, printable
 
 _LOOK_SECONDS = 0.5
 
@@ -93,10 +94,10 @@ def main(arguments: list[str], open_console: OpenConsole | None = None) -> int:
         # Spark's own handler raises KeyboardInterrupt.
         return 0
     except BookKeeperError as error:
-        print(f"bookspark bookies: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+        print(f"bookspark bookies: {one_line(error)}", file=sys.stderr, flush=True)
         return COULD_NOT
     except SPARK_ERRORS as error:
-        print(f"bookspark bookies: {root_cause(error)}", file=sys.stderr, flush=True)
+        print(f"bookspark bookies: {printable(root_cause(error))}", file=sys.stderr, flush=True)
         return COULD_NOT
     return 0
 
@@ -189,7 +190,7 @@ def _settings(bookies: int) -> dict[str, str]:
 def _say(line: str) -> None:
     # This output goes through spark-submit, which may have ended.
     with suppress(OSError):
-        print(f"bookies: {line}", file=sys.stderr, flush=True)
+        print(f"bookies: {printable(line)}", file=sys.stderr, flush=True)
 
 
 def _description(service: BookieService) -> dict[str, object]:

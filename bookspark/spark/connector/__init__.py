@@ -2,7 +2,8 @@
 
 ====================  =====================================================================
 ``data_source``       the format's entry points; ``register`` gives a session its cluster
-``sink``              writes each row of a DataFrame to a log once; reads the files of a Spark checkpoint
+``sink``              writes each row of a DataFrame to a log once
+``checkpoint``        reads a query's Spark checkpoint
 ``source``            reads logs, ledgers and system tables
 ``several_logs``      reads several logs at once
 ``feeds``             plans the entries between two offsets of a log or of ledgers

@@ -23,7 +23,6 @@ log of row format ``arrow``, any columns, the same in each write. ``logs.rows.en
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import threading
@@ -33,12 +32,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import unquote, urlsplit
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-import msgspec
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -51,9 +47,9 @@ from bookspark.logs.chain.lane_choice import (
     StreamingQuery,
     begun_batch_write,
     claimed,
+    has_version,
     known_lane,
     lane_for_query,
-    newest_version,
     note_writer,
 )
 from bookspark.logs.chain.log_run import LogRun
@@ -63,15 +59,16 @@ from bookspark.logs.rows.data_ledgers import DataWriter, Written, current_data_l
 from bookspark.logs.rows.encodings import ID_COLUMNS
 from bookspark.logs.rows.statistics import joined
 from bookspark.logs.rows.value_rows import train_dictionary
-from bookspark.protocol.logs.commits import FILES, TXN, Commit, CommitHeader, EntryRange, Fingerprint, merged
+from bookspark.protocol.logs.commits import TXN, Commit, CommitHeader, EntryRange, Fingerprint, merged
 from bookspark.protocol.logs.lanes import LaneId, lane_id
 from bookspark.protocol.logs.log_options import Compression, LogOptions, RowFormat
 from bookspark.protocol.logs.log_record import LogChangedError, LogRecord
 from bookspark.protocol.logs.replays import Batch, is_committed
+from bookspark.spark.connector.checkpoint import Plan, SparkCheckpoint, UnreadCheckpointError, plain_place
 from bookspark.spark.idle_closing import closed_if_it_fails, idle_closer
 from bookspark.spark.options.sink_options import SinkOptions
 from bookspark.spark.process_client import client
-from bookspark.spark.rows.row_format import arrow_schema, columns_of
+from bookspark.spark.rows.row_format import arrow_schema, as_columns, columns_of
 from bookspark.spark.rows.rows import row_encoder
 from bookspark.store.decisions.seam import decided
 
@@ -85,191 +82,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-# -- Files of a Spark checkpoint in the local file system (perhaps a shared one) of the reading process.
-#
-# Law: unreadable files give no answer. Spark's file source lists the files of each of its offsets in ``sources/<n>/<offset>``:
-# a line ``v1``, then a line of JSON for each file (path, time of the last change, offset, which Spark calls ``batchId``). Every
-# tenth list, ``<offset>.compact``, also has the files of all earlier offsets.
-#
-# A source's offset is not the number of a micro-batch but counts its lists: none for a batch without new files, two for a batch
-# if the query ends between a list and the plan of its batch. A batch's input is in its plan, ``offsets/<batch>``: a version, a
-# line of JSON with the time of planning, and a line with the offset of each source, ``-`` if it has none yet. A batch reads
-# from after the offset in the plan before it.
-#
-# The lines of a plan are not numbered as these folders are: a query with one DataFrame twice (a union or join with itself) has
-# two lines for one source, equal in every plan, and the sources after it have lower numbers than their lines. So lines are
-# matched to sources by content, and ambiguous lines get no source. Source: Spark's ``FileStreamSourceLog``,
-# ``FileStreamSource.fetchMaxOffset``, ``MicroBatchExecution.logicalPlan`` and ``OffsetSeqLog``.
-
-
-LIST_BYTES_MAX = 16 << 20
-"""Longer lists are not read: they would delay the query."""
-
-
-_PLAN_HEADER_LINES = 2
-
-
-class Listed(msgspec.Struct, frozen=True):
-    """A file that a query has read."""
-
-    path: str
-    timestamp: int
-    """Time of its last change, in ms since 1970."""
-    batchId: int
-    """The source's offset at which it was read."""
-
-
-class _FileOffset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    logOffset: int
-
-
-_LISTED = msgspec.json.Decoder(Listed)
-
-
-def local_path(place: str) -> Path | None:
-    """The local path of Spark's path or URI; None outside the local file system."""
-    if not place:
-        return None
-    scheme, host, path, *_ = urlsplit(place)
-    if scheme == "file" and host in ("", "localhost"):
-        return Path(unquote(path))
-    return None if scheme else Path(place)
-
-
-def plain_place(place: str) -> str:
-    """A folder's path or URI in one spelling: ``file:/x``, ``file:///x`` and ``/x/`` are ``/x``. (Relative paths stay relative:
-    tasks do not know the driver's folder.)"""
-    path = local_path(place)
-    return place.rstrip("/") if path is None or not path.is_absolute() else str(path)
-
-
-def planned_offsets(plan: bytes) -> bytes:
-    """The lines of a plan with the sources' offsets; empty if it has none."""
-    return b"".join(plan.split(b"\n", _PLAN_HEADER_LINES)[_PLAN_HEADER_LINES:])
-
-
-def files_read(folder: Path, batch: int) -> dict[int, range]:
-    """The offsets at which micro-batch ``batch`` reads files, by the number ``n`` of each source of files.
-
-    Empty if its plan is unreadable; only the last offset without the plan before it, which Spark drops after 100 batches. Sources
-    without a certain line are left out.
-    """
-    before = _file_offsets(folder, batch - 1) if batch else {}
-    offsets = _file_offsets(folder, batch) or {}
-    return {
-        source: range(offsets[line] if before is None else before.get(line, -1) + 1, offsets[line] + 1)
-        for line, source in _sources_of(folder, list(offsets)).items()
-    }
-
-
-def _sources_of(folder: Path, lines: list[int]) -> dict[int, int]:
-    """The number of the source of each of these lines with offsets of files, where it is certain."""
-    if all(_has_lists(folder / "sources" / str(line)) for line in lines):
-        return {line: line for line in lines}
-    folders = [path for path in (folder / "sources").glob("[0-9]*") if path.name.isdecimal()]
-    numbers = sorted(int(path.name) for path in folders if _has_lists(path))
-    if len(numbers) == len(lines):
-        return dict(zip(lines, numbers, strict=True))
-    plans = [path.name for path in (folder / "offsets").glob("[0-9]*") if path.name.isdecimal()]
-    kept = [_file_offsets(folder, int(name)) or {} for name in plans]
-    stories = {line: tuple(offsets.get(line) for offsets in kept) for line in lines}
-    different = list(dict.fromkeys(stories.values()))
-    if len(different) != len(numbers):
-        return {}  # two sources were always equally far, as is one source that the query has twice
-    return {line: numbers[different.index(story)] for line, story in stories.items()}
-
-
-def _has_lists(source: Path) -> bool:
-    """Whether this is the folder of a source of files that has read some."""
-    for path in source.glob("[0-9]*"):
-        with suppress(OSError, msgspec.DecodeError), open(path, "rb") as file:
-            file.readline()
-            _LISTED.decode(file.readline())
-            return True
-    return False
-
-
-def _file_offsets(folder: Path, batch: int) -> dict[int, int] | None:
-    """The offset of each source of files in the plan of ``batch``; None if it is unreadable."""
-    found = {}
-    try:
-        lines = planned_offsets((folder / "offsets" / str(batch)).read_bytes()).splitlines()
-    except OSError:
-        return None
-    for source, text in enumerate(lines):
-        with suppress(msgspec.DecodeError):
-            found[source] = msgspec.json.decode(text, type=_FileOffset).logOffset
-    return found
-
-
-def listed_files(path: Path) -> Iterator[Listed]:
-    """The files of a list. Ends early at an unreadable line or in another source's list."""
-    try:
-        if path.stat().st_size <= LIST_BYTES_MAX:
-            yield from map(_LISTED.decode, path.read_bytes().splitlines()[1:])
-    except (OSError, msgspec.DecodeError):
-        return
-
-
-# -- Renamed source folders
-
-
-class SourceRenamedError(BookKeeperError):
-    """A micro-batch has files that the query has already read in another folder."""
-
-
-def check_sources(checkpoint: str, batch: int, log: str) -> None:
-    """Raise SourceRenamedError if files of micro-batch ``batch`` were read before it, under other paths.
-
-    Law: a query with a renamed source folder is refused before the first of its files is in the log again. Spark's file source
-    knows files by their paths, so it reads a renamed folder again, in a new batch. (If the query names the folder itself instead
-    of a pattern, Spark refuses it: "Wrong basePath". Seen on 4.2.)
-
-    A file was renamed if Spark's checkpoint has it in an earlier batch with the same last part and time,
-    and a path that no longer exists. The check runs at the first commit of a run, if checkpoint and files are in the local file
-    system there.
-
-    Source: Spark's ``FileStreamSourceLog``; its option ``fileNameOnly`` makes it know files by their last parts.
-    """
-    folder = local_path(checkpoint)
-    if folder is None:
-        return
-    for number, offsets in files_read(folder, batch).items():
-        source = folder / "sources" / str(number)
-        before: dict[tuple[str, int], str] = {}
-        now: list[Listed] = []
-        for listed in _listed(source):
-            if listed.batchId in offsets:
-                now.append(listed)
-            elif listed.batchId < offsets.start:
-                before[_name(listed), listed.timestamp] = listed.path
-        for listed in now:
-            read = before.get((_name(listed), listed.timestamp), listed.path)
-            if read != listed.path and _gone(read):
-                lists = ", ".join(f"{source}/{offset}" for offset in offsets)
-                raise SourceRenamedError(
-                    f"log {log!r}: batch {batch} is not written: its file {listed.path} was read before as {read}. The source's "
-                    "folder was renamed, and the query would write all of its files again. Give the folder its former name "
-                    f"again, and delete {folder}/offsets/{batch} and {lists}, with which the batch was planned; or "
-                    "start the query with a new checkpointLocation, a folder of new files, and the sink's option follows set to "
-                    "the query's id"
-                )
-
-
-def _listed(source: Path) -> Iterator[Listed]:
-    for path in source.glob("[0-9]*"):
-        yield from listed_files(path)
-
-
-def _name(listed: Listed) -> str:
-    return listed.path.rpartition("/")[2]
-
-
-def _gone(path: str) -> bool:
-    found = local_path(path)
-    return found is not None and not found.exists()
-
-
 # -- Fingerprints: Spark's plan of a micro-batch, and a sum over its rows
 #
 # Law: a sum depends on the rows and their number alone, not on their order, partitions or Arrow batches. It is the sum modulo
@@ -277,9 +89,8 @@ def _gone(path: str) -> bool:
 # checkpoint that was set back brings unrelated rows.
 #
 # Spark writes the plan of a micro-batch to its checkpoint before it runs the batch, and a replay runs that plan. A sink gets no
-# plan, so the file is read at the commit, on the driver's host, if the checkpoint is in the local file system. Elsewhere
-# (``hdfs:``, ``s3a:``) the sum must suffice. The offset of a source of files is a number without names, so the list of its files
-# enters the digest of the offsets.
+# plan, so the file is read at the commit, beside the driver (``connector.checkpoint``). The offset of a source of files is a
+# number without names, so the list of its files enters the digest of the offsets.
 
 
 SUMS = 1 << 64
@@ -287,49 +98,6 @@ SUMS = 1 << 64
 _GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 """The constants of splitmix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014)."""
 _WORD_BITS = 64
-
-
-class Plan(NamedTuple):
-    """Digests of Spark's plan; empty if it is unreadable."""
-
-    whole: str = ""
-    """Digest of the whole file."""
-    offsets: str = ""
-    """Digest of the source offsets in the plan."""
-
-
-def plan_of(checkpoint: str, batch: int) -> Plan:
-    """The plan of micro-batch ``batch`` in the Spark checkpoint at ``checkpoint``, a path or URI."""
-    folder = local_path(checkpoint)
-    if folder is None:
-        return Plan()
-    try:
-        text = (folder / "offsets" / str(batch)).read_bytes()
-    except OSError:
-        return Plan()
-    offsets = planned_offsets(text)
-    if not offsets:
-        return Plan(_digest(text))
-    files = _files_of(folder, batch)
-    return Plan(_digest(text), (FILES if files else "") + _digest(offsets + files))
-
-
-def _files_of(folder: Path, batch: int) -> bytes:
-    """The files behind the offsets of sources of files, in any order; empty if there is no such source.
-
-    A source without new files contributes the files of its last offset.
-    """
-    found = set()
-    for source, offsets in files_read(folder, batch).items():
-        for number in offsets or range(offsets.stop - 1, offsets.stop):
-            for name in (str(number), f"{number}.compact"):
-                files = listed_files(folder / "sources" / str(source) / name)
-                found |= {f"\n{source} {file.timestamp} {file.path}" for file in files if file.batchId == number}
-    return "".join(sorted(found)).encode()
-
-
-def _digest(text: bytes) -> str:
-    return hashlib.sha256(text).hexdigest()[:32]
 
 
 def sum_of(rows: pyarrow.RecordBatch) -> int:
@@ -452,11 +220,11 @@ def prepare(options: SinkOptions, schema: StructType) -> LogRecord:
 def _log_for(registry: LogRegistry, options: SinkOptions, schema: StructType) -> LogRecord:
     """The record of the log, which takes rows of this schema. An existing log keeps its own options."""
     chosen, name, password = dict(options.chosen), options.log.name, options.log.password
-    record = registry.find(name)
+    record, schema = registry.find(name), as_columns(schema)
     if record is None:
         row_format = LogOptions(**chosen).row_format
         check_input(schema, row_format)
-        columns = schema.toNullable().json() if row_format is RowFormat.ARROW else ""
+        columns = schema.json() if row_format is RowFormat.ARROW else ""
         record = registry.ensure(name, chosen, password, columns)
     else:
         registry.check(record, chosen, password)
@@ -507,9 +275,9 @@ class RangesWritten(WriterCommitMessage):
     """See ``logs.rows.statistics``."""
     rows: int = 0
     values: int = 0
-    """The sum over the rows (``sum_of``); 0 for a batch write."""
+    """The sum over the rows (``sum_of``); 0 for a batch write without a version."""
     only_compared: bool = False
-    """True: the lane had a batch of this number, so the task has written no rows."""
+    """True: the lane had a batch or version of this number, so the task has written no rows."""
     checkpoint: str = ""
     """Location of the query's Spark checkpoint; empty if Spark does not give it."""
 
@@ -591,12 +359,25 @@ _committed_runs: set[tuple[int, str, int, str]] = set()
 there."""
 
 
+_read_checkpoints: set[tuple[int, str, str]] = set()
+"""(pid, log's name, place) of Spark checkpoints that could be read when a micro-batch was planned."""
+
+
 class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
     """``df.writeStream.format("bookspark")``. ``planned``: the log's record at the planning of the micro-batch."""
 
     def __init__(self, options: SinkOptions, planned: LogRecord) -> None:
+        """Raises UnreadCheckpointError."""
         super().__init__(options)
         self._planned, self._log = planned, lane_id(planned)
+        key = os.getpid(), options.log.name, options.checkpoint
+        if options.compare_checkpoint and options.checkpoint and key not in _read_checkpoints:
+            # Without the option, Spark tells the place only to the tasks, so the first commit looks.
+            self._spark_checkpoint(options.checkpoint).check()
+            _read_checkpoints.add(key)
+
+    def _spark_checkpoint(self, place: str) -> SparkCheckpoint:
+        return SparkCheckpoint(place, self.options.log.name, self.options.checkpoint_url)
 
     @closed_if_it_fails()
     def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
@@ -658,18 +439,29 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
                 note_writer(bookkeeper, record, query)
                 return record
             record, header = newest_header(bookkeeper, lane, password)
-            if decided(is_committed, header, self._batch(told, None, is_first=True)):
+            # The Spark checkpoint may be out of an executor's reach; the commit compares it in any case.
+            if decided(is_committed, header, self._batch(told, None, is_first=True, in_task=True)):
                 return None
             # Another writer may have been the first in lane 0, which happens once. Then this query gets another lane.
             with suppress(LogChangedError):
                 return claimed(bookkeeper, record, told.run, query, header)
 
-    def _batch(self, told: RangesWritten, fingerprint: Fingerprint | None, is_first: bool = False) -> Batch:
+    def _batch(
+        self, told: RangesWritten, fingerprint: Fingerprint | None, is_first: bool = False, in_task: bool = False
+    ) -> Batch:
         """The batch to be judged. ``is_first``: the run has committed none yet."""
         accepted = self.options.accept_replay
 
         def before(number: int) -> Fingerprint:
-            return Fingerprint(0) if number == accepted else Fingerprint(0, "", *plan_of(told.checkpoint, number))
+            if number == accepted or not self.options.compare_checkpoint:
+                return Fingerprint(0)
+            plan = Plan()
+            try:
+                plan = self._spark_checkpoint(told.checkpoint).plan(number)
+            except UnreadCheckpointError:
+                if not in_task:
+                    raise
+            return Fingerprint(0, "", *plan)
 
         known = None if accepted == told.batch else fingerprint
         return Batch(
@@ -681,24 +473,28 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
         """On the driver's side: make the micro-batch part of the log once, however often Spark replays it.
 
         Raises LogTakenOverError and CheckpointRewoundError: the batch is not in the log. Raises SourceRenamedError if its files
-        were already read under other paths, and BookKeeperError if the log was deleted and created again during the write. Any
-        other error (LedgerRecoveryError, NotEnoughBookiesError, MetadataStoreError) leaves the outcome open; Spark's replay of
-        the batch settles it.
+        were already read under other paths, UnreadCheckpointError, and BookKeeperError if the log was deleted and created again
+        during the write. Any other error (LedgerRecoveryError, NotEnoughBookiesError, MetadataStoreError) leaves the outcome
+        open; Spark's replay of the batch settles it.
         """
         told = [message for message in messages if isinstance(message, RangesWritten)]
         if not told:
             return
         first, log = told[0], self.options.log
         rows, values = sum(one.rows for one in told), sum(one.values for one in told) % SUMS
-        fingerprint = Fingerprint(rows, f"{values:016x}", *plan_of(first.checkpoint, first.batch))
+        checkpoint = self._spark_checkpoint(first.checkpoint) if self.options.compare_checkpoint else None
+        key = os.getpid(), log.zookeeper, self._log.log, first.run
+        is_first = key not in _committed_runs
+        if checkpoint is not None and is_first:
+            checkpoint.check(first.query)
+        plan = Plan() if checkpoint is None else checkpoint.plan_to_commit(first.batch)
+        fingerprint = Fingerprint(rows, f"{values:016x}", *plan)
         written = [message for message in told if message.ranges]
         if not written or any(message.only_compared for message in told):
             self._compare(self._batch(first, fingerprint), first.run, rows)
             return
-        key = os.getpid(), log.zookeeper, self._log.log, first.run
-        is_first = key not in _committed_runs
-        if is_first:
-            check_sources(first.checkpoint, first.batch, log.name)
+        if checkpoint is not None and is_first:
+            checkpoint.check_sources(first.batch)
         owner, commit = self.commit_of(written, self.bookkeeper.metadata.clock.now_ms(), fingerprint)
         committer = current_committer(self.bookkeeper, owner)
         with idle_closer().in_use(committer):
@@ -735,45 +531,65 @@ class LogBatchWriter(DataSourceArrowWriter, LogWriter):
     """``df.write.format("bookspark").mode("append")``: one commit, all rows or none."""
 
     def __init__(self, options: SinkOptions, planned: LogRecord) -> None:
-        """Begins the write. ``planned``: the log's record. Raises TooManyLanesError and NoSuchLogError."""
+        """Begins the write. ``planned``: the log's record. Raises TooManyLanesError, NoSuchLogError, and CheckpointRewoundError
+        (the log has a later version of the application)."""
         super().__init__(options)
-        run = str(uuid.uuid4())
+        run, self._log = str(uuid.uuid4()), lane_id(planned)
         self._told = RangesWritten(run, 0, run)
         self._run: LogRun | None = None
         """None: the log has this version of the application already."""
         if options.txn_app_id:
             self._told = replace(self._told, query=TXN + options.txn_app_id, batch=options.txn_version)
-            known = newest_version(self.bookkeeper, planned, options.log.password, self._told.query)
-            if known >= options.txn_version:
+            if has_version(self.bookkeeper, planned, options.log.password, self._version(None)):
                 return
         self._record = begun_batch_write(self.bookkeeper, lane_id(planned), run)
         self._run = LogRun.of_batch_write(options.log, self._record, run)
         self._told = replace(self._told, lane=self._run.lane, epoch=self._run.epoch)
 
+    def _version(self, fingerprint: Fingerprint | None) -> Batch:
+        """The version of the application, to be judged. ``fingerprint``: None before the rows are known."""
+        told, options = self._told, self.options
+        known = None if options.accept_replay == told.batch else fingerprint
+        return Batch(options.log.name, told.query, told.batch, known)
+
     @closed_if_it_fails()
     def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
         batches = _with_rows(iterator)
-        if batches is None or self._run is None:
-            deque(batches or (), maxlen=0)
+        if batches is None:
             return self._told
-        ranges, known = self.write_rows(batches, self._run, self._record)
-        return replace(self._told, ranges=ranges, statistics=known)
+        if not self.options.txn_app_id:
+            assert self._run is not None, "a write without a version has begun"
+            ranges, known = self.write_rows(batches, self._run, self._record)
+            return replace(self._told, ranges=ranges, statistics=known)
+        summed = Summed(batches)
+        if self._run is None:
+            deque(summed, maxlen=0)
+            return replace(self._told, rows=summed.rows, values=summed.values, only_compared=True)
+        ranges, known = self.write_rows(iter(summed), self._run, self._record)
+        return replace(self._told, ranges=ranges, statistics=known, rows=summed.rows, values=summed.values)
 
     @closed_if_it_fails()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """On the driver's side: make all rows part of the log, and close their ledgers.
 
-        Raises LogTakenOverError if the write took so long that it was taken for dead, and NoSuchLogError if the log was deleted:
-        no row is written. Any other error leaves the outcome open.
+        Raises LogTakenOverError if the write took so long that it was taken for dead, NoSuchLogError if the log was deleted, and
+        CheckpointRewoundError if the log has other rows of this version: no row is written. Any other error leaves the outcome
+        open.
         """
-        written = [message for message in messages if isinstance(message, RangesWritten) and message.ranges]
+        told = [message for message in messages if isinstance(message, RangesWritten)]
+        fingerprint = None
+        if self.options.txn_app_id:
+            rows, values = sum(one.rows for one in told), sum(one.values for one in told) % SUMS
+            fingerprint = Fingerprint(rows, f"{values:016x}")
+        written = [message for message in told if message.ranges]
         if not written:
+            if fingerprint is not None:
+                self._compare(fingerprint)
             self._end()
             return
-        run, commit = self.commit_of(written, self.bookkeeper.metadata.clock.now_ms())
+        run, commit = self.commit_of(written, self.bookkeeper.metadata.clock.now_ms(), fingerprint)
         committer = Committer(self.bookkeeper, run)
-        done = committer.commit_version(commit) if self.options.txn_app_id else committer.commit(commit)
-        if not done:
+        if not committer.commit(commit, self._version(fingerprint)):
             log.info("log %s has batch %d of %s already", run.lane, commit.batch, commit.query)
         # No later write uses this epoch. So its ledgers are closed here, without a later recovery.
         committer.close()
@@ -789,6 +605,16 @@ class LogBatchWriter(DataSourceArrowWriter, LogWriter):
             threading.Thread(target=finish, name=f"tend {run.lane}", daemon=True).start()
         else:
             finish()
+
+    def _compare(self, fingerprint: Fingerprint) -> None:
+        """Check a version that wrote no rows: it is in the log, or it is empty and leaves no trace."""
+        log = self.options.log
+        version, record = self._version(fingerprint), LogRegistry(self.bookkeeper.metadata).get(self._log)
+        if not has_version(self.bookkeeper, record, log.password, version) and fingerprint.rows:
+            raise BookKeeperError(
+                f"log {log.name!r}: version {version.number} of {version.query} was in the log when the write was planned, and "
+                "is not any more. Nothing is written; run the write again"
+            )
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Record the end of the write: entries that no commit names are not part of the log, and may be deleted.

@@ -53,7 +53,14 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from bookspark.errors import BookKeeperError, ConfigurationError, MetadataVersionError, NoSuchLedgerError, ReadError
+from bookspark.errors import (
+    BookKeeperError,
+    ConfigurationError,
+    InvalidRowError,
+    MetadataVersionError,
+    NoSuchLedgerError,
+    ReadError,
+)
 from bookspark.logs.chain.log_run import lane_of_ledger
 from bookspark.logs.chain.registry import STARTS, LogRegistry, check_password, recreated
 from bookspark.logs.feeds.gaps import NOT_READ, Gap, GapKind, deleted_gap, readable_and_gaps
@@ -153,8 +160,8 @@ def without(schema: StructType, added: Collection[str]) -> StructType:
 
 # -- Unreadable entries in a task: which rows they are, and whether the query may go on without them
 #
-# Law: with ``failOnDataLoss`` false a task goes on without lost rows (``logs.feeds.gaps``) only. Rows that are not yet known fail
-# the task: they may be readable later.
+# Law: with ``failOnDataLoss`` false a task goes on without lost and invalid rows (``logs.feeds.gaps``) only. Rows that are not
+# yet known fail the task: they may be readable later.
 
 
 def go_on(
@@ -437,6 +444,14 @@ class EntryPartitions:
                 options.fail_on_data_loss,
                 rest.rows,
             )
+        except InvalidRowError as error:
+            rest = piece.part(delivered, piece.rows)
+            left_out = min(rest.rows, rest.rows_each - rest.skip)
+            data_loss(str(error), options.fail_on_data_loss, left_out)
+            if times is not None:
+                times.take(left_out)
+            if left_out < rest.rows:
+                pieces.appendleft(rest.part(left_out, rest.rows))
         except NOT_READ as error:
             go_on(bookkeeper, options, pieces, piece.part(delivered, piece.rows), times, error)
 

@@ -192,6 +192,7 @@ def offload(
 
 def _offload_lane(run: _Run, delete_after_seconds: float | None) -> Offloaded:
     run.ready_table()
+    run.check_writable()
     run.close_idle(IDLE_SECONDS)
     rows = 0
     while (done := run.transaction()) is not None:
@@ -243,6 +244,12 @@ class _Run:
         if self._known_version(record) < 0:
             tables.create(self._table, self._transactions, self._schema)
         self._check_table()
+
+    def check_writable(self) -> None:
+        """Before the first offload, append no rows: Spark's writer refuses types that delta-rs takes. Once the record names the
+        table, the log can have no retention. Raises Spark's errors."""
+        if self._record().offload is None:
+            self._rows(0, 0).write.format("delta").mode("append").save(self._table)
 
     def _check_table(self) -> int:
         """The table's newest version. Raises OffloadError and ReadError."""

@@ -14,12 +14,18 @@ Sink
     columns of an Arrow log with minimum, maximum and number of nulls in each commit, by which reads with ``where`` skip rows
     (``a,b``, or ``none``; default: the first 16 suitable columns).
 Batch write
-    ``txnAppId`` (a text) and ``txnVersion`` (a number from 0), as in Delta: a write is skipped if the log has a write of the
-    application with this version or a higher one, so a write in ``foreachBatch`` comes once. A write without rows leaves no
-    version. A log remembers the last ``QUERIES_MAX`` (1,000) queries and applications.
+    ``txnAppId`` (a text) and ``txnVersion`` (a number from 0), as in Delta: a write is skipped if the last write of the
+    application in the log has this version and the same rows, in any order, so a write in ``foreachBatch`` comes once. With other
+    rows, or a version below the last one, it is refused: numbers begin at 0 again with a new Spark checkpoint, which needs a
+    ``txnAppId`` of its own. ``acceptReplay``: a version that the log has with other rows, because they are random; the log's rows
+    count. A write without rows leaves no version. A log remembers the last ``QUERIES_MAX`` (1,000) queries and applications.
 Streaming sink
     ``follows``: id of the streaming query whose log this query takes over, if this query is new to the log. ``acceptReplay``:
     number of a micro-batch that the log has with other rows, because the query's values are random; the log's rows count.
+    ``checkpointUrl``: where the driver reads the query's Spark checkpoint, as ``pyarrow.fs.FileSystem.from_uri`` takes it
+    (``s3://key:secret@bucket/path``), if credentials in its environment do not suffice. ``compareCheckpoint``
+    (true): false lets a query write whose Spark checkpoint the driver can't read; a copied or set back checkpoint and a renamed
+    source folder are then not noticed before their rows are in the log again.
 """
 
 from __future__ import annotations
@@ -65,6 +71,10 @@ class SinkOptions:
     """Number of the micro-batch that counts as the one in the log, whatever its rows are."""
     checkpoint: str = ""
     """Spark's option ``checkpointLocation``, or empty."""
+    checkpoint_url: str = ""
+    """Where the driver reads the Spark checkpoint; empty: at its place."""
+    compare_checkpoint: bool = True
+    """Compare the Spark checkpoint with the log; else it is not read."""
     query_name: str = ""
     """Spark's name for the query, or empty."""
     txn_app_id: str = ""
@@ -105,6 +115,8 @@ class SinkOptions:
             raise ConfigurationError(
                 "options txnAppId and txnVersion go together: an application, and the number of its write"
             )
+        checkpoint_url = options.text("checkpointUrl") or ""
+        compare = options.judged("compareCheckpoint", bool)
         statistics = options.take("statistics", _columns, "names of columns like a,b, or none")
         checkpoint, query_name = (options.text(name) or "" for name in SPARK_OPTIONS)
         default = RollPolicy()
@@ -117,7 +129,20 @@ class SinkOptions:
         LogOptions(**chosen)
         where = LogAddress(address, log, password)
         version = txn_version or 0
-        return cls(where, chosen, roll, follows, accept_replay, checkpoint, query_name, txn_app_id, version, statistics)
+        return cls(
+            where,
+            chosen,
+            roll,
+            follows,
+            accept_replay,
+            checkpoint,
+            checkpoint_url,
+            compare is not False,
+            query_name,
+            txn_app_id,
+            version,
+            statistics,
+        )
 
     def for_stream(self) -> SinkOptions:
         """Return these options. Raises ConfigurationError for options of batch writes only."""
@@ -132,8 +157,10 @@ class SinkOptions:
         """Return these options. Raises ConfigurationError for options of streams only."""
         only = {
             "follows": self.follows,
-            "acceptReplay": self.accept_replay,
+            "acceptReplay": None if self.txn_app_id else self.accept_replay,
             "checkpointLocation": self.checkpoint,
+            "checkpointUrl": self.checkpoint_url,
+            "compareCheckpoint": None if self.compare_checkpoint else False,
             "queryName": self.query_name,
         }
         for name, value in only.items():

@@ -17,11 +17,14 @@ from pyspark.sql.types import StructType
 from bookspark.logs.rows.encodings import (
     ARROW,
     ID_COLUMNS,
+    VALUE_BYTES_MAX,
     ZSTD_DICTIONARY,
     Payloads,
     RowDecoder,
     RowEncoder,
+    invalid_row,
     parts_of,
+    too_large,
     value_encoding,
 )
 from bookspark.logs.rows.splits import Piece
@@ -30,9 +33,10 @@ from bookspark.logs.rows.statistics import Block, Bounds, Collected, high_bytes,
 from bookspark.logs.rows.value_rows import ValueDecoder, ValueEncoder
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.logs.log_options import Compression
-from bookspark.protocol.logs.log_record import ENCODING_LABEL, LogRecord
+from bookspark.protocol.logs.log_record import ENCODING_LABEL, LOG_LABEL, LogRecord
 from bookspark.spark.rows.row_format import arrow_schema, columns_of
-from bookspark.store.wire.entry_batch import PAYLOAD_BYTES_MAX
+from bookspark.store.wire.entry_batch import FRAME_BYTES_MAX, PAYLOAD_BYTES_MAX
+from bookspark.support.inflating import InflationError, arrow_sizes
 
 if TYPE_CHECKING:
     import pyarrow
@@ -124,6 +128,10 @@ def _digits(value: Any, scale: int) -> int:
 # Law: rows come back unchanged and in order. Entries have about ``ENTRY_BYTES`` each. Entries of one task have the same number of
 # rows until the rows become much wider or narrower. So a few ranges name all entries of a task, and no range needs a list of its
 # entries' numbers of rows. Arrow arrays go in and out without a Python object for each row.
+#
+# An entry is read only if it is what a writer may write: one record batch message of the log's columns with as many rows as its
+# commit says, at most ROWS_EACH_MAX, that inflates to FRAME_BYTES_MAX at most; a writer's row has up to VALUE_BYTES_MAX bytes.
+# pyarrow takes a message for true, so its sizes come first, and its content is validated before any value is read.
 
 
 ENTRY_BYTES = 256 << 10
@@ -145,11 +153,14 @@ class ArrowEncoder:
 
     encoding = ARROW
 
-    def __init__(self, columns: StructType, compression: Compression, told: Sequence[str] | None = None) -> None:
-        """``told``: the columns with statistics in the commit; None: default (``columns_told``)."""
+    def __init__(
+        self, columns: StructType, compression: Compression, told: Sequence[str] | None = None, where: str = ""
+    ) -> None:
+        """``told``: the columns with statistics in the commit; None: default (``columns_told``). ``where``: place of the rows,
+        for errors."""
         import pyarrow
 
-        self._schema = arrow_schema(columns)
+        self._schema, self._where = arrow_schema(columns), where
         self._options = pyarrow.ipc.IpcWriteOptions(compression="zstd" if compression is Compression.ZSTD else None)
         self._rows_each = 0
         self._widened = 0
@@ -189,6 +200,8 @@ class ArrowEncoder:
                 self._collect(batches[:alike])
                 yield Payloads(self._messages(batches[:alike]), batches[0].num_rows)
                 batches = batches[alike:]
+            elif batches[0].num_rows == 1:
+                raise too_large(batches[0].nbytes, f"a row{self._where}")
             else:
                 half = batches[0].num_rows // 2
                 yield from self._payloads([batches[0].slice(0, half)])
@@ -209,7 +222,7 @@ class ArrowEncoder:
                 self._collected.add(block_of(for_block, self._told))
 
     def _too_large(self, batch: pyarrow.RecordBatch) -> bool:
-        return bool(batch.num_rows > 1 and batch.nbytes > PAYLOAD_BYTES_MAX // 2)
+        return bool(batch.nbytes > (PAYLOAD_BYTES_MAX // 2 if batch.num_rows > 1 else VALUE_BYTES_MAX))
 
     def _messages(self, batches: list[pyarrow.RecordBatch]) -> pyarrow.Array:
         """Each batch as a message. Arrow's stream has the schema first, then the messages one after the other."""
@@ -229,17 +242,20 @@ class ArrowEncoder:
 class ArrowDecoder:
     """Makes rows of record batch messages."""
 
-    def __init__(self, columns: StructType) -> None:
+    def __init__(self, columns: StructType, log: str = "") -> None:
+        """``log``: the log or lane, for errors."""
         import pyarrow
 
+        self._log = log
         self._schema = arrow_schema(columns)
+        self._as_bytes = pyarrow.schema([(field.name, _as_bytes(field.type)) for field in self._schema])
         self._head = self._schema.serialize().to_pybytes()
         """The head of a stream whose messages are entries."""
         ids = [pyarrow.field(name, pyarrow.int64()) for name in ID_COLUMNS]
         self._full = pyarrow.schema([*self._schema, *ids])
 
     def rows(self, entries: pyarrow.RecordBatch, piece: Piece) -> Iterator[pyarrow.RecordBatch]:
-        """The rows of ``piece`` that are in ``entries``."""
+        """The rows of ``piece`` that are in ``entries``. Raises InvalidRowError after the rows before an invalid entry."""
         import numpy
         import pyarrow
 
@@ -249,8 +265,13 @@ class ArrowDecoder:
                 yield together
                 return
         for payload, entry_id in zip(entries.column("payload"), entries.column("entry_id").to_pylist(), strict=True):
-            batch = pyarrow.ipc.read_record_batch(payload.as_buffer(), self._schema)
             before = (entry_id - piece.first_entry_id) * piece.rows_each - piece.skip
+            try:
+                batch = self._batch(payload.as_buffer(), piece.rows_each)
+            except (InflationError, pyarrow.ArrowException) as error:
+                position = piece.position + max(0, before)
+                rows = min(piece.rows_each, piece.rows - before) + min(0, before)
+                raise invalid_row(self._log, position, piece.ledger_id, entry_id, error, rows) from error
             low, high = max(0, -before), min(batch.num_rows, piece.rows - before)
             start = piece.position + before + low
             rows = high - low
@@ -263,14 +284,14 @@ class ArrowDecoder:
             yield pyarrow.RecordBatch.from_arrays(columns, schema=self._full)
 
     def _together(self, entries: pyarrow.RecordBatch, piece: Piece) -> pyarrow.RecordBatch | None:
-        """The rows of small entries, read as one stream. None if an entry other than the last has another number of rows than in
-        the piece: then each entry must be decoded alone."""
+        """The rows of small entries, read as one stream. None if an entry is not as in the piece, or they inflate to too much at
+        once: then each entry must be decoded alone."""
         import numpy
         import pyarrow
 
-        batches = self._batches(entries)
-        counts = [batch.num_rows for batch in batches]
-        if len(counts) != len(entries) or any(count != piece.rows_each for count in counts[:-1]):
+        counts = [piece.rows_each] * len(entries)
+        batches = self._batches(entries, counts)
+        if batches is None:
             return None
         ids = entries.column("entry_id").to_numpy()
         before = (int(ids[0]) - piece.first_entry_id) * piece.rows_each - piece.skip
@@ -285,12 +306,13 @@ class ArrowDecoder:
         return pyarrow.RecordBatch.from_arrays(columns, schema=self._full)
 
     def whole(self, entries: pyarrow.RecordBatch, counts: Sequence[int]) -> pyarrow.RecordBatch | None:
-        """All rows of ``entries``; None if an entry's number of rows differs from ``counts``."""
+        """All rows of ``entries``; None if an entry's number of rows differs from ``counts``, or they inflate to too much at
+        once."""
         import numpy
         import pyarrow
 
-        batches = self._batches(entries)
-        if [batch.num_rows for batch in batches] != list(counts):
+        batches = self._batches(entries, counts)
+        if batches is None:
             return None
         rows = sum(counts)
         own = [
@@ -301,15 +323,57 @@ class ArrowDecoder:
         columns = [*pyarrow.concat_batches(batches).columns, *own]
         return pyarrow.RecordBatch.from_arrays(columns, schema=self._full)
 
-    def _batches(self, entries: pyarrow.RecordBatch) -> list[pyarrow.RecordBatch]:
-        """The entries' record batches, read as one stream."""
+    def _batch(self, message: pyarrow.Buffer, rows: int) -> pyarrow.RecordBatch:
+        """The record batch of an entry. Raises InflationError or ArrowException if it is none of so many rows."""
+        import pyarrow
+
+        if (told := arrow_sizes(message, FRAME_BYTES_MAX, ROWS_EACH_MAX).rows) != rows:
+            raise InflationError(f"an entry of {told:,} rows, where its commit has {rows:,}")
+        batch = pyarrow.ipc.read_record_batch(message, self._schema)
+        try:
+            batch.validate(full=True)
+        except pyarrow.ArrowInvalid:
+            # Spark's texts may be no UTF-8.
+            pyarrow.ipc.read_record_batch(message, self._as_bytes).validate(full=True)
+        return batch
+
+    def _batches(self, entries: pyarrow.RecordBatch, counts: Sequence[int]) -> list[pyarrow.RecordBatch] | None:
+        """The entries' record batches, of so many rows each, read as one stream; None if one is invalid, or they inflate to too
+        much at once."""
         import numpy
         import pyarrow
 
-        payloads = entries.column("payload")
-        _, offsets, data = payloads.buffers()
-        ends = numpy.frombuffer(offsets, numpy.int32)[payloads.offset : payloads.offset + len(payloads) + 1]
-        return list(pyarrow.ipc.open_stream(b"".join((self._head, memoryview(data)[ends[0] : ends[-1]]))))
+        payloads, room = entries.column("payload"), FRAME_BYTES_MAX
+        try:
+            for payload, rows in zip(payloads, counts, strict=True):
+                sizes = arrow_sizes(payload.as_buffer(), room, ROWS_EACH_MAX)
+                room -= sizes.inflated_bytes
+                if sizes.rows != rows:
+                    return None
+            _, offsets, data = payloads.buffers()
+            ends = numpy.frombuffer(offsets, numpy.int32)[payloads.offset : payloads.offset + len(payloads) + 1]
+            batches = list(pyarrow.ipc.open_stream(b"".join((self._head, memoryview(data)[ends[0] : ends[-1]]))))
+            for batch in batches:
+                batch.validate(full=True)
+        except (InflationError, pyarrow.ArrowException):
+            return None
+        return batches if [batch.num_rows for batch in batches] == list(counts) else None
+
+
+def _as_bytes(kind: pyarrow.DataType) -> pyarrow.DataType:
+    """The type with bytes in place of texts; both have one layout."""
+    import pyarrow
+    import pyarrow.types as types
+
+    if _is_text(kind):
+        return pyarrow.binary() if types.is_string(kind) else pyarrow.large_binary()
+    if types.is_map(kind):
+        return pyarrow.map_(_as_bytes(kind.key_type), _as_bytes(kind.item_type))
+    if types.is_list(kind):
+        return pyarrow.list_(_as_bytes(kind.value_type))
+    if types.is_struct(kind):
+        return pyarrow.struct([(field.name, _as_bytes(field.type)) for field in kind])
+    return kind
 
 
 # -- The choice of encoder and decoder
@@ -321,7 +385,7 @@ def row_encoder(record: LogRecord, told: Sequence[str] | None = None) -> RowEnco
     where = f" of partition {task.partitionId() if task is not None else '?'}"
     columns = columns_of(record.options)
     if columns is not None:
-        return ArrowEncoder(columns, compression, told)
+        return ArrowEncoder(columns, compression, told, where)
     return ValueEncoder(value_encoding(record), record.dictionary, where)
 
 
@@ -332,9 +396,10 @@ def row_decoder(ledger: LedgerMetadata, columns: StructType | None, dictionary: 
     ledger needs it. Raises BookKeeperError for an encoding unknown to this version.
     """
     label = ledger.custom_metadata.get(ENCODING_LABEL, b"").decode()
+    log = ledger.custom_metadata.get(LOG_LABEL, b"").decode(errors="replace")
     if label == ARROW and columns is not None:
-        return ArrowDecoder(columns)
+        return ArrowDecoder(columns, log)
     where = f"data ledger {ledger.ledger_id}"
     is_stamped, encoding = parts_of(label, where)
     split = partial(split_stamps, where=where) if is_stamped else None
-    return ValueDecoder(encoding, dictionary() if encoding == ZSTD_DICTIONARY else b"", split)
+    return ValueDecoder(encoding, dictionary() if encoding == ZSTD_DICTIONARY else b"", split, log)

@@ -89,6 +89,18 @@ _TABLE_PROPERTIES = {
     # By default Delta forgets versions after 30 days. Here ``oldest`` decides which versions are given up.
     "delta.logRetentionDuration": "interval 36500 days",
     "delta.setTransactionRetentionDuration": "interval 1 days",
+    # A site's defaults for tables (spark.databricks.delta.properties.defaults.*) would forbid the next snapshot, or give the
+    # tables features that delta-rs, and so the console, can't read.
+    "delta.appendOnly": "false",
+    "delta.checkpointPolicy": "classic",
+    "delta.columnMapping.mode": "none",
+    "delta.enableChangeDataFeed": "false",
+    "delta.enableDeletionVectors": "false",
+    "delta.enableInCommitTimestamps": "false",
+    "delta.enableRowTracking": "false",
+    "delta.enableTypeWidening": "false",
+    "delta.minReaderVersion": "1",
+    "delta.minWriterVersion": "2",
 }
 
 
@@ -230,9 +242,8 @@ def commits(spark: SparkSession, path: Name) -> list[Commit]:
         # The versions of abandoned snapshots may be removed meanwhile.
         reader = spark.read.schema(schema).option("ignoreMissingFiles", "true")
         logged = reader.json(f"{location(path, '*')}/_delta_log/*.json")
-        rows = (
-            logged.where("commitInfo.userMetadata IS NOT NULL").select("commitInfo.*", "_metadata.file_path").collect()
-        )
+        told = logged.where("commitInfo.userMetadata IS NOT NULL AND commitInfo.timestamp IS NOT NULL")
+        rows = told.select("commitInfo.*", "_metadata.file_path").collect()
     except AnalysisException as error:
         if "PATH_NOT_FOUND" in str(error):
             raise ConfigurationError(f"there is no snapshot under {path}; take one with `bookspark snapshot`") from None
@@ -240,7 +251,9 @@ def commits(spark: SparkSession, path: Name) -> list[Commit]:
     result = []
     for row in rows:
         *_, table, _, name = row.file_path.split("/")
-        result.append(commit_of(table, int(name.removesuffix(".json")), row.timestamp, row.userMetadata))
+        commit = commit_of(table, int(name.removesuffix(".json")), row.timestamp, row.userMetadata)
+        if commit is not None:
+            result.append(commit)
     return result
 
 

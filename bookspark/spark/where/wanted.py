@@ -17,7 +17,6 @@ from pyspark.sql.types import (
     BinaryType,
     BooleanType,
     ByteType,
-    CharType,
     DataType,
     DateType,
     DecimalType,
@@ -30,7 +29,6 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
-    VarcharType,
 )
 
 from bookspark.errors import ConfigurationError
@@ -105,7 +103,7 @@ def comparable(kind: DataType) -> bool:
 
 def is_plain_string(kind: DataType) -> bool:
     """Whether it is a string that is compared by its bytes."""
-    return isinstance(kind, StringType) and not isinstance(kind, CharType | VarcharType) and kind == StringType()
+    return bool(kind == StringType())
 
 
 def range_of(kind: DataType) -> tuple[int, int] | None:

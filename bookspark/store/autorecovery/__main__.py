@@ -7,7 +7,6 @@ After a failure the last line on stderr is the reason, and the status is 2, "cou
 
 from __future__ import annotations
 
-import logging
 import sys
 from typing import Any
 
@@ -17,6 +16,8 @@ from bookspark.errors import BookKeeperError, ConfigurationError
 from bookspark.store.autorecovery.autorecovery_config import autorecovery_config
 from bookspark.store.autorecovery.process import Autorecovery
 from bookspark.store.client import BookKeeper
+from bookspark.support.log_lines import begin_log
+from bookspark.support.plain_text import one_line
 
 
 class _Options(msgspec.Struct, forbid_unknown_fields=True):
@@ -27,7 +28,7 @@ class _Options(msgspec.Struct, forbid_unknown_fields=True):
 
 def main() -> int:
     """Work until standard input ends; returns the exit status."""
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    begin_log()
     try:
         options = _options(sys.stdin.readline())
         bookkeeper = BookKeeper(options.zookeeper, **options.client)
@@ -35,7 +36,7 @@ def main() -> int:
             print(running.name, flush=True)
             sys.stdin.read()
     except BookKeeperError as error:
-        print(f"bookspark autorecovery: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+        print(f"bookspark autorecovery: {one_line(error)}", file=sys.stderr, flush=True)
         return 2
     return 0
 

@@ -26,6 +26,9 @@ class AutorecoveryConfig(Config, frozen=True, kw_only=True):
     """Seconds until a check looks again for missing entries, so that copies under way have arrived."""
     grace_seconds: SecondsOrNone = 30.0
     """Seconds that an open ledger's writer has to replace a lost bookie before the ledger is recovered."""
+    grace_seconds_max: SecondsOrNone = 600.0
+    """Longest such time of a Bookspark writer that is connected to a bookie of the ledger, in seconds: it lives, but may be
+    stuck."""
     copy_bytes_per_second: BytesOrNone = 0
     """Bytes a second that a worker copies. 0: no limit."""
     ledgers_at_once: AtLeastOne = 16

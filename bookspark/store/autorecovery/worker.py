@@ -23,10 +23,12 @@ from contextlib import suppress
 from bookspark.errors import BookieError, BookKeeperError, EntriesNotCopiedError, NoSuchLedgerError, ReadError
 from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
-from bookspark.protocol.repair.audit_plan import mark_of_misplaced
+from bookspark.protocol.ledger.responses import Positive
+from bookspark.protocol.repair.audit_plan import mark_of_misplaced, marks_after_recovery
 from bookspark.protocol.repair.entry_copying import LONG_RUN_BYTES, EntryCopying, Room, not_copied_error
 from bookspark.protocol.repair.ledger_replication import (
     LedgerReplication,
+    ReplicationAction,
     ReplicationEvent,
     WaitForWriter,
     WriterWaitedFor,
@@ -42,7 +44,7 @@ from bookspark.store.autorecovery.copying import (
     RepairInterruptedError,
 )
 from bookspark.store.client import BookKeeper
-from bookspark.store.client.inspection.bookie_questions import large_batch_ends
+from bookspark.store.client.inspection.bookie_questions import has_writer, large_batch_ends
 from bookspark.store.decisions.seam import made
 from bookspark.store.metadata.autorecovery.underreplication_tasks import Progress, Taken, TaskPicker, Underreplication
 from bookspark.support.threads import BackOff, Repeated
@@ -69,16 +71,20 @@ class LedgerRepair:
         taken: Taken,
         bookkeeper: BookKeeper,
         copying: Copying,
-        grace_seconds: float,
+        config: AutorecoveryConfig,
     ) -> None:
         self.taken = taken
         self._bookkeeper = bookkeeper
         self._copying = copying
-        self._grace_seconds = grace_seconds
+        self._config = config
         self._machine: LedgerReplication | None = None
         self._driver: RepairDriver
         self._waiting_since = 0.0
+        self._asked: tuple[str, ...] = ()
+        """Bookies to ask for a sign of the writer."""
         self._errors: list[BookKeeperError] = []
+        self._unfenced: set[str] = set()
+        """Bookies that the machine's ledger recovery could not fence."""
 
     def go_on(self) -> float | None:
         """Do all that can be done now.
@@ -134,20 +140,32 @@ class LedgerRepair:
         misplaced = task.of(Reason.MISPLACED)
         self._driver = RepairDriver(self._bookkeeper, found.value, self._copying, lends=True)
         ends = self._batch_ends(self._driver, found.value, set(registered).difference(lost, misplaced))
-        self._machine = made(LedgerReplication, lost, self._grace_seconds, RUN_ENTRIES_MAX, misplaced, room, ends)
+        grace, most = self._config.grace_seconds, self._config.grace_seconds_max
+        self._machine = made(LedgerReplication, lost, grace, RUN_ENTRIES_MAX, misplaced, room, ends, most)
         return self._drive(act.MetadataRead(*found))
 
     def _after_waiting(self) -> float | None:
+        waited = time.monotonic() - self._waiting_since
+        context, ledger_id = self._bookkeeper.context, self.taken.ledger_id
+        lives = any(has_writer(context, bookie, ledger_id) for bookie in self._asked)
         self._driver.resume()
-        return self._drive(WriterWaitedFor(time.monotonic() - self._waiting_since))
+        return self._drive(WriterWaitedFor(waited, lives))
 
     def _drive(self, event: ReplicationEvent) -> float | None:
         assert self._machine is not None
-        match self._driver.run(self._machine.step, self._machine.step(event)):
-            case WaitForWriter(grace_seconds):
-                self._waiting_since = time.monotonic()
+        match self._driver.run(self._step, self._machine.step(event)):
+            case WaitForWriter(grace_seconds, bookies):
+                self._waiting_since, self._asked = time.monotonic(), bookies
                 return grace_seconds
+            case act.Finish(LedgerMetadata() as closed):
+                self._bookkeeper.metadata.underreplication.mark(marks_after_recovery(closed, self._unfenced))
         return None
+
+    def _step(self, event: ReplicationEvent) -> list[ReplicationAction]:
+        assert self._machine is not None
+        if isinstance(event, act.LacAnswered) and not isinstance(event.response, Positive):
+            self._unfenced.add(event.bookie)
+        return self._machine.step(event)
 
     def _fill(self, metadata: LedgerMetadata, bookie: str, registered: Collection[str], room: Room) -> None:
         """Copy to ``bookie`` its missing entries, except the last fragment of a ledger that is not closed, its writer's
@@ -339,7 +357,7 @@ class ReplicationWorker:
             if not self._store.enabled():
                 self._picker.forget()
             return None
-        return LedgerRepair(taken, self._bookkeeper, self._copying, self._config.grace_seconds)
+        return LedgerRepair(taken, self._bookkeeper, self._copying, self._config)
 
     def _repair_or_wait(self, repair: LedgerRepair) -> None:
         ledger_id = repair.taken.ledger_id

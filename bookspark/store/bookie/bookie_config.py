@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import socket
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
 from bookspark.errors import ConfigurationError
-from bookspark.support.addresses import bracketed
+from bookspark.store.wire.security import without_tls
+from bookspark.support.addresses import address_text, bracketed, is_loopback, split_address
 from bookspark.support.arguments import AtLeastOne, BytesOrNone, Config, IntervalSeconds, Seconds, make_config
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
@@ -138,8 +140,18 @@ class BookieConfig(Config, frozen=True, kw_only=True):
     """PEM file of the CA that must have signed clients' certificates."""
     tls_ca: str = ""
     """PEM file of the CA of bookies' certificates, for reads from other bookies to heal or repair. "": ``tls_client_ca``."""
+    tls_client_certificate: str = ""
+    """PEM file of this bookie's certificate as a client of other bookies, when it heals or repairs. "": ``tls_certificate``."""
+    tls_client_key: str = ""
+    """PEM file of its key. "": in the file of ``tls_client_certificate``."""
+    tls_roles: bool = False
+    """True: a client's certificate must have the extended key usage clientAuth, the bookie's own serverAuth, so neither passes
+    for the other; a bookie with ``tls_client_ca`` then needs a ``tls_client_certificate``. (A certificate with other usages alone
+    is refused with False too.)"""
     shared_secret_file: str = ""
-    """File with secrets, one a line, of which each client must know one. It is reread when it changes."""
+    """File with secrets, one a line, of which each client must prove one. It is reread when it changes."""
+    shared_secret_without_tls: bool = False
+    """True: accept a secret without TLS off loopback. It then keeps out who only reaches a port, not who stands between."""
     record_decisions: str = ""
     """Folder for the decisions of the process, without payloads and passwords, for ``bookspark replay``. "": none. At most 2
     GiB a process."""
@@ -169,6 +181,15 @@ class BookieConfig(Config, frozen=True, kw_only=True):
                 "bookkeeper_port serves clients without a secret, and this bookie asks its clients for one; leave out "
                 "bookkeeper_port or shared_secret_file (tls_client_ca asks clients of both ports for a certificate)"
             )
+        if self.tls_client_key and not self.tls_client_certificate:
+            raise ConfigurationError("tls_client_key is of no use without tls_client_certificate; set that too")
+        if self.tls_roles and self.tls_client_ca and not self.tls_client_certificate:
+            raise ConfigurationError(
+                "with tls_roles this bookie's tls_certificate is no client's, and other bookies ask for one when it heals; set "
+                "tls_client_certificate"
+            )
+        if not self.shared_secret_without_tls and (where := self.open_secret()):
+            raise ConfigurationError(without_tls(where))
         marks = (
             self.disk_usage_low_water_mark_threshold,
             self.disk_usage_threshold,
@@ -179,6 +200,18 @@ class BookieConfig(Config, frozen=True, kw_only=True):
                 f"disk_usage_low_water_mark_threshold {marks[0]}, disk_usage_threshold {marks[1]} and "
                 f"disk_usage_recovery_threshold {marks[2]} have to ascend, between 0 and 1 (default 0.9, 0.95 and 0.98)"
             )
+
+    def open_secret(self) -> str:
+        """The option by which a secret without TLS goes off loopback, with its value; "": none does."""
+        if not self.shared_secret_file or self.tls_certificate:
+            return ""
+        if not is_loopback(self.host):
+            return f"host {self.host!r}"
+        if pattern := self.advertised_address:
+            address = advertised_address(pattern, self.host, "hostname", 1, "bookie")
+            if not is_loopback(address.rpartition(":")[0]):
+                return f"advertised_address {pattern!r}"
+        return ""
 
 
 def advertised_address(pattern: str, host: str, hostname: str, port: int, bookie_id: str) -> str:
@@ -192,6 +225,16 @@ def advertised_address(pattern: str, host: str, hostname: str, port: int, bookie
             )
         pattern = pattern.replace(f"{{{name}}}", fields[name])
     return pattern
+
+
+def advertised(config: BookieConfig, address: str, bookie_id: str) -> str:
+    """Address for clients. ``address``: ``host:port`` of the listening socket.
+
+    A name in ``host`` stays a name: a certificate is for names, and clients may resolve the name to another address."""
+    _, port = split_address(address)
+    if config.advertised_address:
+        return advertised_address(config.advertised_address, config.host, socket.gethostname(), port, bookie_id)
+    return address_text(config.host, port) if is_name(config.host) else address
 
 
 def is_name(host: str) -> bool:
@@ -210,14 +253,6 @@ def _is_wildcard(host: str) -> bool:
     except ValueError:
         # A host name.
         return False
-
-
-def is_loopback(host: str) -> bool:
-    """Is ``host`` reachable only from this machine?"""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def bookie_config(**options: Any) -> BookieConfig:

@@ -34,7 +34,7 @@ from bookspark.store.bookie.holdings.boot import read_directories
 from bookspark.store.bookie.holdings.checkpointing import Checkpoints, Prepared
 from bookspark.store.bookie.holdings.commit_results import CommitResults
 from bookspark.store.bookie.holdings.disks import Disks
-from bookspark.store.bookie.holdings.holdings import Holdings, StoredLog
+from bookspark.store.bookie.holdings.holdings import Holdings, StoredLog, decided_anew
 from bookspark.store.bookie.holdings.kept_files import KeptFiles
 from bookspark.store.bookie.holdings.log_directory import LogDirectory
 from bookspark.store.bookie.holdings.reads import Piece
@@ -42,6 +42,7 @@ from bookspark.store.bookie.holdings.scrubbing import Scrubbing
 from bookspark.store.bookie.ledgers.control_records import ControlRecords
 from bookspark.store.bookie.ledgers.first_requests import FirstRequestCheck, FirstRequests
 from bookspark.store.bookie.ledgers.held_copies import Compared, HeldCopies
+from bookspark.store.bookie.ledgers.key_meetings import KeyCheck, KeyMeetings
 from bookspark.store.bookie.ledgers.lossy_boots import LossyBoots
 from bookspark.store.bookie.ledgers.statuses import status_of
 from bookspark.store.bookie.ledgers.unsure_adds import FenceCheck, UnsureAdds, WaitingAdd, no_metadata
@@ -337,9 +338,10 @@ class VolatileSyncs:
 
     Source: BP-14, "Changes to Bookies"."""
 
-    def __init__(self, holdings: Holdings, held: HeldCopies) -> None:
+    def __init__(self, holdings: Holdings, held: HeldCopies, meetings: KeyMeetings) -> None:
         self._holdings = holdings
         self._held = held
+        self._meetings = meetings
 
     def sync(self, ledger_id: int, master_key: bytes, assignment: Assignment, done: Done) -> None:
         """``Storage.sync``, behind earlier adds."""
@@ -365,7 +367,10 @@ class VolatileSyncs:
                 synced(status_of(response))
 
         volatile = self._holdings.volatile
-        if type(response := decide()) is Positive:
+        if self._holdings.control.known(ledger_id).keys_meet(master_key):
+            again = partial(self.sync, ledger_id, master_key, assignment, done)
+            self._meetings.wait(ledger_id, master_key, again, done)
+        elif type(response := decide()) is Positive:
             volatile.when_begun(ledger_id, assignment, begun)
         else:
             synced(status_of(response))
@@ -478,6 +483,7 @@ class Adds:
         disks: Disks,
         results: CommitResults,
         check_fence: FenceCheck,
+        meetings: KeyMeetings,
         threads: DiskThreads,
         traffic: Traffic,
         *,
@@ -494,6 +500,7 @@ class Adds:
         self._traffic = traffic
         self._held = HeldCopies(holdings)
         self.unsure = UnsureAdds(check_fence, self._add_again)
+        self._meetings = meetings
         self.comparisons = Comparisons(holdings, self._held, results, threads, self._decide_compared)
         self._waiting = self.comparisons.waiting
         self._acked_after_sync = _acked_after_sync(journal_write_data)
@@ -517,6 +524,9 @@ class Adds:
         if type(decision.response) is not Positive:
             if decision.ask_metadata:
                 self.unsure.wait(ledger_id, WaitingAdd(header, batch, done))
+            elif decision.keys_meet:
+                again = partial(self.add, header, batch, done)
+                self._meetings.wait(ledger_id, header.master_key, again, done, len(batch.frame))
             else:
                 done(status_of(decision.response))
             return ()
@@ -642,14 +652,15 @@ class Storage:
         boot_id: str = "",
         check_fence: FenceCheck = no_metadata,
         check_first: FirstRequestCheck | None = None,
+        check_key: KeyCheck | None = None,
         without: Collection[str] = (),
     ) -> None:
         """Read nothing yet.
 
         ``file_system``: None is the operating system's. ``boot_id``: the kernel's, if trusted (``unclean_marker``).
         ``check_fence``: reads the metadata of ledgers with an unsure fence (``unsure_adds``). ``check_first``: reads it for
-        requests that make a ledger known without an entry (``first_requests``); None grants them. ``without``: unusable
-        directories of the config."""
+        requests that make a ledger known without an entry (``first_requests``); None grants them. ``check_key``: reads it where
+        two master keys meet (``key_meetings``); None refuses the later one. ``without``: unusable directories of the config."""
         self._file_system: FileSystem = file_system or RealFileSystem()
         directories = [
             LogDirectory(self._file_system, number, config, boot_id) for number in range(len(config.directories))
@@ -673,6 +684,7 @@ class Storage:
         self._switch = NEVER_SWITCHED
         """The last setting of the read-only switch, whether its record is durable or not."""
         self._results = CommitResults(holdings, self.disks)
+        self._meetings = KeyMeetings(check_key, holdings.control, self._take_over)
         self.disk_threads = DiskThreads(holdings.directory_of)
         self.loop_is_shared: Callable[[], bool] = lambda: False
         """Does the loop serve several clients at present? Set by the server."""
@@ -685,13 +697,14 @@ class Storage:
             self.disks,
             self._results,
             check_fence,
+            self._meetings,
             self.disk_threads,
             self.traffic,
             journal_write_data=config.journal_write_data,
         )
         self._first_requests = FirstRequests(check_first, holdings.ledgers)
         self._held_copies = HeldCopies(holdings)
-        self._syncs = VolatileSyncs(holdings, self._held_copies)
+        self._syncs = VolatileSyncs(holdings, self._held_copies, self._meetings)
         self.lossy_boots = LossyBoots(holdings, self._records, self.disks)
         self.garbage_collection = GarbageCollection(holdings, self._records, self.checkpoints)
         self.reclaiming = Reclaiming(self._file_system, holdings, self.checkpoints)
@@ -717,6 +730,7 @@ class Storage:
         caller compares repeated entries."""
         self._adds.unsure.start(post)
         self._first_requests.start(post)
+        self._meetings.start(post)
         self._results.start(soon)
         self.long_polls.start(soon)
         if soon is not None:
@@ -746,6 +760,7 @@ class Storage:
         self._records.is_open = False
         self._adds.unsure.close()
         self._first_requests.close()
+        self._meetings.close()
         self._adds.comparisons.close()
         self.disk_threads.close()
         directories = self.holdings.directories
@@ -814,6 +829,9 @@ class Storage:
         control = self.holdings.control
         ledger = control.of(ledger_id)
         decision = ledger.fence(master_key)
+        if decision.keys_meet:
+            self._meetings.wait(ledger_id, master_key, partial(self.fence, ledger_id, master_key, done), done)
+            return
         if type(decision.response) is not Positive:
             done(status_of(decision.response))
             return
@@ -844,6 +862,10 @@ class Storage:
         holdings = self.holdings
         ledger = holdings.control.known(ledger_id)
         decision = ledger.write_last_add_confirmed(master_key, confirmed)
+        if decision.keys_meet:
+            again = partial(self.write_last_add_confirmed, ledger_id, master_key, confirmed, done, replicated)
+            self._meetings.wait(ledger_id, master_key, again, done)
+            return
         if type(decision.response) is not Positive:
             done(status_of(decision.response))
             return
@@ -852,6 +874,16 @@ class Storage:
         holdings.ledgers[ledger_id] = ledger
         self.long_polls.reached(ledger_id, ledger.last_add_confirmed)
         self._records.note(ledger, decision.records, done)
+
+    def _take_over(self, ledger_id: int, master_key: bytes) -> None:
+        """The metadata decided for this key (``protocol.bookie.key_meeting``): forget all else about the ledger. No wait: each
+        directory writes the record before a batch with this key."""
+        control = self.holdings.control
+        ledger = decided_anew(self.holdings, ledger_id, master_key)
+        self._records.forget([ledger_id])
+        self._records.note(ledger, ledger.control_records(), ignore)
+        control.suspects.discard(ledger_id)
+        self.checkpoints.outdated()
 
     def switch_read_only(self, read_only: bool, done: Done, order: int = NO_ORDER) -> None:
         """Set or clear the read-only switch, whatever the free room (``protocol.bookie.read_only_switch``). ``done``: OK once
@@ -879,6 +911,15 @@ class Storage:
         self._results.when_below(bytes_in_flight, relieved)
 
     # -- reads
+
+    def when_readable(self, ledger_id: int, master_key: bytes, read: Callable[[], None], done: Done) -> None:
+        """Call ``read``, at once or later, if a reader with this key, or without one (``NO_KEY``), may read the ledger; otherwise
+        ``done`` with UNAUTHORIZED, LIMBO or TOO_MANY_REQUESTS."""
+        if self.holdings.may_read(ledger_id, master_key):
+            read()
+        else:
+            again = partial(self.when_readable, ledger_id, master_key, read, done)
+            self._meetings.wait(ledger_id, master_key, again, done)
 
     def when_durable(self, ranges: Ranges, done: Done) -> None:
         """Call ``done`` once all of these rows are durable: OK, or the status of a failure."""

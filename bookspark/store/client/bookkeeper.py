@@ -36,6 +36,7 @@ from bookspark.protocol.ledger.ledger_choices import check_choices, check_digest
 from bookspark.protocol.ledger.ledger_metadata import DigestType, Fragment, LedgerMetadata, LedgerType, Replication
 from bookspark.protocol.ledger.responses import Positive, Unknown, UnknownReason
 from bookspark.protocol.reading.recovery import LedgerRecovery
+from bookspark.protocol.repair.audit_plan import marks_after_recovery
 from bookspark.store.client.client_config import client_config
 from bookspark.store.client.inspection import bookie_questions
 from bookspark.store.client.inspection.bookie_questions import ask
@@ -53,8 +54,8 @@ from bookspark.store.metadata.store import MetadataStore
 from bookspark.store.metadata.zookeeper.layout import ConnectionString
 from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.store.wire.digests import master_key
-from bookspark.store.wire.header import Header, Kind
-from bookspark.store.wire.messages import BookieStatus, CollectionStatus, EntryLogFacts
+from bookspark.store.wire.header import Header, Kind, WireError
+from bookspark.store.wire.messages import BookieStatus, CollectionStatus, EntryLogFacts, decoded
 from bookspark.support.arguments import LastEntryId, Password, Seconds, check_names, checks_arguments
 from bookspark.support.extras import extra_needed
 from bookspark.support.metrics.described import Figures
@@ -93,7 +94,10 @@ def collect_now(context: ClientContext, bookie_id: str, seconds_max: float) -> C
         assert answer.header is not None
         if answer.header.incarnation != incarnation:
             raise BookieError(f"bookie {bookie_id} was started anew meanwhile; ask for the collection again")
-        found = msgspec.json.decode(answer.body, type=BookieStatus).collection
+        try:
+            found = decoded(answer.body, BookieStatus).collection
+        except WireError as error:
+            raise BookieError(f"bookie {bookie_id} did not answer with its status: {error}") from error
         if found is not None and found.number >= number:
             if found.problem:
                 raise BookieError(f"bookie {bookie_id} did not finish its collection: {found.problem}; see its log")
@@ -179,8 +183,15 @@ def _recover(
     ledger_id = found.value.ledger_id
     machine = made(LedgerRecovery, replaces_bookies=True, accepted_loss=accepted_loss)
     driver = MachineDriver(context, found.value, password, context.config.recovery_timeout_seconds)
+    failed: set[str] = set()
+
+    def step(event: act.Event) -> list[act.Action]:
+        if isinstance(event, act.LacAnswered | act.AddAnswered) and not isinstance(event.response, Positive):
+            failed.add(event.bookie)
+        return machine.step(event)
+
     try:
-        closed = driver.run(machine.step, machine.step(act.MetadataRead(*found)))
+        closed = driver.run(step, machine.step(act.MetadataRead(*found)))
     except (NoSuchLedgerError, LedgerRecoveryError, UnauthorizedAccessError):
         raise
     except BookKeeperError as error:
@@ -194,6 +205,11 @@ def _recover(
             loss.by,
             "; ".join(loss.not_known),
         )
+    if marks := marks_after_recovery(closed.metadata, failed):
+        try:
+            context.store.underreplication.mark(marks)
+        except BookKeeperError as error:
+            log.warning("ledger %d: copies that may be lacking are not marked: %s", ledger_id, error)
     return Versioned(closed.metadata, closed.version)
 
 

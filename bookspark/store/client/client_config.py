@@ -80,9 +80,14 @@ class ClientConfig(Config, frozen=True, kw_only=True):
     """PEM file of the client's certificate, for bookies with ``tls_client_ca``."""
     tls_key: str = ""
     """PEM file of its key. "": in the certificate's file."""
+    tls_roles: bool = False
+    """True: a bookie's certificate must have the extended key usage serverAuth, the client's own clientAuth, so neither passes
+    for the other. (A certificate with other usages alone is refused with False too.)"""
     shared_secret_file: str = ""
-    """File with the secret for bookies with a ``shared_secret_file``. If it has several, one a line, the first that the bookie
-    knows counts. It is reread when it changes."""
+    """File with the secret that bookies have to prove, and that they ask for. Of several, one a line, the first that a bookie
+    proves counts. It is reread when it changes."""
+    shared_secret_without_tls: bool = False
+    """True: accept a secret without TLS off loopback. It then keeps out who only reaches a port, not who stands between."""
     record_decisions: str = ""
     """Folder for the decisions of the process, without payloads and passwords, for ``bookspark replay``. "": none. At most 2
     GiB a process."""

@@ -292,18 +292,41 @@ class Values:
 
 def class_of(name: str) -> type:
     """The class of the protocol with this name. Raises ConfigurationError if there is none, or the name is of another object."""
-    module, _, qualname = name.partition(":")
-    found: object = None
-    if module.startswith("bookspark.protocol.") or module == "bookspark.errors":
-        try:
-            found = getattr(importlib.import_module(module), qualname, None)
-        except ImportError:
-            found = None
+    found = _own(name)
     if not isinstance(found, type):
         raise ConfigurationError(
             f"{name!r} is no class of this version's protocol: replay the record with its own version"
         )
     return found
+
+
+def function_of(name: str) -> Callable[..., Any]:
+    """The function of the protocol with this name, perhaps a method. Raises ConfigurationError if there is none, or the name is
+    of another object."""
+    found = _own(name)
+    if not isinstance(found, types.FunctionType | types.MethodType):
+        raise ConfigurationError(
+            f"{name!r} is no function of this version's protocol: replay the record with its own version"
+        )
+    return found
+
+
+def _own(name: str) -> object:
+    """What a module of the protocol or of the errors defines itself under this name; None if nothing. A name that leads over an
+    import to another module is none of its own."""
+    module, _, qualname = name.partition(":")
+    if not (module.startswith("bookspark.protocol.") or module == "bookspark.errors"):
+        return None
+    try:
+        found: Any = importlib.import_module(module)
+        for part in qualname.split("."):
+            found = getattr(found, part)
+            found = getattr(found, "__wrapped__", found)
+            if getattr(found, "__module__", None) != module:
+                return None
+    except (ImportError, AttributeError):
+        return None
+    return found if getattr(found, "__qualname__", None) == qualname else None
 
 
 def error_of(form: Form) -> BaseException:

@@ -27,12 +27,14 @@ import crc32c
 import zstandard
 
 from bookspark.errors import ConfigurationError
+from bookspark.support.inflating import InflationError, inflated
 
 FORMAT = 1
 SUFFIX = ".decisions"
 _HEAD = struct.Struct("<II")
 _TIMES = struct.Struct("<QQ")
-_BODY_BYTES_MAX = 1 << 30
+RECORDS_BYTES_MAX = 64 << 20
+"""Bytes of records in a chunk at most, before compression."""
 
 
 class Header(NamedTuple):
@@ -76,7 +78,7 @@ class Segment:
         self._chunks = self._raw()
         try:
             self.header = Header(**json.loads(next(self._chunks).records))
-        except (StopIteration, ValueError, TypeError) as error:
+        except (StopIteration, ValueError, TypeError, RecursionError) as error:
             raise ConfigurationError(f"{path} is no record of decisions") from error
         if self.header.format != FORMAT or self.header.version != version:
             raise ConfigurationError(
@@ -85,13 +87,17 @@ class Segment:
             )
 
     def chunks(self) -> Iterator[Chunk]:
-        """The chunks. Call it once."""
+        """The chunks. Call it once. Raises ConfigurationError for a chunk that no process wrote."""
         unpack = zstandard.ZstdDecompressor().decompress
         for chunk in self._chunks:
             if not chunk.records:
                 self.clean = True
                 return
-            yield chunk._replace(records=unpack(chunk.records, max_output_size=_BODY_BYTES_MAX))
+            try:
+                records = inflated(chunk.records, RECORDS_BYTES_MAX, unpack)
+            except InflationError as error:
+                raise ConfigurationError(f"{self.path} is no record of decisions: {error}") from error
+            yield chunk._replace(records=records)
 
     def _raw(self) -> Iterator[Chunk]:
         content, at = self._content, 0

@@ -32,7 +32,7 @@ import zstandard
 
 from bookspark.errors import ConfigurationError
 from bookspark.store.decisions.forms import Forms
-from bookspark.store.decisions.record_file import FORMAT, SUFFIX, Header, encoded, header_chunk
+from bookspark.store.decisions.record_file import FORMAT, RECORDS_BYTES_MAX, SUFFIX, Header, encoded, header_chunk
 from bookspark.support.private_files import make_private_directory, open_private
 from bookspark.support.threads import BackOff, Repeated
 
@@ -128,11 +128,16 @@ class Recorder:
             if not pending:
                 self._drained_ns = time.time_ns()
                 return
-            count = len(pending)
-            records = b"".join([_ARRAY.pack(0xDD, count), *[pending.popleft() for _ in range(count)]])
-            begin, self._drained_ns = self._drained_ns, time.time_ns()
-            if self._file is not None:
-                self._write(encoded(begin, self._drained_ns, self._pack(records)))
+            left = len(pending)
+            while left:
+                some, size = list[bytes](), 0
+                while left and (not some or size + len(pending[0]) <= RECORDS_BYTES_MAX // 2):
+                    some.append(pending.popleft())
+                    size, left = size + len(some[-1]), left - 1
+                begin, self._drained_ns = self._drained_ns, time.time_ns()
+                if self._file is not None:
+                    records = b"".join((_ARRAY.pack(0xDD, len(some)), *some))
+                    self._write(encoded(begin, self._drained_ns, self._pack(records)))
             if self._file is not None and self._written >= self._segment_bytes:
                 self._next_segment()
 

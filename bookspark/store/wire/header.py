@@ -19,7 +19,8 @@ The kinds, and the bookie's work for each (``-`` after a name: the request is a 
 
 ``HELLO-``
     The first request. ``value`` is the client's highest protocol version, and the answer's the version to use. The answer's body
-    is the bookie id, so that a client never talks to another bookie at a reused address.
+    is the bookie id, so that a client never talks to another bookie at a reused address. With a secret, both sides prove it first
+    (``security``): the bookie answers UNAUTHORIZED with ``messages.Challenge``, and the client sends a second HELLO.
 ``ADD=``
     Append the entries ``first..last`` of one ledger, all or none. The answer is a control frame with the same range. An OK for
     a ledger of persistent durability (PD) comes in an ``ACKS``, together with others.
@@ -36,7 +37,8 @@ The kinds, and the bookie's work for each (``-`` after a name: the request is a 
     ``FENCE``: fence first (recovery reads).
     ``SPARSE``: skip ids that this bookie lacks (striped ledgers); ``last_entry_id`` is then the last examined id.
 ``READ_LAC-``
-    The LAC, the LAFR and (``value``) the bookie's highest entry id.
+    The LAC, the LAFR and (``value``) the bookie's highest entry id. ``limit`` of the answer is 1 if the ledger's writer,
+    which sent the last ADD without ``RECOVERY``, SYNC or WRITE_LAC, is connected; 0 if it is not, or not known.
     ``FENCE``: fence first, durably: the first step of ledger recovery. It creates an unknown ledger, if the metadata has it with
     this bookie and this master key; so it has no Negative.
     ``limit`` > 0: wait up to ``limit`` ms until the LAC is at least ``first_entry_id`` (long poll).
@@ -71,9 +73,8 @@ The kinds, and the bookie's work for each (``-`` after a name: the request is a 
 ``REFUSAL-``
     From bookies: the last frame of a connection with malformed bytes. The body explains it to people.
 
-The body of a BAD_REQUEST explains the fault in words. A bookie with a secret answers a HELLO with UNAUTHORIZED, and a
-challenge in the body, until the request's body (``messages.Hello``) has the proof of ``security``. Any request may be answered
-TOO_MANY_REQUESTS; then the bookie did nothing.
+The body of a BAD_REQUEST explains the fault in words. Any request may be answered TOO_MANY_REQUESTS; then the bookie did
+nothing.
 
 Source: BookKeeper's ``BookkeeperProtocol.proto`` for the kinds; BP-14 for LastAddSynced and ``SYNC``; "Guaranteeing write
 quorum" for LAFR.

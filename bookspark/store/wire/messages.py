@@ -8,13 +8,22 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from bookspark.store.wire.header import WireError
 
 _COUNT = struct.Struct("<I")
+Message = TypeVar("Message")
+
+
+def decoded(body: bytes | memoryview, kind: type[Message]) -> Message:
+    """A JSON body from another process. Raises WireError if it is no such message, also if it is nested too deep."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise WireError(f"a body that is no {kind.__name__}: {error}") from error
 
 
 class Acks:
@@ -72,19 +81,41 @@ class Hello(msgspec.Struct):
     """The client's introduction in HELLO. An empty body stands for the defaults."""
 
     client: str = ""
-    """The client's name, for log lines and for test faults against a single client."""
+    """The client's name, for log lines and for test faults against a single client. A client with a secret sends it with its
+    proof."""
+    nonce: bytes = b""
+    """32 random bytes: asks the bookie to prove a secret (see ``security``)."""
     proof: bytes = b""
-    """The proof of knowing the bookie's secret (see ``security``)."""
+    """The client's proof of the secret that the bookie proved."""
 
     def encode(self) -> bytes:
         return msgspec.json.encode(self)
 
     @classmethod
     def decode(cls, body: bytes | memoryview) -> Hello:
+        return decoded(body, cls) if body else cls()
+
+
+class Challenge(msgspec.Struct):
+    """The answer UNAUTHORIZED to a HELLO with a nonce: the bookie's proofs, and its question for the client's."""
+
+    bookie_id: str
+    address: str
+    """``host:port`` that the bookie advertises."""
+    nonce: bytes
+    """32 random bytes."""
+    proofs: list[bytes]
+    """A proof by each of the bookie's secrets."""
+
+    def encode(self) -> bytes:
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def decode(cls, body: bytes | memoryview) -> Challenge:
         try:
-            return msgspec.json.decode(body, type=cls) if body else cls()
+            return msgspec.json.decode(body, type=cls)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise WireError(f"the body of a HELLO: {error}") from error
+            raise WireError(f"the body of a challenge: {error}") from error
 
 
 class FetchFrom(msgspec.Struct):
@@ -99,10 +130,7 @@ class FetchFrom(msgspec.Struct):
 
     @classmethod
     def decode(cls, body: bytes | memoryview) -> FetchFrom:
-        try:
-            return msgspec.json.decode(body, type=cls)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise WireError(f"the body of a FETCH: {error}") from error
+        return decoded(body, cls)
 
 
 class HealingStatus(msgspec.Struct):
@@ -245,6 +273,6 @@ class Limbo(msgspec.Struct):
         return msgspec.json.encode(self)
 
 
-for _kind in (Hello, FetchFrom, BookieStatus, EntryLogs, Limbo):
+for _kind in (Hello, Challenge, FetchFrom, BookieStatus, EntryLogs, Limbo):
     # Prepare msgspec's types at import: two threads that prepare the same type at once crash the process.
     msgspec.json.Decoder(_kind)

@@ -1,16 +1,39 @@
 """Security of connections: TLS between clients and bookies, and a shared secret. Both are off by default.
 
 Law: a bookie with a certificate speaks TLS only. With a client CA it serves only clients with a certificate of that CA. With a
-secret it serves only clients that know the secret. A client with a CA talks only to bookies with a certificate of that CA for
-the dialled host. An unusable file is refused at start, by its option's name.
+secret it serves only clients that prove the secret. A client with a CA talks only to bookies with a certificate of that CA for
+the dialled host. With ``tls_roles`` a bookie's certificate is no client's, and a client's is no bookie's. A client with a secret
+sends a bookie nothing but a nonce until the bookie has proved a secret of the client's, and then proves that secret alone. An
+unusable file is refused at start, by its option's name.
 
-The secret itself is never sent. A HELLO without a proof is answered UNAUTHORIZED, with a challenge (32 random bytes) in the
-body. The proof, in the next HELLO, is HMAC-SHA256(secret, challenge ‖ bookie id). Strangers are excluded; only TLS protects
-against reading or changing the connection.
+The secret is never sent. Both sides prove it in HELLO, the bookie first::
+
+    client → bookie   HELLO         nonce of the client: 32 random bytes
+    bookie → client   UNAUTHORIZED  Challenge: bookie id, advertised address, nonce of the bookie, a proof by each of its secrets
+    client → bookie   HELLO         name of the client, its proof by the secret that the bookie proved
+    bookie → client   OK
+
+A proof is HMAC-SHA-256(secret, role ‖ client's nonce ‖ bookie's nonce ‖ bookie id ‖ address ‖ channel), each part behind its
+length as u32, little-endian. Each part excludes an attack:
+
+* nonces of both sides: replays, and proofs of a text that the other side chose;
+* the role, "Bookspark HELLO bookie" or "… client": reflection of a proof to its sender;
+* the bookie id: a proof of another bookie;
+* the address, which the client dialled and the bookie advertises by its own options: a stranger at a crashed bookie's old port,
+  or at an address that he registered in an open ZooKeeper, can't relay to the bookie;
+* the channel, the SHA-256 of the bookie's certificate (b"" without TLS): somebody between two TLS connections needs the bookie's
+  own certificate, not only one of the same CA.
+
+The model is SCRAM (RFC 5802): two nonces, two proofs, and channel binding of type tls-server-end-point (RFC 5929, 4; here always
+by SHA-256). SCRAM's client proves first, and so gives a false server a proof to guess a password by. Here the bookie proves
+first: whoever reaches its port gets such a proof, of a secret of 16 random bytes or more, which nobody guesses. SCRAM's salt and
+iterations are for passwords, and left out.
+
+Without TLS a proof protects the greeting, not what follows it. So a secret without TLS off loopback needs an option on both sides
+(``without_tls``).
 
 Each new connection reads changed files again, so secrets, certificates and CAs are replaced without a restart
-(docs/security.md). A file of secrets has a secret on each line: a bookie accepts each of them, and a client tries them in
-order.
+(docs/security.md). A file of secrets has a secret on each line: each of them serves, on both sides.
 """
 
 from __future__ import annotations
@@ -19,39 +42,58 @@ import hashlib
 import hmac
 import logging
 import os
+import re
 import ssl
+import struct
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from secrets import token_bytes
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 from bookspark.errors import ConfigurationError
 from bookspark.store.wire.header import WireError
-from bookspark.support.certificates import ends_by_option, load_ca, load_certificate
+from bookspark.support.certificates import ends_by_option, first_der, load_ca, load_certificate, require_roles
+from bookspark.support.private_files import read_secret
 
 Value = TypeVar("Value")
 
-_CHALLENGE_BYTES = 32
+Role = Literal["bookie", "client"]
+"""The side that sends a proof."""
+NONCE_BYTES = 32
+STANDS_BETWEEN = (
+    "Without TLS the shared secret keeps out who only reaches a port, not who stands between client and bookie."
+)
+_LENGTH = struct.Struct("<I")
 _HANDSHAKE = 22
 _RECORD_START_BYTES, _RECORD_BYTES_MAX = 5, 1 << 14
 
 log = logging.getLogger(__name__)
 
 
-def server_context(certificate: str, key: str, client_ca: str) -> ssl.SSLContext | None:
-    """The TLS context of a bookie, from paths of PEM files ("": not given). None without a certificate. Raises
-    ConfigurationError."""
+class ServerContext(ssl.SSLContext):
+    """The TLS context of a bookie, with the SHA-256 of its certificate, to which proofs of a secret are bound."""
+
+    certificate_hash = b""
+
+
+def server_context(certificate: str, key: str, client_ca: str, *, roles: bool = False) -> ServerContext | None:
+    """The TLS context of a bookie, from paths of PEM files ("": not given). None without a certificate. ``roles``: option
+    ``tls_roles``. Raises ConfigurationError."""
     if not certificate:
-        if key or client_ca:
-            raise ConfigurationError("tls_key and tls_client_ca are of no use without tls_certificate; set that too")
+        if key or client_ca or roles:
+            raise ConfigurationError(
+                "tls_key, tls_client_ca and tls_roles are of no use without tls_certificate; set that too"
+            )
         return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = ServerContext(ssl.PROTOCOL_TLS_SERVER)
     # A renegotiation costs the bookie ten times as much as the peer.
     context.options |= ssl.OP_NO_RENEGOTIATION
     load_certificate(context, certificate, key)
+    context.certificate_hash = certificate_hash(first_der(certificate))
     if client_ca:
         load_ca(context, client_ca, "tls_client_ca")
         context.verify_mode = ssl.CERT_REQUIRED
+    if roles:
+        require_roles(context, certificate)
     return context
 
 
@@ -63,24 +105,29 @@ class ServerTls(NamedTuple):
     ends_ms: dict[str, int]
 
 
-def server_tls(certificate: str, key: str, client_ca: str) -> ServerTls:
+def server_tls(certificate: str, key: str, client_ca: str, *, roles: bool = False) -> ServerTls:
     """The TLS of a bookie, as of ``server_context``. Raises ConfigurationError."""
     return ServerTls(
-        server_context(certificate, key, client_ca),
+        server_context(certificate, key, client_ca, roles=roles),
         ends_by_option(tls_certificate=certificate, tls_client_ca=client_ca),
     )
 
 
-def client_context(ca: str, certificate: str, key: str) -> ssl.SSLContext | None:
-    """The TLS context of a client, from paths of PEM files ("": not given). None without a CA. Raises ConfigurationError."""
+def client_context(ca: str, certificate: str, key: str, *, roles: bool = False) -> ssl.SSLContext | None:
+    """The TLS context of a client, from paths of PEM files ("": not given). None without a CA. ``roles``: option ``tls_roles``.
+    Raises ConfigurationError."""
     if not ca:
-        if certificate or key:
-            raise ConfigurationError("tls_certificate and tls_key are of no use without tls_ca; set that too")
+        if certificate or key or roles:
+            raise ConfigurationError(
+                "tls_certificate, tls_key and tls_roles are of no use without tls_ca; set that too"
+            )
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     load_ca(context, ca, "tls_ca")
     if certificate:
         load_certificate(context, certificate, key)
+    if roles:
+        require_roles(context, certificate)
     return context
 
 
@@ -99,17 +146,30 @@ def client_hello_size(seen: bytes) -> int:
 
 def read_secrets(path: str, option: str = "shared_secret_file") -> tuple[bytes, ...]:
     """The non-empty lines of the file, stripped. () without a path. ``option``: the option's name, for errors. Raises
-    ConfigurationError."""
+    ConfigurationError, also for a file that others can read and for a line with room for less than 16 random bytes."""
     if not path:
         return ()
-    try:
-        lines = Path(path).read_bytes().splitlines()
-    except OSError as error:
-        raise ConfigurationError(f"{option} {path} can't be read: {error.strerror}") from error
-    secrets = tuple(line.strip() for line in lines if line.strip())
+    secrets = lines_of(read_secret(path, option))
     if not secrets:
         raise ConfigurationError(f"{option} {path} is empty; put the secret in it, the same one on both sides")
+    for number, secret in enumerate(secrets, 1):
+        if is_guessable(secret):
+            raise ConfigurationError(
+                f"{option} {path}: secret {number} has less than 16 random bytes, so it can be guessed; make one with: "
+                "bookspark secret --file FILE"
+            )
     return secrets
+
+
+def lines_of(content: bytes) -> tuple[bytes, ...]:
+    """The non-empty lines, stripped."""
+    return tuple(line.strip() for line in content.splitlines() if line.strip())
+
+
+def is_guessable(secret: bytes) -> bool:
+    """Is the text shorter than 16 random bytes are: 32 characters in hexadecimal, else 22 (base64)? A longer text that somebody
+    chose can't be told from a random one."""
+    return len(secret) < (32 if re.fullmatch(rb"[0-9a-fA-F]*", secret) else 22)
 
 
 class FromFiles(Generic[Value]):
@@ -141,21 +201,58 @@ class FromFiles(Generic[Value]):
             except OSError:
                 found.append(None)
             else:
-                found.append((status.st_ino, status.st_size, status.st_mtime_ns))
+                # The time of a change of mode or owner too.
+                found.append((status.st_ino, status.st_size, status.st_ctime_ns))
         return found
 
 
-def new_challenge() -> bytes:
-    return token_bytes(_CHALLENGE_BYTES)
-
-
-def proof(secret: bytes, challenge: bytes, bookie_id: str) -> bytes:
-    """The sender's proof of knowing the secret, for this bookie id and its challenge."""
-    return hmac.digest(secret, challenge + bookie_id.encode(), hashlib.sha256)
-
-
-def is_proof(given: bytes, secrets: Iterable[bytes], challenge: bytes, bookie_id: str) -> bool:
-    """True if ``given`` is the proof, by any of the secrets, for ``challenge``. Always False without a challenge."""
-    return bool(challenge) and any(
-        hmac.compare_digest(given, proof(secret, challenge, bookie_id)) for secret in secrets
+def without_tls(where: str) -> str:
+    """The refusal to use a secret without TLS. ``where``: what is not loopback."""
+    return (
+        f"shared_secret_file without TLS, and {where} is not loopback. {STANDS_BETWEEN} Use TLS (bookies: tls_certificate; "
+        "clients: tls_ca), or accept that with shared_secret_without_tls = true"
     )
+
+
+class Exchange(NamedTuple):
+    """What a proof is for. Both sides have the same one, unless somebody stands between."""
+
+    client_nonce: bytes
+    bookie_nonce: bytes
+    bookie_id: str
+    address: str
+    """``host:port``, as dialled and as advertised."""
+    certificate_hash: bytes
+    """Of the bookie's certificate, b"" without TLS."""
+
+
+def new_nonce() -> bytes:
+    return token_bytes(NONCE_BYTES)
+
+
+def certificate_hash(der: bytes) -> bytes:
+    return hashlib.sha256(der).digest()
+
+
+def proof(secret: bytes, role: Role, exchange: Exchange) -> bytes:
+    """``role``'s proof of knowing the secret."""
+    client_nonce, bookie_nonce, bookie_id, address, certificate = exchange
+    parts = (
+        f"Bookspark HELLO {role}".encode(),
+        client_nonce,
+        bookie_nonce,
+        bookie_id.encode(),
+        address.encode(),
+        certificate,
+    )
+    return hmac.digest(secret, b"".join(_LENGTH.pack(len(part)) + part for part in parts), hashlib.sha256)
+
+
+def proven(secrets: Iterable[bytes], role: Role, proofs: Iterable[bytes], exchange: Exchange) -> bytes | None:
+    """The first of ``secrets`` that one of ``role``'s proofs proves, or None. Proofs are compared in constant time."""
+    proofs = list(proofs)
+    for secret in secrets:
+        right = proof(secret, role, exchange)
+        if any(hmac.compare_digest(right, given) for given in proofs):
+            return secret
+    return None

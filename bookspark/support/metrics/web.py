@@ -79,7 +79,8 @@ class WebServer:
     ) -> None:
         """Begin to answer. ``tries``: number of ports to try from ``port`` on; ``port`` 0 is any free port. For errors:
         ``what`` is served, and the ``option`` of the port. ``headers``: of every answer. ``names``: names of this host, besides
-        its own name; a request for another name is refused (None: ``pages`` looks). Raises BookieError if no address is free."""
+        its own name; a request for another name is refused (None: ``pages`` looks). Raises BookieError if no address is
+        available."""
 
         class Handler(_Handler):
             page_of = staticmethod(pages if callable(pages) else _by_path(pages))

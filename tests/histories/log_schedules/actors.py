@@ -31,10 +31,7 @@ from bookspark.logs import (
     truncate_log,
 )
 from bookspark.logs.chain.committer import Committer
-from bookspark.logs.chain.lane_choice import (
-    begun_batch_write,
-    newest_version,
-)
+from bookspark.logs.chain.lane_choice import begun_batch_write, has_version
 from bookspark.logs.chain.maintenance import collect_orphans, recover_ledgers
 from bookspark.logs.chain.reader import AT_THE_END
 from bookspark.logs.chain.stamps import stamp_of
@@ -52,6 +49,7 @@ from bookspark.protocol.logs.log_record import (
     LogTakenOverError,
     NoSuchLogError,
 )
+from bookspark.protocol.logs.replays import Batch
 from bookspark.spark.connector.sink import LogWriter, RangesWritten
 from bookspark.spark.options.sink_options import SinkOptions
 from tests.histories.log_schedules.cluster import Client, World
@@ -207,7 +205,8 @@ class Stage:
         client = self.client(process)
         while (version := self.done[name]) < versions:
             record = LogRegistry(client.metadata).find(LOG)
-            if record is None or newest_version(client, record, b"", TXN + name) < version:
+            this = Batch(LOG, TXN + name, version)
+            if record is None or not has_version(client, record, b"", this):
                 self._batch_written(client, f"{run}-{version}", name, version, TXN)
             self.turns.step(f"notes version {version}")
             self.done[name] = max(self.done[name], version + 1)
@@ -224,7 +223,7 @@ class Stage:
         commit = replace(written, query=txn + writer)
         committer = Committer(client, owner)
         # False: the log has this version, or a later one, perhaps the first of a recreated log.
-        done = committer.commit_version(commit) if txn else committer.commit(commit) or True
+        done = committer.commit(commit) or not txn
         if done or not self.makes_anew:
             self.history(owner.lane.log).acknowledged.update(values)
         committer.close()

@@ -125,7 +125,8 @@ class Records:
             self._world.truth.changed(old, changed)
             if self._client.expires and changed.first_position > old.first_position:
                 self._world.truth.expired(old, changed)
-        self._world.truth.changed_at[name] = self._world.turns.steps
+        if kind == RECORDS:
+            self._world.truth.changed_at[name] = self._world.turns.steps
         self._changed(kind, name)
         self._client.lose_answer()
         return new

@@ -26,7 +26,7 @@ from bookspark.protocol.ledger.actions import (
     SendReadLac,
     WriteMetadata,
 )
-from bookspark.protocol.ledger.ledger_metadata import WRITE_QUORUM_LABEL, Fragment, LedgerMetadata
+from bookspark.protocol.ledger.ledger_metadata import WRITE_QUORUM_LABEL, Fragment, LedgerMetadata, LedgerState
 from bookspark.protocol.repair.bookie_healing import ClearLimbo, HeldListed, LedgerHealing, LimboIsCleared, ListHeld
 from bookspark.protocol.repair.entry_copying import EntryCopying
 from bookspark.protocol.repair.ledger_replication import LedgerReplication, WaitForWriter, WriterWaitedFor
@@ -38,6 +38,7 @@ from tests.histories.repair_schedules.lost_entries import lose_and_get_back
 from tests.histories.repair_schedules.truth import accepted_losses, check_named, check_told, ended, holds, wanted_of
 
 _GRACE_SECONDS = 10.0
+_GRACE_SECONDS_MAX = 25.0
 _RUN_ENTRIES_MAX = 10_000
 _SPLITS_MAX = 60
 """More than the number of fragments that uncopied entries add to a record."""
@@ -285,13 +286,21 @@ class _Replacing:
         self._alone = True
         """Whether no other client changed the record, and spare bookies sufficed."""
         self._noticed: Fragment | None = None
-        self._waited = 0.0
+        self._waited = self._silent = self._living = 0.0
+        """Seconds of the writer: in all, since its last sign, and up to its last sign if it gave one each time."""
         self._trouble = random.choice((0.0, 0.0, 0.02, 0.3))
 
     def run(self) -> None:
         replaced = self._lost | self._misplaced
         ends = _batch_ends(self._random, self._record)
-        machine = LedgerReplication(self._lost, _GRACE_SECONDS, _RUN_ENTRIES_MAX, self._misplaced, batch_ends=ends)
+        machine = LedgerReplication(
+            self._lost,
+            _GRACE_SECONDS,
+            _RUN_ENTRIES_MAX,
+            self._misplaced,
+            batch_ends=ends,
+            grace_seconds_max=_GRACE_SECONDS_MAX,
+        )
         actions = machine.step(MetadataRead(self._record, self._version))
         end = self._driving.run(machine.step, actions, self._other, self._is_recovery)
         if end is None:
@@ -330,7 +339,10 @@ class _Replacing:
             return False
         holds(not self._record.closed and self._noticed is not None, "a ledger is recovered that needs no recovery")
         holds(self._noticed == self._record.last_fragment, "a writer is fenced that replaced a bookie meanwhile")
-        holds(self._waited >= _GRACE_SECONDS, "a writer is fenced before its grace is over")
+        holds(
+            self._silent >= _GRACE_SECONDS or self._waited >= _GRACE_SECONDS_MAX,
+            "a writer is fenced before its grace is over",
+        )
         return True
 
     def _other(self, action: Any) -> Any:
@@ -352,10 +364,16 @@ class _Replacing:
                 self._record, self._version = metadata, version + 1
                 return MetadataWritten(self._version)
             case WaitForWriter():
-                self._noticed = self._record.last_fragment
-                self._waited = random.choice((0.0, _GRACE_SECONDS, 2 * _GRACE_SECONDS))
+                if self._noticed != self._record.last_fragment:
+                    self._noticed, self._waited, self._silent, self._living = self._record.last_fragment, 0.0, 0.0, 0.0
+                holds(self._living < _GRACE_SECONDS_MAX, "a stuck writer keeps its ledger")
+                waited, lives = random.choice((0.0, _GRACE_SECONDS, 2 * _GRACE_SECONDS)), random.random() < 0.5
+                is_open = self._record.state is LedgerState.OPEN
+                self._waited += waited
+                self._silent = 0.0 if lives and is_open else self._silent + waited
+                self._living = self._living + waited if lives and is_open else 0.0
                 self._writer_goes_on()
-                return WriterWaitedFor(self._waited)
+                return WriterWaitedFor(waited, lives)
         raise AssertionError(action)
 
     def _choose(self, ensemble: tuple[str, ...], replaced: tuple[str, ...]) -> Any:

@@ -15,6 +15,7 @@ from bookspark.protocol.ledger.quorum import Verdict
 from bookspark.protocol.ledger.transitions import LATE
 from bookspark.protocol.reading import lac_read
 from bookspark.protocol.reading.recovery import LedgerRecovery
+from bookspark.protocol.repair import ledger_replication
 from bookspark.protocol.writing import writer
 from bookspark.protocol.writing.ensemble_change import ChangeMode, EnsembleChanges
 from bookspark.protocol.writing.replication import BestEffort
@@ -62,6 +63,10 @@ def forgets_who_joined(_: Step) -> Step:
 
 def covered(*_: object) -> Verdict:
     return Verdict.PRESENT
+
+
+def dead_or_alive(_: object) -> Callable[..., bool]:
+    return lambda patience, waited_seconds, silent_seconds: waited_seconds >= patience.grace_seconds
 
 
 def changes(**given: object) -> dict[str, object]:
@@ -123,6 +128,9 @@ WRONG: dict[str, tuple[Any, str, Callable[[Any], Any], dict[str, Any], str]] = {
     ),
     "a reader that is told a LAC by nobody": (
         lac_read, "fencing_verdict", lambda _: covered, {"readers": 1}, "no bookie has told one",
+    ),
+    "an autorecovery that ends a writer that lives": (
+        ledger_replication, "may_fence", dead_or_alive, {"replicators": 1, "spares": 1}, "it ends a writer that lives",
     ),
     "a best-effort writer that never gives up": (
         BestEffort, "gives_up", lambda _: False, changes(departures=2, closes=True), "everything_begun_ends",

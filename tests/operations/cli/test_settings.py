@@ -12,10 +12,9 @@ import msgspec
 import pytest
 
 from bookspark.errors import ConfigurationError
-from bookspark.servers.daemon.bookie_process import advertised
 from bookspark.spark import process_client
 from bookspark.store.autorecovery.autorecovery_config import AutorecoveryConfig
-from bookspark.store.bookie.bookie_config import BookieConfig, bookie_config
+from bookspark.store.bookie.bookie_config import BookieConfig, advertised, bookie_config
 from bookspark.store.changes_config import ChangesConfig
 from bookspark.store.client.client_config import ClientConfig, client_config
 from bookspark.store.settings import TABLES, of_environment, read_settings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import re
 import subprocess
 import zipfile
@@ -92,6 +93,26 @@ def test_pinned_versions_are_in_the_required_ranges() -> None:
         for requirement in requirements(section, option):
             pin = pins[requirement.name.lower().replace("_", "-")]
             assert requirement.specifier.contains(pin), f"{requirement} does not allow {pin}"
+
+
+def test_every_package_of_a_checkout_has_its_hashes() -> None:
+    """``scripts/setup`` installs conf/requirements.txt by its hashes; ``scripts/supply lock`` writes it."""
+    entries = re.split(r"^(?=\w)", (ROOT / "conf/requirements.txt").read_text(), flags=re.MULTILINE)[1:]
+    locked = {}
+    for entry in entries:
+        name, _, version = entry.split()[0].partition("==")
+        hashes = re.findall(r"--hash=sha256:[0-9a-f]{64}\b", entry)
+        assert hashes and len(hashes) == entry.count("--hash"), entry
+        locked[canonical(name)] = version
+    pins = (line.split("==") for line in (ROOT / "conf/constraints.txt").read_text().split())
+    pinned = {canonical(name): version for name, version in pins}
+    assert {name: locked.get(name) for name in pinned} == pinned
+    installed = {canonical(one.name): one.version for one in importlib.metadata.distributions()}
+    assert {name: locked[name] for name in installed.keys() & locked.keys()}.items() <= installed.items()
+
+
+def canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def test_client_is_imported_without_any_extra(python: Path) -> None:

@@ -24,11 +24,12 @@ from bookspark.operations.why.telling import answer
 from bookspark.operations.why.troubles import health_of
 from bookspark.protocol.logs.log_options import LogOptions
 from bookspark.store.client import BookKeeper
-from tests.authority import Authority
+from tests.authority import Authority, private
 from tests.awaiting import await_that
 from tests.clocks import wrong_clock
 from tests.operations.cli.conftest import Run, bookspark, impatient  # noqa: F401
 from tests.operations.why.kit import check_command
+from tests.secret_files import write_secrets
 from tests.system.cluster.copies import await_copies, replication_factors
 from tests.system.cluster.test_space import append_until_refused
 
@@ -306,14 +307,18 @@ def test_limbo_after_a_lossy_boot_is_named(new_chroot: Callable[[], str]) -> Non
 
 
 def test_wrong_secret_is_named(new_chroot: Callable[[], str], tmp_path: Path) -> None:
-    (tmp_path / "right").write_text("the secret\n")
-    (tmp_path / "wrong").write_text("another\n")
-    with LocalCluster(1, zookeeper=new_chroot(), shared_secret_file=str(tmp_path / "right")) as cluster:
-        for options in ({}, {"shared_secret_file": str(tmp_path / "wrong")}):
+    right, wrong = (write_secrets(tmp_path / name) for name in ("right", "wrong"))
+    with LocalCluster(1, zookeeper=new_chroot(), shared_secret_file=right) as cluster:
+        for options in ({}, {"shared_secret_file": wrong}):
             with cluster.bookkeeper(**DEADLINES, **options) as bookkeeper:
                 assert "wrong-secret" in troubles(bookkeeper)
-        with cluster.bookkeeper(**DEADLINES, shared_secret_file=str(tmp_path / "right")) as bookkeeper:
+        with cluster.bookkeeper(**DEADLINES, shared_secret_file=right) as bookkeeper:
             assert set(troubles(bookkeeper)) == {"no-auditor"}
+    with (
+        LocalCluster(1, zookeeper=new_chroot()) as plain,
+        plain.bookkeeper(**DEADLINES, shared_secret_file=right) as bookkeeper,
+    ):
+        assert "proves no secret" in troubles(bookkeeper)["wrong-secret"].causes[0]
 
 
 def test_tls_on_only_one_side_is_named(new_chroot: Callable[[], str], cluster: LocalCluster, tmp_path: Path) -> None:
@@ -336,7 +341,7 @@ def test_certificate_that_has_ended_is_named_with_its_day_and_its_remedy(
     authority = Authority(tmp_path / "authority")
     ended, other = Authority(tmp_path / "ended", days=-1), Authority(tmp_path / "other")
     certificate, ca = tmp_path / "bookie.pem", str(authority.file)
-    certificate.write_text(Path(authority.certificate("bookie", days=-1)).read_text())
+    private(certificate, Path(authority.certificate("bookie", days=-1)).read_text())
     with LocalCluster(1, zookeeper=new_chroot(), tls_certificate=str(certificate), tls_client_ca=ca) as cluster:
         own = {"tls_ca": ca, "tls_certificate": authority.certificate("client")}
 

@@ -236,11 +236,42 @@ def test_consequence_comes_first() -> None:
     found = facts({"a": DOWN}, (fragment("a", "b", "c"), fragment("b", "c", ledger_id=8)))
     (one,) = health_of(found).troubles
     assert one.verdict.startswith(
-        "no new ledger over 3 bookies can be made, and 1 ledger has fewer copies than wanted: "
+        "no new ledger over 3 bookies can be made, and 1 ledger has one copy less than wanted: "
     )
     assert one.verdict.endswith("bookie a is down")
     (one, *_) = health_of(facts({name: {"read_only": True} for name in "abc"})).troubles
     assert one.verdict == "no new ledger can be made, and none written to: no bookie takes new entries"
+
+
+def test_lacking_copies_are_those_of_rows() -> None:
+    found = facts(
+        {"a": DOWN}, (fragment("a", "b", "c"), fragment("a", "b", "c", ledger_id=8)), logs={7: "orders", 8: "orders"}
+    )
+    (one,) = health_of(found).troubles
+    assert one.verdict.endswith("rows of log orders have one copy less than wanted: bookie a is down")
+    short = task(bookies={"a": Reason.LACKS}), task(ledger_id=8, bookies={"a": Reason.LACKS})
+    (one,) = health_of(facts(tasks=short, logs={7: "orders"})).troubles
+    assert (one.kind, one.severity) == ("under-replicated", Severity.UNDER_WAY)
+    assert one.verdict == "rows of log orders and 1 other ledger have fewer copies than wanted; 0 are being repaired"
+
+
+def test_ledger_that_lacks_a_copy_is_no_trouble_of_a_bookie_that_is_down() -> None:
+    """Its task names no bookie, and with all bookies up the cluster was well."""
+    few = task(bookies={}, detail="it has 2 of 3 copies")
+    assert kinds(facts(tasks=(few,))) == ["under-replicated"]
+    assert kinds(facts({"a": DOWN}, tasks=(few,))) == ["bookie-down"]
+
+
+def test_misplaced_ledgers_lack_no_copy_and_are_named() -> None:
+    moved = task(bookies={"a": Reason.MISPLACED})
+    (one,) = health_of(facts(tasks=(moved,), misplaced={7: True})).troubles
+    assert (one.kind, one.severity, one.mend) == ("misplaced", Severity.UNDER_WAY, "wait: autorecovery moves them")
+    assert one.verdict.startswith("the loss of one rack may take more copies of an entry than the rule allows: ")
+    (one,) = health_of(facts(misplaced={7: True})).troubles
+    assert (one.severity, one.command) == (Severity.TROUBLE, "bookspark autorecovery trigger")
+    (one,) = health_of(facts(misplaced={7: False})).troubles
+    assert one.mend == "start bookies on other racks" and "no bookie on other racks takes copies now" in one.causes[1]
+    check_command(one)
 
 
 def test_bookies_that_are_up_are_not_to_be_brought_back() -> None:

@@ -28,6 +28,7 @@ from bookspark.store.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from tests.awaiting import await_that
 from tests.operations.why.slow_relay import SlowRelay
 from tests.operations.why.trouble_stage import Stage
+from tests.secret_files import write_secrets
 
 
 def nothing() -> None:
@@ -297,7 +298,7 @@ def _(stage: Stage) -> Broken:
 @trouble("the secret of who asks is wrong", "BooksparkWrongSecret")
 def _(stage: Stage) -> Broken:
     for name in ("right", "wrong"):
-        (stage.folder / name).write_text(f"the {name} secret\n")
+        write_secrets(stage.folder / name)
     right = str(stage.folder / "right")
     (stage.folder / "bookspark.toml").write_text(f'[client]\nshared_secret_file = "{right}"\n')
     stage.start(bookies=3, shared_secret_file=right, autorecovery={"client": {"shared_secret_file": right}})
@@ -305,7 +306,7 @@ def _(stage: Stage) -> Broken:
     def give_the_file() -> None:
         stage.environment["BOOKSPARK_CONFIG"] = str(stage.folder / "bookspark.toml")
 
-    return Broken("wrong-secret", "refused this command", after=give_the_file)
+    return Broken("wrong-secret", "prove no secret", after=give_the_file)
 
 
 @trouble("autorecovery is switched off", "BooksparkAutorecoveryDisabled")

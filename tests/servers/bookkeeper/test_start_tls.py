@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
 
@@ -161,6 +162,30 @@ def test_a_client_without_the_required_certificate_is_refused(tmp_path, authorit
             begin(caller, context)
         caller = call()
         begin(caller, client_context(authority, authority.certificate("client")))
+        caller.send(INFO)
+        assert caller.answer().status == EOK
+        assert len(server.connections) == 1
+
+
+def test_client_with_a_certificate_of_no_role_is_refused(tmp_path, authority):
+    client = authority.certificate("a client", usage="clientAuth")
+    settings = config(
+        tmp_path,
+        tls_certificate=authority.certificate("a bookie", usage="serverAuth"),
+        tls_client_ca=str(authority.file),
+        tls_client_certificate=client,
+        tls_roles=True,
+    )
+    with open_door(settings) as (server, call, _):
+        caller = call()
+        # The bookie looks at the role behind the handshake.
+        with contextlib.suppress(ssl.SSLError, ConnectionError):
+            begin(caller, client_context(authority, authority.certificate("of no role")))
+            caller.send(INFO)
+        with contextlib.suppress(ssl.SSLError):
+            assert is_ended(caller)
+        caller = call()
+        begin(caller, client_context(authority, client))
         caller.send(INFO)
         assert caller.answer().status == EOK
         assert len(server.connections) == 1

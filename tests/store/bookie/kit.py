@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from queue import SimpleQueue
+from secrets import token_bytes
 from typing import Any
 
 import msgspec
@@ -28,7 +29,8 @@ from bookspark.store.wire.batch_prefix import HEADER_OFFSET
 from bookspark.store.wire.entry_batch import Entry, EntryBatch, encode_entries
 from bookspark.store.wire.frames import Frame, FrameReceiver, control_frame
 from bookspark.store.wire.header import PROTOCOL_VERSION, Header, Kind, Status, decode
-from bookspark.store.wire.messages import Acks, BookieStatus
+from bookspark.store.wire.messages import Acks, BookieStatus, Challenge, Hello
+from bookspark.store.wire.security import NONCE_BYTES, Exchange, proof
 from tests.awaiting import SECONDS_MAX
 
 KEY = b"k" * 16
@@ -261,6 +263,23 @@ class Client:
         answer = self.receive()
         assert answer.header.request_id == self._requests
         return answer
+
+    def ask_for_proofs(self, nonce: bytes) -> Challenge:
+        """Say HELLO to a bookie that asks for a secret."""
+        answer = self.call(Header(Kind.HELLO, 0, value=PROTOCOL_VERSION), Hello(nonce=nonce).encode())
+        assert answer.header.status == Status.UNAUTHORIZED
+        return Challenge.decode(answer.body)
+
+    def prove(self, secret: str, bookie_id: str, address: str, certificate: bytes = b"") -> None:
+        """Greet a bookie with its secret."""
+        nonce = token_bytes(NONCE_BYTES)
+        exchange = Exchange(nonce, self.ask_for_proofs(nonce).nonce, bookie_id, address, certificate)
+        assert self.show(proof(secret.encode(), "client", exchange)) == Status.OK
+
+    def show(self, shown: bytes) -> Status:
+        """Show the bookie this proof."""
+        answer = self.call(Header(Kind.HELLO, 0, value=PROTOCOL_VERSION), Hello("test", proof=shown).encode())
+        return Status(answer.header.status)
 
     def add(self, ledger_id: int, first: int, last: int | None = None, **options: Any) -> Header:
         self.send(add_frame(ledger_id, first, last, **options))

@@ -241,7 +241,7 @@ def test_packed_ledger_keeps_its_lost_entries() -> None:
             if number < 40:
                 state.replay([MasterKeyNoted(number, KEY)])
             state.replay([record] if ledger_id % 4 == 0 or number % 7 else [plain])
-            state.note(array("q", [ledger_id]), array("q", [first]), array("q", [first // 2]))
+            state.note(array("q", [ledger_id]), array("q", [first]), array("q", [first // 2]), 0)
             if number == 1400:
                 state.lose_fences()
         packed.ledgers.rest_all()

@@ -142,3 +142,14 @@ def test_write_all_writes_more_than_1024_buffers_in_order(tmp_path: Path) -> Non
     assert write_all(file, buffers, 0) == 4 * len(buffers)
     assert file.read(1 << 20, 0) == b"".join(buffers)
     file.close()
+
+
+def test_link_is_not_followed_to_a_file(tmp_path):
+    (tmp_path / "file").write_bytes(b"another's")
+    (tmp_path / "link").symlink_to("file")
+    (tmp_path / "dangling").symlink_to("new")
+    for how in ({}, {"write": True}, {"create": True}):
+        for name in ("link", "dangling"):
+            with pytest.raises(OSError, match="symbolic link"):
+                RealFileSystem().open(str(tmp_path / name), **how)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dangling", "file", "link"]

@@ -243,7 +243,7 @@ def test_sync_of_a_ledger_fenced_before_it_begins_is_refused_and_syncs_nothing()
             asked=lambda *asked: submitted.append(asked),
         ),
     )
-    VolatileSyncs(holdings, SimpleNamespace()).sync(5, KEY, Assignment(0), told.append)
+    VolatileSyncs(holdings, SimpleNamespace(), SimpleNamespace()).sync(5, KEY, Assignment(0), told.append)
     for record in ledger.fence(KEY).records:
         ledger.replay(record)
     begun[0]()
@@ -260,7 +260,7 @@ def test_sync_refused_for_an_unsure_fence_stays_refused_once_the_fence_is_sure(b
         control=SimpleNamespace(known=lambda ledger_id: ledger),
         volatile=SimpleNamespace(when_begun=lambda ledger_id, assignment, then: begun.append(then)),
     )
-    VolatileSyncs(holdings, SimpleNamespace()).sync(5, KEY, Assignment(0), told.append)
+    VolatileSyncs(holdings, SimpleNamespace(), SimpleNamespace()).sync(5, KEY, Assignment(0), told.append)
     ledger.fence_unsure = True
     for then in begun:
         then()

@@ -27,7 +27,6 @@ from bookspark.store.wire.entry_batch import EntryBatch
 from bookspark.store.wire.frames import FrameReceiver, control_frame
 from bookspark.store.wire.header import PROTOCOL_VERSION, Flag, Header, Kind, Status, WireError
 from bookspark.store.wire.messages import BookieStatus, Hello, Ranges
-from bookspark.store.wire.security import proof
 from bookspark.testing.faulty_files import FaultyFileSystem
 from tests.awaiting import await_that
 from tests.store.bookie.kit import KEY, OTHER_KEY, SECONDS_MAX, Client, add_frame, config, payloads, serving
@@ -338,31 +337,6 @@ def test_long_polls_are_bounded_per_connection_and_never_block_its_adds(tmp_path
         assert client.call(poll).header.status == Status.OK
         client.close()
         other.close()
-
-
-def test_bookie_with_a_secret_accepts_only_a_proof_for_the_current_challenge(tmp_path):
-    (tmp_path / "secret").write_text("the secret\n")
-    with serving(config(tmp_path / "bookie", shared_secret_file=str(tmp_path / "secret"))) as (_, address):
-        client = Client(address, greet=False)
-        hello = Header(Kind.HELLO, 0, value=PROTOCOL_VERSION)
-
-        def greet(shown=b""):
-            answer = client.call(hello, Hello("test", shown).encode())
-            return answer.header.status, bytes(answer.body)
-
-        unasked = proof(b"the secret", b"", "bookie-test")
-        assert greet(unasked)[0] == Status.UNAUTHORIZED, "there was no challenge yet"
-        status, challenge = greet()
-        assert (status, len(challenge)) == (Status.UNAUTHORIZED, 32)
-        good = proof(b"the secret", challenge, "bookie-test")
-        assert greet(proof(b"a guess", challenge, "bookie-test"))[0] == Status.UNAUTHORIZED
-        assert greet(good)[0] == Status.UNAUTHORIZED, "a challenge is good for one try"
-        assert client.call(Header(Kind.STATUS, 0)).header.status == Status.BAD_REQUEST
-        assert client.add(1, 0).status == Status.BAD_REQUEST
-        challenge = greet()[1]
-        assert greet(proof(b"the secret", challenge, "bookie-test")) == (Status.OK, b"bookie-test")
-        assert client.add(1, 0).status == Status.OK
-        client.close()
 
 
 @pytest.mark.parametrize(

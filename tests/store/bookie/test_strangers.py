@@ -330,3 +330,19 @@ def test_log_line_counts_the_refusals_since_the_last_line(monkeypatch, caplog):
         now[0] = float(second)
         refused.tell("a peer", second)
     assert [record.getMessage().partition(" ")[0] for record in caplog.records] == ["1", "5"]
+
+
+@pytest.mark.parametrize("kind", [Kind.HELLO, Kind.FETCH])
+def test_body_nested_too_deep_is_refused_and_no_failure_of_the_bookie(tmp_path, caplog, kind):
+    caplog.set_level(logging.ERROR, "bookspark")
+    deep = b'{"more":' + b"[" * 3900
+    with serving(config(tmp_path / "bookie")) as (server, address):
+        server.fetch = lambda *asked: None
+        client = Client(address, greet=kind != Kind.HELLO)
+        try:
+            asked = Header(kind, 5, -1 if kind == Kind.HELLO else 7, 0, 0, value=PROTOCOL_VERSION)
+            client.send(control_frame(asked, deep))
+            answer = client.receive()
+        finally:
+            client.close()
+    assert (answer.header.status, caplog.records) == (Status.BAD_REQUEST, [])

@@ -6,6 +6,7 @@ import os
 
 import msgspec
 import pytest
+import zstandard
 
 from bookspark.errors import ConfigurationError, LedgerClosedError
 from bookspark.lab.replay.replaying import records_in, replayed
@@ -18,7 +19,7 @@ from bookspark.protocol.reading.range_read import RangeRead
 from bookspark.protocol.writing.writer import LedgerWriter
 from bookspark.protocol.writing.writer_events import Append, Close
 from bookspark.store.decisions import recorder as recorders
-from bookspark.store.decisions.record_file import Segment
+from bookspark.store.decisions.record_file import RECORDS_BYTES_MAX, Segment, encoded
 from bookspark.store.decisions.recorder import Recorder, end_recording, record_into, recording, this, version
 from bookspark.store.decisions.seam import decided, made, watched
 
@@ -210,17 +211,41 @@ def test_record_of_another_version_is_refused(record, monkeypatch):
         Segment(path, "0.0.1")
 
 
-def test_record_naming_a_function_outside_the_protocol_is_refused(record):
-    this.recorder.put([-1, "os:getpid", [], {}, None, None, []])
+@pytest.mark.parametrize("name", ["os:mkdir", "bookspark.protocol.bookie.cookie:shlex.os.mkdir"])
+def test_record_naming_a_function_outside_the_protocol_is_refused(record, tmp_path, name):
+    """The second leads over a module that the protocol imports: a foreign record ran any function."""
+    this.recorder.put([-1, name, [str(tmp_path / "made")], {}, None, None, []])
     end_recording()
-    with pytest.raises(ConfigurationError, match="no function of the protocol"):
+    with pytest.raises(ConfigurationError, match="no function of this version's protocol"):
+        counts_of(record)
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("name", ["subprocess:Popen", "bookspark.protocol.bookie.cookie:shlex.shlex"])
+def test_record_naming_a_class_outside_the_protocol_is_refused(record, name):
+    this.recorder.put([0, 1, name, ["true"], {}])
+    end_recording()
+    with pytest.raises(ConfigurationError, match="no class of this version's protocol"):
         counts_of(record)
 
 
-def test_record_naming_a_class_outside_the_protocol_is_refused(record):
-    this.recorder.put([0, 1, "subprocess:Popen", ["true"], {}])
+@pytest.mark.parametrize("strange", [[], "text", [0, 1], [-2, 3], [[]], [-1, [], 0, 0]])
+def test_chunk_that_no_process_wrote_is_refused_with_its_file(record, strange):
+    append(made(LedgerWriter, METADATA, 0), 0)
+    this.recorder.put(strange)
     end_recording()
-    with pytest.raises(ConfigurationError, match="no class of this version's protocol"):
+    with pytest.raises(ConfigurationError, match="is no record of decisions"):
+        counts_of(record)
+
+
+def test_chunk_that_inflates_to_more_than_a_chunk_may_have_is_refused(record):
+    append(made(LedgerWriter, METADATA, 0), 0)
+    end_recording()
+    (path,) = record.iterdir()
+    bomb = zstandard.ZstdCompressor().compress(bytes(RECORDS_BYTES_MAX + 1))
+    before_the_end = path.read_bytes()[: -len(encoded(0, 0, b""))]
+    path.write_bytes(before_the_end + encoded(0, 0, bomb))
+    with pytest.raises(ConfigurationError, match=r"no record of decisions: .* would inflate to 67,108,865"):
         counts_of(record)
 
 

@@ -1,4 +1,4 @@
-"""A real ZooKeeper with TLS only, required client certificates and a single SASL user (DIGEST-MD5)."""
+"""Real ZooKeepers with a single SASL user (DIGEST-MD5): with TLS only and required client certificates, or at an IPv6 address."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from bookspark.store.metadata.zookeeper.embedded import _jars
@@ -31,12 +31,36 @@ admin.enableServer=false
 _USERS = 'Server {{ org.apache.zookeeper.server.auth.DigestLoginModule required user_{user}="{password}"; }};\n'
 
 
+_SASL_ONLY = """
+tickTime=1000
+dataDir=./data
+clientPort={port}
+clientPortAddress=::1
+authProvider.sasl=org.apache.zookeeper.server.auth.SASLAuthenticationProvider
+sessionRequireClientSASLAuth=true
+admin.enableServer=false
+"""
+
+
+def sasl_zookeeper(directory: Path, user: str, password: str) -> AbstractContextManager[str]:
+    """A ZooKeeper without TLS at ``[::1]``, as ``secured_zookeeper``. It closes each session without SASL."""
+    port = free_port()
+    return _running(directory, _SASL_ONLY.format(port=port), user, password, f"[::1]:{port}")
+
+
 @contextmanager
 def secured_zookeeper(directory: Path, certificate: str, ca: str, user: str, password: str) -> Iterator[str]:
     """Yields its ``host:port`` before the server is up; clients wait for it."""
-    directory.mkdir()
     port = free_port()
-    (directory / "zoo.cfg").write_text(_SETTINGS.format(port=port, certificate=certificate, ca=ca))
+    settings = _SETTINGS.format(port=port, certificate=certificate, ca=ca)
+    with _running(directory, settings, user, password, f"127.0.0.1:{port}") as where:
+        yield where
+
+
+@contextmanager
+def _running(directory: Path, settings: str, user: str, password: str, where: str) -> Iterator[str]:
+    directory.mkdir()
+    (directory / "zoo.cfg").write_text(settings)
     (directory / "users").write_text(_USERS.format(user=user, password=password))
     with (directory / "log").open("wb") as log:
         server = subprocess.Popen(
@@ -51,7 +75,7 @@ def secured_zookeeper(directory: Path, certificate: str, ca: str, user: str, pas
             start_new_session=True,
         )
     try:
-        yield f"127.0.0.1:{port}"
+        yield where
     finally:
         server.send_signal(signal.SIGKILL)
         server.wait()

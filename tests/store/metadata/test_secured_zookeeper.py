@@ -12,6 +12,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import AuthFailedError, WriterNotClosedException
 from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.states import KeeperState
+from kazoo.security import Id
 
 from bookspark.errors import ConfigurationError, MetadataStoreError
 from bookspark.local import LocalCluster
@@ -19,10 +20,10 @@ from bookspark.store.metadata.records.bookie_registration import BookieRegistrat
 from bookspark.store.metadata.zookeeper.layout import Access, parse_address
 from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.support.threads import Latch
-from tests.authority import Authority
+from tests.authority import Authority, private
 from tests.awaiting import await_that
 from tests.store.metadata.kit import EVENT_SECONDS, begun
-from tests.store.metadata.secured_zookeeper import secured_zookeeper
+from tests.store.metadata.secured_zookeeper import sasl_zookeeper, secured_zookeeper
 
 # Kazoo leaves a socket to the garbage collector when its TLS handshake fails.
 pytestmark = [
@@ -58,9 +59,7 @@ def options(files, authority):
 
 
 def secret(files, name, content):
-    path = files / name
-    path.write_text(content + "\n")
-    return str(path)
+    return private(files / name, content + "\n")
 
 
 def test_cluster_runs_over_tls_and_sasl_and_refuses_other_clients(files, authority, options, server):
@@ -158,6 +157,26 @@ def test_failed_restart_of_a_session_is_retried(options, server, turned_away, mo
         store.client._connection._socket.shutdown(socket.SHUT_RDWR)
         assert failed.wait(EVENT_SECONDS)
         await_that(lambda: store.new_ledger_id() >= 0, what="a new session", despite=MetadataStoreError)
+
+
+@needs_sasl
+def test_cluster_runs_at_an_ipv6_zookeeper_that_requires_sasl(files):
+    with sasl_zookeeper(files / "sasl", "us", "our/pass+word=") as server:
+        ours = f"{server}/required?sasl_file={secret(files, 'ours', 'us:our/pass+word=')}"
+        with contextlib.closing(begun(ours, start_timeout_seconds=60.0)) as store:
+            for path in ("/required", "/required/ledgers", "/required/bookspark"):
+                assert [acl.id for acl in store.client.get_acls(path)[0]] == [Id("sasl", "us")]
+            assert store.exposure().nodes == ("/", "/zookeeper", "/zookeeper/quota")
+        with LocalCluster(bookies=1, zookeeper=ours, host="::1") as cluster, cluster.bookkeeper() as client:
+            assert cluster.bookies[0].address.startswith("[::1]:")
+            ledger = client.create_ledger(1, 1, 1)
+            ledger.append(b"entry")
+            ledger.close()
+            assert [entry.payload for entry in client.open_ledger(ledger.ledger_id).read()] == [b"entry"]
+        wrong = secret(files, "wrong", "us:guessed")
+        for options, told in (("", "RequireSasl"), (f"?auth_file={wrong}", "RequireSasl"), (f"?sasl_file={wrong}", "")):
+            with pytest.raises(MetadataStoreError, match=rf"{told}.*sasl_file"):
+                ZooKeeperStore(f"{server}/required{options}", start_timeout_seconds=60.0)
 
 
 def test_server_with_an_untrusted_certificate_authority_is_refused(files, server):

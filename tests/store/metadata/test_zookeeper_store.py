@@ -32,6 +32,7 @@ from bookspark.store.metadata.zookeeper.connection import Connection
 from bookspark.store.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bookspark.store.metadata.zookeeper.layout import Access, Address, LedgerManager, parse_address
 from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
+from tests.authority import private
 from tests.awaiting import Changes, await_that
 from tests.processes import halted
 from tests.store.metadata.kit import (
@@ -306,7 +307,7 @@ def test_cluster_with_an_auth_file_refuses_clients_without_its_credentials(chroo
     files = {}
     for user in ("us", "them"):
         files[user] = tmp_path / user
-        files[user].write_text(f"{user}:secret\n")
+        private(files[user], f"{user}:secret\n")
     ours = begun(f"{chroot}?auth_file={files['us']}")
     ours.create_ledger(ledger(5))
     ours.register_bookie(BOOKIE)
@@ -332,7 +333,7 @@ def test_cluster_with_an_auth_file_refuses_clients_without_its_credentials(chroo
 def test_unusable_auth_file_is_refused_with_its_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="auth_file /nowhere can't be read"):
         begun("h?auth_file=/nowhere")
-    (tmp_path / "empty").touch()
+    private(tmp_path / "empty", "")
     with pytest.raises(ConfigurationError, match="does not hold user:password"):
         begun(f"h?auth_file={tmp_path / 'empty'}")
 

@@ -20,6 +20,7 @@ from bookspark.store.wire.header import Kind
 from bookspark.store.wire.messages import FetchFrom
 from tests.authority import Authority
 from tests.awaiting import SECONDS_MAX, await_that
+from tests.secret_files import write_secrets
 from tests.system.cluster.copies import replication_factors, start_all
 
 pytestmark = pytest.mark.acceptance
@@ -39,12 +40,11 @@ def guarded(new_chroot, tmp_path_factory):
     """A cluster with TLS on both sides and a secret, and the options of its clients."""
     files = tmp_path_factory.mktemp("security")
     authority = Authority(files / "authority")
-    secret = files / "secret"
-    secret.write_text("the secret\n")
-    options = {"tls_certificate": authority.certificate("bookie"), "shared_secret_file": str(secret)}
+    secret = write_secrets(files / "secret")
+    options = {"tls_certificate": authority.certificate("bookie"), "shared_secret_file": secret}
     with LocalCluster(bookies=4, **options, tls_client_ca=str(authority.file), zookeeper=new_chroot()) as running:
         client = {"tls_ca": str(authority.file), "tls_certificate": authority.certificate("client")}
-        yield running, client | {"shared_secret_file": str(secret)}
+        yield running, client | {"shared_secret_file": secret}
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from typer.testing import CliRunner
 
@@ -63,6 +65,9 @@ def test_ledgers_from_before_the_rule_are_moved_in_as_many_steps_as_they_need(cl
     assert racks(cluster, bookkeeper, of_three) == ["A", "A", "A"]
     for rack in "BB":
         cluster.add_bookie(rack=rack)
+    told = CliRunner().invoke(command_line(), ["why", "--json", "--zookeeper", cluster.zookeeper]).output
+    (trouble,) = [one for one in json.loads(told)["troubles"] if one["kind"] == "misplaced"]
+    assert f"{of_three}" in trouble["subject"] and "copies of 2 ledgers are misplaced" in trouble["verdict"]
     cluster.add_autorecovery(**AUTORECOVERY)
     placement(cluster, "random")
     await_that(lambda: bookkeeper.metadata.auditors.triggered() is None)

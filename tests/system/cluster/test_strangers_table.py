@@ -7,26 +7,43 @@ password, b"", except where the password is the setting.
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
 import socket
 import ssl
+import uuid
 from pathlib import Path
 
 import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError, NodeExistsError
 
 from bookspark import errors
 from bookspark.local import LocalCluster
+from bookspark.logs import create_log
+from bookspark.logs.rows.encodings import VALUE_BYTES_MAX
+from bookspark.protocol.logs.log_options import Compression, LogOptions
+from bookspark.servers.daemon.launch import adopt_or_start
+from bookspark.store.bookie.bookie_config import bookie_config
 from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.store.wire.digests import master_key
 from bookspark.store.wire.frames import control_frame
 from bookspark.store.wire.header import Flag, Header, Kind, Status
-from tests.authority import Authority
+from bookspark.support.addresses import split_address
+from tests.authority import Authority, private
 from tests.awaiting import await_that
+from tests.logs.strange_rows import bomb, commit_entries
+from tests.secret_files import write_secrets
 from tests.store.bookie.kit import Client
+from tests.strangers import as_another_user, shared_folder
+from tests.system.cluster.impostor import impostor, proves_nothing, registered
+from tests.system.clusters.kubernetes.manifests import FOLDER, parse, texts
 
 PAGE = Path(__file__).parents[3] / "docs" / "security.md"
 SETTINGS = ("nothing", "ledger password", "shared secret", "TLS", "client certificates", "ZooKeeper ACL")
 GUESSED = master_key(b"")
+SESSION = {"zookeeper_session_timeout_seconds": 40.0}
+"""A killed bookie stays registered for that long."""
 NEVER_GIVEN_OUT = 1_000_000
 
 
@@ -59,9 +76,9 @@ class Case:
                 pass
             return answer.header.status == Status.OK and answer.header.request_id == 9
 
-    def adds(self, ledger_id, entry_id):
+    def adds(self, ledger_id, entry_id, key=GUESSED):
         with contextlib.closing(Stranger(self.cluster, self.tls)) as stranger:
-            return stranger.add(ledger_id, entry_id, master_key=GUESSED).status == Status.OK
+            return stranger.add(ledger_id, entry_id, master_key=key).status == Status.OK
 
 
 def see_status_ids_and_ranges(case):
@@ -100,6 +117,32 @@ def take_an_id_that_is_not_given_out(case):
     return case.adds(NEVER_GIVEN_OUT, 0)
 
 
+def come_before_an_owner(case):
+    """Entries with another key for the ids that come next, and for a ledger of which the bookie has seen nothing."""
+    next_id, made = case.ledger().ledger_id + 1, case.ledger(entries=0)
+    for ledger_id in (made.ledger_id, next_id + 1, next_id + 2):
+        case.adds(ledger_id, 5, key=b"k" * 16)
+        case.adds(ledger_id, 0, key=b"k" * 16)
+    try:
+        made.append(b"entry")
+        ledgers = [made, case.ledger(), case.ledger()]
+        assert [ledger.ledger_id for ledger in ledgers] == [next_id, next_id + 1, next_id + 2]
+        assert [entry.payload for one in ledgers for entry in one.read(0, 0)] == [b"entry"] * 3
+    except errors.BookKeeperError:
+        return True
+    return False
+
+
+def keep_a_ledger_from_recovery(case):
+    ledger_id = case.ledger(entries=0).ledger_id
+    case.adds(ledger_id, 0, key=b"k" * 16)
+    try:
+        with case.client.open_ledger(ledger_id, case.password) as opened:
+            return opened.last_add_confirmed != -1
+    except errors.BookKeeperError:
+        return True
+
+
 def switch_a_bookie_read_only(case):
     def registered(read_only):
         found = [one.read_only for one in case.client.metadata.bookies().values()]
@@ -133,6 +176,49 @@ def take_all_connections(case):
             resource.prlimit(bookie.pid, resource.RLIMIT_NOFILE, limits)
 
 
+def have_a_reader_inflate_a_small_row_without_limit(case):
+    """The row is committed, as by somebody who may append to the log."""
+    log = f"log-{uuid.uuid4().hex[:8]}"
+    options = LogOptions(ensemble_size=1, write_quorum=1, ack_quorum=1, compression=Compression.ZSTD)
+    made = create_log(case.client, log, options=options)
+    commit_entries(case.client, log, [bomb()], "zstd")
+    with made.reader() as reader:
+        try:
+            return any(len(row.value) > VALUE_BYTES_MAX for row in reader.read())
+        except errors.InvalidRowError:
+            return False
+
+
+def takes_in_a_client(case, stranger):
+    """Does a writer send the impostor anything but HELLO?"""
+    with case.cluster.bookkeeper(**{"add_timeout_seconds": 3.0} | case.options) as victim:
+        with contextlib.suppress(errors.BookKeeperError):
+            victim.create_ledger(1, 1, 1, password=case.password).append(b"entry")
+        return stranger.got_a_request()
+
+
+def be_taken_for_a_bookie_by_a_registration(case):
+    [bookie] = case.cluster.bookies
+    with impostor(proves_nothing(bookie.bookie_id)) as stranger:
+        try:
+            with registered(case.zookeeper, bookie.bookie_id, stranger.address):
+                return takes_in_a_client(case, stranger)
+        except NoAuthError:
+            return False
+
+
+def be_taken_for_a_bookie_at_its_port(case):
+    """After a crash: the registration stands for a while."""
+    [bookie] = case.cluster.bookies
+    _, port = split_address(bookie.address)
+    bookie.kill()
+    try:
+        with impostor(proves_nothing(bookie.bookie_id), port=port) as stranger:
+            return takes_in_a_client(case, stranger)
+    finally:
+        bookie.start()
+
+
 def read_master_keys(case):
     ledger_id = case.ledger().ledger_id
     try:
@@ -152,18 +238,73 @@ def delete_a_ledger(case):
     return True
 
 
+def take_a_directory_that_he_made_first(case):
+    """Another user of the bookie's host made it, with a link to a file of the bookie's user."""
+    with shared_folder() as folder:
+        home, ours = folder / "bookie", Path(private(folder / "ours", "ours"))
+
+        def make():
+            home.mkdir()
+            home.chmod(0o777)
+            (home / "bookie.json").symlink_to(ours)
+
+        # Without root's rights the other user is this one, with a directory that is open to all.
+        assert os.geteuid() != 0 or as_another_user(make) == "None"
+        with contextlib.suppress(FileExistsError):
+            make()
+        with contextlib.suppress(errors.BookKeeperError):
+            adopt_or_start(bookie_config(directories=[str(home)], zookeeper=case.zookeeper), "a table").kill()
+        return ours.read_text() != "ours" or len(list(home.iterdir())) > 1
+
+
+def make_nodes_at_the_root(case):
+    """Make a node at the cluster's root, and one in the place of its records."""
+    servers, _, chroot = case.zookeeper.partition("/")
+    client = KazooClient(servers)
+    client.start(60)
+    try:
+        return all([client.create(f"/{chroot}/stranger"), client.create(f"/{chroot}/bookspark/log_records", b"")])
+    except NoAuthError:
+        return False
+    except NodeExistsError:
+        return True
+    finally:
+        client.stop()
+        client.close()
+
+
+def use_an_admin_server(case):
+    """The settings of both ZooKeepers that Bookspark brings; that of these tests is the embedded one."""
+    (manifest,) = (one for one in parse(texts()["zookeeper"]) if one["kind"] == "ConfigMap")
+    for settings in (manifest["data"]["zoo.cfg"], (FOLDER.parent / "zoo.cfg").read_text()):
+        lines = dict(line.split("=", 1) for line in settings.split() if "=" in line)
+        switches = ("admin.enableServer", "admin.snapshot.enabled", "admin.restore.enabled")
+        if {lines.get(one) for one in switches} != {"false"}:
+            return True
+    return False
+
+
 ACTIONS = {
+    # Before an id is taken: a bookie that starts after that skips a million ids.
+    "Be taken for a bookie, by a registration of his own": be_taken_for_a_bookie_by_a_registration,
+    "Be taken for a bookie, at its port after a crash": be_taken_for_a_bookie_at_its_port,
     "See a bookie's status, its ledgers' ids and their ranges": see_status_ids_and_ranges,
     "Read entries": read_entries,
     "Append to a ledger": append_to_a_ledger,
     "Fence a ledger that the bookie knows": fence_a_ledger_that_the_bookie_knows,
     "Fence a ledger that names the bookie, which has seen nothing of it": fence_a_ledger_that_the_bookie_has_not_seen,
     "Fence an id that is not given out": fence_an_id_that_is_not_given_out,
-    "Take an id that is not given out, by an entry": take_an_id_that_is_not_given_out,
+    "Put entries under an id that is not given out": take_an_id_that_is_not_given_out,
+    "Keep an owner from its ledger, by entries with another key": come_before_an_owner,
+    "Keep a ledger from recovery, by an entry with another key": keep_a_ledger_from_recovery,
     "Switch a bookie to read-only, start a collection": switch_a_bookie_read_only,
     "Take all connections, or a bookie's memory, by silence": take_all_connections,
+    "Take a bookie's directory that he made first": take_a_directory_that_he_made_first,
+    "Have a reader inflate a small row without limit": have_a_reader_inflate_a_small_row_without_limit,
     "Read master keys in ZooKeeper": read_master_keys,
     "Delete ledgers in ZooKeeper": delete_a_ledger,
+    "Make nodes at the cluster's root in ZooKeeper, or among its records": make_nodes_at_the_root,
+    "Read or undo all of ZooKeeper by its AdminServer (ours: the manifest's, the embedded one)": use_an_admin_server,
 }
 
 
@@ -182,8 +323,7 @@ def case(request, tmp_path_factory, new_chroot):
     bookie, client, tls = {}, {}, None
     zookeeper = trusted = new_chroot()
     if setting == "shared secret":
-        (files / "secret").write_text("the secret\n")
-        bookie = client = {"shared_secret_file": str(files / "secret")}
+        bookie = client = {"shared_secret_file": write_secrets(files / "secret")}
     elif setting in ("TLS", "client certificates"):
         authority = Authority(files / "authority")
         bookie = {"tls_certificate": authority.certificate("bookie")}
@@ -194,10 +334,12 @@ def case(request, tmp_path_factory, new_chroot):
             bookie["tls_client_ca"] = str(authority.file)
             client["tls_certificate"] = authority.certificate("client")
     elif setting == "ZooKeeper ACL":
-        (files / "auth").write_text("us:password\n")
-        trusted = f"{zookeeper}?auth_file={files / 'auth'}"
+        trusted = f"{zookeeper}?auth_file={private(files / 'auth', 'us:password')}"
     password = b"password" if setting == "ledger password" else b""
-    with LocalCluster(bookies=1, zookeeper=trusted, **bookie) as cluster, cluster.bookkeeper(**client) as known:
+    with (
+        LocalCluster(bookies=1, zookeeper=trusted, **SESSION, **bookie) as cluster,
+        cluster.bookkeeper(**client) as known,
+    ):
         yield setting, Case(cluster, known, client, password, zookeeper, tls)
 
 

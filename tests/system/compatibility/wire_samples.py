@@ -13,6 +13,7 @@ from bookspark.store.wire.header import Flag, Header, Kind, Status
 from bookspark.store.wire.messages import (
     Acks,
     BookieStatus,
+    Challenge,
     EntryLogFacts,
     EntryLogs,
     HealingStatus,
@@ -42,7 +43,11 @@ def samples() -> dict[str, bytes]:
         one = entries[0]
         header = Header(Kind.ADD, 12, 42, 0, 0, one.last_add_confirmed)
         found[f"one entry {digest_type.name}"] = entry_batch.encode_one(header, one.length, one.payload, one.digest)
-    found["HELLO"] = Hello("a client", security.proof(b"secret", b"challenge", "bookie-1")).encode()
+    exchange = security.Exchange(b"c" * 32, b"b" * 32, "bookie-1", "127.0.0.1:3181", b"h" * 32)
+    proofs = [security.proof(secret, "bookie", exchange) for secret in (b"old secret", b"new secret")]
+    found["HELLO"] = Hello(nonce=exchange.client_nonce).encode()
+    found["challenge"] = Challenge("bookie-1", exchange.address, exchange.bookie_nonce, proofs).encode()
+    found["HELLO with a proof"] = Hello("a client", proof=security.proof(b"new secret", "client", exchange)).encode()
     found["acks"] = Acks.encode([1, 2, 1 << 40])
     found["ranges"] = Ranges(*(array("q", [column, 10 + column]) for column in range(6))).encode()
     found["entry logs"] = EntryLogs([EntryLogFacts(3, "/logs/3", 100, 90, True, False)]).encode()

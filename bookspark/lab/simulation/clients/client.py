@@ -117,7 +117,8 @@ class Client:
         """Possible answers of placement to a machine that waits for bookies."""
         if self.choosing is None:
             return []
-        free = [bookie for bookie in bookies if bookie not in self.choosing.ensemble]
+        left_out = {*self.choosing.ensemble, *self.choosing.refusing}
+        free = [bookie for bookie in bookies if bookie not in left_out]
         wanted = len(self.choosing.replaced)
         if len(free) < wanted:
             return [

@@ -20,11 +20,12 @@ from bookspark.protocol.ledger.actions import (
     ReadMetadata,
     WriteMetadata,
 )
-from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata, LedgerState
 from bookspark.protocol.repair.bookie_healing import ClearLimbo, LedgerHealing, ListHeld
 from bookspark.protocol.repair.ledger_replication import LedgerReplication, WaitForWriter, WriterWaitedFor
 
 _GRACE_SECONDS = 1.0
+_GRACE_SECONDS_MAX = 2.0
 
 
 class HealingClient(Client):
@@ -93,23 +94,27 @@ class ReplicatorClient(Client):
         """The lost bookie, if the record of a successful end still names it."""
         self.waits = False
         """Whether the grace time is running."""
+        self.leaves = 0
+        """Times in a row that the writer gave a sign of life while its ledger was open."""
 
     def choices(self) -> list[Any]:
         if self.outcome:
             return []
         if self.machine is None:
             return [TakeForLost(bookie) for bookie in self.bookies]
-        return [WriterWaitedFor(_GRACE_SECONDS)] if self.waits else []
+        return [WriterWaitedFor(_GRACE_SECONDS, lives) for lives in (False, True)] if self.waits else []
 
     def step(self, event: Any, options: SimulationOptions) -> Step:
         match event:
             case TakeForLost():
                 self.lost = event.bookie
-                self.machine = LedgerReplication({event.bookie}, _GRACE_SECONDS)
+                self.machine = LedgerReplication({event.bookie}, _GRACE_SECONDS, grace_seconds_max=_GRACE_SECONDS_MAX)
                 self.store = ReadMetadata()
                 return [], []
             case WriterWaitedFor():
                 self.waits = False
+                is_open = self.record is not None and self.record.state is LedgerState.OPEN
+                self.leaves = self.leaves + 1 if event.lives and is_open else 0
             case MetadataRead():
                 self.record = event.metadata
             case MetadataWritten():
@@ -118,10 +123,19 @@ class ReplicatorClient(Client):
             case MetadataConflict():
                 self.naming = ()
         step = super().step(event, options)
+        if self.choosing is not None and 0 < self.leaves < _GRACE_SECONDS_MAX / _GRACE_SECONDS and self._is_open():
+            self.defect = "it ends a writer that lives"
         if isinstance(self.store, WriteMetadata) and self.record is not None:
             self.writing = self.store.metadata
             self.naming = tuple(sorted(_copies(self.record, self.writing)))
         return step
+
+    def _is_open(self) -> bool:
+        """Are bookies chosen for the last fragment of an open ledger?"""
+        record, choosing = self.record, self.choosing
+        if record is None or choosing is None or record.state is not LedgerState.OPEN:
+            return False
+        return record.last_fragment.ensemble == choosing.ensemble and self.lost in choosing.ensemble
 
     def _told(self, action: Any) -> None:
         if isinstance(action, WaitForWriter):
@@ -129,7 +143,7 @@ class ReplicatorClient(Client):
 
     def _end(self, action: Finish | Fail) -> None:
         super()._end(action)
-        self.waits, self.record, self.writing, self.naming = False, None, None, ()
+        self.waits, self.leaves, self.record, self.writing, self.naming = False, 0, None, None, ()
         if isinstance(action, Finish) and action.metadata is not None and self.lost in action.metadata.bookies():
             self.still_named = self.lost
 

@@ -13,6 +13,7 @@
 ``simulate``        ``simulate``: the protocol's machines through every order of events
 ``chaos``           ``chaos``: random faults of real bookies; ``replay``: recorded decisions repeated and compared
 ``bench``           ``bench …``: measurements
+``secret``          ``secret``: a new secret
 ``packaged``        ``run``, ``job``, ``conf``: the main job, jobs and settings files of the package
 ==================  ===========================================================================================================
 

@@ -12,7 +12,7 @@ import typer
 
 from bookspark.errors import ConfigurationError
 from bookspark.operations.cli.terminal.command_options import Json, Password, Zookeeper, client
-from bookspark.operations.cli.terminal.output import console, print_json, progress
+from bookspark.operations.cli.terminal.output import console, print_json, progress, say
 from bookspark.support.command_line import FOUND
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def snapshot(
             taken = snapshots.write(spark, zookeeper, path, password, checksums=checksums, keep=keep, begins=begins)
         if keep is not None:
             remove_files(spark, path)
-        typer.echo(f"snapshot {taken.snapshot_id} is version {taken.version} of the tables under {path}")
+        say(f"snapshot {taken.snapshot_id} is version {taken.version} of the tables under {path}")
 
 
 def audit(
@@ -101,7 +101,7 @@ def audit(
         if not as_json:
             audit.show(findings, console())
         if left_out := [] if queries else audit.left_out(findings):
-            typer.echo(f"not audited: {', '.join(left_out)} (it takes a snapshot with --checksums)", err=True)
+            say(f"not audited: {', '.join(left_out)} (it takes a snapshot with --checksums)", err=True)
         if report is not None:
             audit.write_report(spark, place, version, findings, report)
         marked = mark_lacking(spark, place, zookeeper, version) if integrity_check else None
@@ -109,7 +109,7 @@ def audit(
         told = {"ledgers": marked.ledgers, "copies": marked.copies} if marked is not None else None
         print_json({"findings": audit.documents(findings), "not_audited": left_out, "marked": told})
     elif marked is not None:
-        typer.echo(f"{marked.ledgers} ledgers are marked for repair: bookies lack {marked.copies} copies of entries")
+        say(f"{marked.ledgers} ledgers are marked for repair: bookies lack {marked.copies} copies of entries")
     if any(finding.good is False for finding in findings) or (marked is not None and marked.ledgers):
         raise typer.Exit(FOUND)
 
@@ -140,9 +140,9 @@ def safe_to_stop(
     if as_json:
         return
     if finding.note:
-        typer.echo(finding.note, err=True)
+        say(finding.note, err=True)
     without = ", ".join(dict.fromkeys(bookies))
-    typer.echo(
+    say(
         f"safe: every confirmed entry keeps an ack quorum of copies, and every open ledger can be recovered, without {without}"
     )
 
@@ -168,7 +168,7 @@ def _snapshot_at(
         place = path or stack.enter_context(tempfile.TemporaryDirectory(prefix="bookspark-audit-"))
         spark = stack.enter_context(quiet_session("bookspark audit"))
         if path is None:
-            typer.echo(f"taking a snapshot of {zookeeper}", err=True)
+            say(f"taking a snapshot of {zookeeper}", err=True)
             with progress("taking a snapshot") as begins:
                 snapshots.write(spark, zookeeper, place, password, checksums=checksums, begins=begins)
         yield spark, place

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
@@ -12,10 +11,11 @@ import typer
 from bookspark.errors import BookKeeperError, ConfigurationError
 from bookspark.operations.cli.terminal import settings
 from bookspark.operations.cli.terminal.command_options import Json, Zookeeper, client, given
-from bookspark.operations.cli.terminal.output import print_json, print_table, problem
+from bookspark.operations.cli.terminal.output import print_json, print_table, problem, say
 from bookspark.operations.cli.terminal.signals import UNTIL, until_signal
 from bookspark.operations.why.words import duration
 from bookspark.support.command_line import FOUND
+from bookspark.support.log_lines import begin_log
 from bookspark.support.plain_text import size_text
 
 if TYPE_CHECKING:
@@ -42,17 +42,16 @@ _NO_AUDITOR = "none; start one with `bookspark autorecovery run`"
 
 @app.command(help=f"Run a replication worker, and an auditor that works while it is elected, {UNTIL}.")
 def run(zookeeper: Zookeeper = "") -> None:
-    import logging
 
     from bookspark.store.autorecovery.autorecovery_config import autorecovery_config
     from bookspark.store.autorecovery.process import Autorecovery
     from bookspark.store.client import BookKeeper
 
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    begin_log()
     config = autorecovery_config(**settings.chosen("autorecovery"))
     bookkeeper = BookKeeper(given(zookeeper), **settings.chosen("client"))
     with until_signal() as stop, Autorecovery(bookkeeper, config) as running:
-        typer.echo(running.name)
+        say(running.name)
         stop()
 
 
@@ -69,10 +68,10 @@ def status(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
         print_json(found)
         return
     for name, text in _status_lines(found, now_ms).items():
-        typer.echo(f"{name:<12}{text}")
+        say(f"{name:<12}{text}")
     for ledger_id, missed in found.missed.items():
         for one in missed:
-            typer.echo(f"{'lost' if one.lost else 'not copied':<12}ledger {ledger_id}: {one}")
+            say(f"{'lost' if one.lost else 'not copied':<12}ledger {ledger_id}: {one}")
 
 
 @app.command("list")
@@ -132,7 +131,7 @@ def trigger(zookeeper: Zookeeper = "", timeout: Timeout = 600.0, as_json: Json =
     if as_json:
         print_json(report, one_line=True)
     else:
-        typer.echo(_check_text(report, now_ms))
+        say(_check_text(report, now_ms))
     if report.marked or report.skipped or report.unreadable:
         raise typer.Exit(FOUND)
 
@@ -144,7 +143,7 @@ def who_is_auditor(zookeeper: Zookeeper = "") -> None:
         auditor = bookkeeper.metadata.auditors.auditor()
     if auditor is None:
         raise BookKeeperError("there is no auditor; start one with `bookspark autorecovery run`")
-    typer.echo(auditor)
+    say(auditor)
 
 
 @app.command()
@@ -160,7 +159,7 @@ def delay(
         if seconds is not None:
             auditors.set_delay(_seconds(seconds))
         now = auditors.delay_seconds()
-    typer.echo("not set: each auditor uses its setting lost_bookie_delay_seconds" if now is None else f"{now:g} s")
+    say("not set: each auditor uses its setting lost_bookie_delay_seconds" if now is None else f"{now:g} s")
 
 
 @app.command()
@@ -195,11 +194,11 @@ def decommission(
         if progress not in told[-1:]:
             told.append(progress)
             why = f"; {progress.problem}" if progress.problem else ""
-            typer.echo(f"{progress.ledgers_left:,} of {progress.ledgers:,} ledgers still name {bookie}{why}", err=True)
+            say(f"{progress.ledgers_left:,} of {progress.ledgers:,} ledgers still name {bookie}{why}", err=True)
 
     with client(zookeeper) as bookkeeper:
         decommission(bookkeeper, bookie, timeout_seconds=timeout, progress=tell)
-    typer.echo(f"{bookie} is removed from the cluster")
+    say(f"{bookie} is removed from the cluster")
 
 
 def _status_lines(found: AutorecoveryStatus, now_ms: int) -> dict[str, str]:

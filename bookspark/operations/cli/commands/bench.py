@@ -20,7 +20,7 @@ from bookspark.lab.bench.kept_results import checkout, keep
 from bookspark.lab.bench.ledger.cases import CASES, Turn, chosen
 from bookspark.lab.bench.storage.storage_cases import Part, kept_lines, measure_storage
 from bookspark.operations.cli.terminal.command_options import grouped
-from bookspark.operations.cli.terminal.output import print_json
+from bookspark.operations.cli.terminal.output import print_json, say, say_lines
 from bookspark.support.arguments import check_names
 from bookspark.support.cache_folder import cache_folder
 from bookspark.support.command_line import COULD_NOT
@@ -269,7 +269,7 @@ def _keep(cache: Path | None, bench: str, lines: list[dict[str, Any]], scale: fl
     """Keep the medians in the folder, if given, and print changes since the last run."""
     if cache is not None:
         for change in keep(_existing(cache), bench, lines, scale, checkout()):
-            typer.echo(f"changed: {change}", err=True)
+            say(f"changed: {change}", err=True)
 
 
 def _existing(cache: Path | None) -> Path:
@@ -280,7 +280,7 @@ def _existing(cache: Path | None) -> Path:
 
 
 def _finish(table: str, failures: Sequence[str]) -> None:
-    typer.echo(table, nl=False)
+    say_lines(table.splitlines())
     if failures:
-        typer.echo("\n".join(failures), err=True)
+        say_lines(failures, err=True)
         raise typer.Exit(COULD_NOT)

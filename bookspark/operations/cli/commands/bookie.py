@@ -25,12 +25,13 @@ import typer
 from bookspark.errors import InvalidCookieError
 from bookspark.operations.cli.terminal import settings
 from bookspark.operations.cli.terminal.command_options import Json, Zookeeper, client, existing_directories, given
-from bookspark.operations.cli.terminal.output import json_line, payload_document, print_json, print_table
+from bookspark.operations.cli.terminal.output import json_line, payload_document, print_json, print_table, say
 from bookspark.operations.cli.terminal.signals import until_signal
 from bookspark.store.wire.messages import BookieStatus, CollectionStatus, HealingStatus
 from bookspark.support.certificates import end_text
 from bookspark.support.command_line import COULD_NOT, FOUND
 from bookspark.support.plain_text import size_text
+from bookspark.support.private_files import refuse_foreign
 
 if TYPE_CHECKING:
     from bookspark.protocol.repair.stopping import Danger
@@ -150,6 +151,8 @@ def run(
 def _refuse_a_new_bookie(places: Sequence[str]) -> None:
     from bookspark.servers.daemon.directories import has_cookie
 
+    for place in places:
+        refuse_foreign(place)
     if not any(map(has_cookie, places)):
         raise InvalidCookieError(
             f"{', '.join(places)}: no bookie's cookie lies there, so this would be a new bookie. If one served from there, mount "
@@ -209,7 +212,7 @@ def safe_to_stop(
         _show(found)
     else:
         without = ", ".join(dict.fromkeys(bookies))
-        typer.echo(f"safe: without {without} every entry keeps an ack quorum, and every open ledger can be recovered")
+        say(f"safe: without {without} every entry keeps an ack quorum, and every open ledger can be recovered")
     if found:
         raise typer.Exit(FOUND)
 
@@ -221,7 +224,7 @@ def _show(found: Sequence[Danger]) -> None:
     rows = [(one.ledger_id, _entries(one), one.copies_left, one.ack_quorum, one.why) for one in found[:_NAMED_MAX]]
     print_table(("ledger", "entries", "copies left", "ack quorum", "why"), rows, "Not safe to stop")
     if len(found) > _NAMED_MAX:
-        typer.echo(f"and {len(found) - _NAMED_MAX:,} more")
+        say(f"and {len(found) - _NAMED_MAX:,} more")
 
 
 def _entries(one: Danger) -> str:
@@ -255,7 +258,7 @@ def collect(
     if as_json:
         print_json(msgspec.to_builtins(found) | {"free_bytes": free_bytes})
         return
-    typer.echo(f"{bookie}: {collected(found)}; {size_text(free_bytes)} are free now")
+    say(f"{bookie}: {collected(found)}; {size_text(free_bytes)} are free now")
 
 
 @app.command("read-only")
@@ -271,7 +274,7 @@ def read_only(
         bookkeeper.switch_read_only(bookie, switch is Switch.ON)
         found = bookkeeper.bookie_status(bookie)
     for line in lines(found):
-        typer.echo(line)
+        say(line)
 
 
 @app.command()
@@ -290,7 +293,7 @@ def status(
         print_json(document)
         return
     for line in lines(found):
-        typer.echo(line)
+        say(line)
 
 
 def lines(found: BookieStatus) -> Iterator[str]:
@@ -415,14 +418,14 @@ def read(
                 document = batch._asdict() | {"entries": [_entry_document(entry) for entry in batch.entries]}
                 if not entries:
                     del document["entries"]
-                typer.echo(json_line(document))
+                say(json_line(document).decode())
                 continue
-            typer.echo(
+            say(
                 f"{wanted:08x}:{batch.position} {batch.size} B: ledger {batch.ledger_id} entries {batch.first}..{batch.last}, "
                 f"LAC {batch.last_add_confirmed}"
             )
             for entry in batch.entries if entries else ():
-                typer.echo(f"    {entry.entry_id}: length {entry.length}, {_text(entry.payload)}")
+                say(f"    {entry.entry_id}: length {entry.length}, {_text(entry.payload)}")
 
 
 @app.command()
@@ -467,7 +470,7 @@ def rebuild(directories: Directories) -> None:
 
     with _stopped(directories) as places:
         count = rebuild_index(RealFileSystem(), places)
-    typer.echo(f"the index has {count} ranges")
+    say(f"the index has {count} ranges")
 
 
 @contextmanager
@@ -515,17 +518,17 @@ def _scrubbed_document(place: str, scrubbed: Scrubbed) -> dict[str, Any]:
 
 
 def _print_scrubbed(place: str, scrubbed: Scrubbed) -> None:
-    typer.echo(
+    say(
         f"{place}: {scrubbed.files} files, {size_text(scrubbed.size)}, {scrubbed.batches} batches, {scrubbed.entries} entries"
         + (f"; {scrubbed.torn} bytes torn by a crash, which the next start cuts" if scrubbed.torn else "")
     )
     for damage in scrubbed.damages:
         where = f"{damage.path} at byte {damage.position}, {damage.size} bytes" if damage.size else damage.path
-        typer.echo(f"  DAMAGED {where}: {damage.what}")
+        say(f"  DAMAGED {where}: {damage.what}")
         for entries in damage.entries:
-            typer.echo(f"    hit: ledger {entries.ledger_id} entries {entries.first}..{entries.last}")
+            say(f"    hit: ledger {entries.ledger_id} entries {entries.first}..{entries.last}")
     if not scrubbed.damages:
-        typer.echo("  all good")
+        say("  all good")
 
 
 def _entry_document(entry: Entry) -> dict[str, Any]:

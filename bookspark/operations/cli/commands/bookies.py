@@ -14,7 +14,7 @@ from msgspec import Meta
 from bookspark.errors import BookKeeperError
 from bookspark.operations.cli.terminal import settings
 from bookspark.operations.cli.terminal.command_options import Json, Zookeeper, client, given
-from bookspark.operations.cli.terminal.output import print_json, print_table
+from bookspark.operations.cli.terminal.output import print_json, print_table, say
 from bookspark.operations.cli.terminal.signals import UNTIL, until_signal
 from bookspark.store.metadata.zookeeper.layout import LedgerManager
 from bookspark.support.plain_text import size_text
@@ -48,12 +48,12 @@ def local(
     autorecovery: Annotated[bool, typer.Option("--autorecovery", help="Also run autorecovery.")] = False,
 ) -> None:
     with until_signal() as stop, _cluster(bookies, directory, zookeeper, autorecovery) as cluster:
-        typer.echo(cluster.zookeeper)
+        say(cluster.zookeeper)
         for bookie in cluster.bookies:
-            typer.echo(f"{bookie.bookie_id} serves at {bookie.address}", err=True)
-        typer.echo("Ctrl-C ends it. To use it, type this in another terminal:", err=True)
+            say(f"{bookie.bookie_id} serves at {bookie.address}", err=True)
+        say("Ctrl-C ends it. To use it, type this in another terminal:", err=True)
         # A separate line, for copy and paste.
-        typer.echo(f"export BOOKSPARK_ZOOKEEPER={cluster.zookeeper}", err=True)
+        say(f"export BOOKSPARK_ZOOKEEPER={cluster.zookeeper}", err=True)
         stop()
 
 
@@ -73,7 +73,7 @@ def zookeeper(
     with until_signal() as stop, ExitStack() as stack:
         place = directory or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bookspark-zookeeper-")))
         server = stack.enter_context(EmbeddedZooKeeper(place, port))
-        typer.echo(server.connection_string)
+        say(server.connection_string)
         stop()
 
 
@@ -90,9 +90,13 @@ def init(
         ),
     ] = False,
 ) -> None:
-    from bookspark.store.metadata.zookeeper.zookeeper_store import begin_cluster
+    from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 
-    typer.echo(begin_cluster(given(zookeeper), LedgerManager.BOOKKEEPER if bookkeeper else manager))
+    manager = LedgerManager.BOOKKEEPER if bookkeeper else manager
+    with closing(ZooKeeperStore(given(zookeeper), begin=manager)) as store:
+        say(store.instance_id)
+        for door in store.exposure().doors():
+            say(f"bookspark: {door}", err=True)
 
 
 def bookies(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
@@ -139,9 +143,9 @@ def stop_bookies(
             raise BookKeeperError(
                 "no job looks after bookies here; one that nobody looks after stops by itself when its lease has lapsed"
             )
-        typer.echo(f"asked {len(asked)} bookies to stop", err=True)
+        say(f"asked {len(asked)} bookies to stop", err=True)
         if others := sorted(store.bookies().keys() - asked):
-            typer.echo(
+            say(
                 f"not asked, because no job of Spark looks after them: {', '.join(others)}; "
                 "what a job left behind stops by itself when its lease has lapsed",
                 err=True,

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bookspark.errors import ConfigurationError
-from bookspark.operations.cli.terminal.output import print_json
+from bookspark.operations.cli.terminal.output import print_json, say
 from bookspark.support.command_line import FOUND
+from bookspark.support.log_lines import begin_log
 
 if TYPE_CHECKING:
     from bookspark.lab.replay.replaying import Counts
@@ -53,11 +54,11 @@ def chaos(
     """
     from bookspark.testing.chaos import Chaos, ChaosResult
 
-    logging.basicConfig(level=logging.ERROR)
+    begin_log(level=logging.ERROR)
     if seed is None:
         seed = random.randrange(1 << 31)
     run = Chaos(seconds, seed, bookies, writers, recoverers, readers, faults_at_once, record=record)
-    typer.echo(f"seed {seed}: {bookies} bookies, {seconds:g} s")
+    say(f"seed {seed}: {bookies} bookies, {seconds:g} s")
     told = 0.0
 
     def tell(now: float, result: ChaosResult) -> None:
@@ -65,7 +66,7 @@ def chaos(
         if now - told >= report_seconds:
             told = now
             checked = result.checked
-            typer.echo(
+            say(
                 f"{now:6.0f} s: {sum(result.injected.values())} faults, {result.ledgers} ledgers, "
                 f"{checked['acked']} entries acknowledged, {checked['read']} read, {sum(result.errors.values())} errors"
             )
@@ -76,13 +77,13 @@ def chaos(
         ("errors that clients got", result.errors),
         ("events checked", result.checked),
     ):
-        typer.echo(f"{title}: {', '.join(f'{name} {count}' for name, count in counts.items()) or 'none'}")
+        say(f"{title}: {', '.join(f'{name} {count}' for name, count in counts.items()) or 'none'}")
     for violation in result.violations:
-        typer.echo(f"VIOLATION: {violation}")
+        say(f"VIOLATION: {violation}")
     if result.excerpt:
-        typer.echo("the history before it:")
+        say("the history before it:")
     for line in result.excerpt:
-        typer.echo(line)
+        say(line)
     document = {name: value for name, value in result._asdict().items() if name != "excerpt"}
     print_json({**document, "bookies": bookies, "violations": len(result.violations)}, one_line=True)
     if result.violations:
@@ -117,7 +118,7 @@ def replay(
     _sum_up(result)
     chosen = result.first_failing if ledger is None else ledger
     if chosen is None and (simulate or story is not None):
-        typer.echo("there is no story: nothing differs and no law is broken (--ledger tells of any ledger)")
+        say("there is no story: nothing differs and no law is broken (--ledger tells of any ledger)")
     elif chosen is not None:
         if story is not None:
             try:
@@ -126,15 +127,15 @@ def replay(
                 raise ConfigurationError(
                     f"the page can't be written to {story}: {error.strerror}; name another file with --story"
                 ) from error
-            typer.echo(f"the history of ledger {chosen}: {story}")
-            typer.echo(f"in the simulator: {run.simulation(chosen)}")
+            say(f"the history of ledger {chosen}: {story}")
+            say(f"in the simulator: {run.simulation(chosen)}")
         if simulate:
             played = run.staged(chosen)
-            typer.echo(f"ledger {chosen} in the simulator: {played.world.options.arguments()}")
+            say(f"ledger {chosen} in the simulator: {played.world.options.arguments()}")
             for line in played.lines():
-                typer.echo(line)
+                say(line)
             if played.passed_over:
-                typer.echo(f"     {played.passed_over} steps that the simulator has no move for are passed over")
+                say(f"     {played.passed_over} steps that the simulator has no move for are passed over")
     found = len(result.differences) + len(result.broken)
     print_json(
         {
@@ -161,21 +162,21 @@ def _tell_process(counts: Counts) -> None:
         torn = f", {counts.torn} bytes are no whole chunk" if counts.torn else ""
         words.append(f"it was killed or still runs{torn}")
     words.append(f"{len(counts.differences)} machines DIFFER" if counts.differences else "all equal")
-    typer.echo(f"{counts.process}: {'; '.join(words)}")
+    say(f"{counts.process}: {'; '.join(words)}")
 
 
 def _sum_up(result: Result) -> None:
     kinds: Counter[str] = Counter()
     for counts in result.counts:
         kinds.update(counts.by_kind)
-    typer.echo(f"decisions: {', '.join(f'{kind} {count:,}' for kind, count in kinds.most_common()) or 'none'}")
+    say(f"decisions: {', '.join(f'{kind} {count:,}' for kind, count in kinds.most_common()) or 'none'}")
     for one in result.differences[:_SHOWN_MAX]:
-        typer.echo(f"DIFFERENCE: {one.machine} of {one.process}, its decision {one.decision}, about {one.at}")
-        typer.echo(f"  given     {one.given}")
-        typer.echo(f"  recorded  {one.recorded}")
-        typer.echo(f"  now       {one.now}")
+        say(f"DIFFERENCE: {one.machine} of {one.process}, its decision {one.decision}, about {one.at}")
+        say(f"  given     {one.given}")
+        say(f"  recorded  {one.recorded}")
+        say(f"  now       {one.now}")
     for broken in result.broken[:_SHOWN_MAX]:
-        typer.echo(f"VIOLATION: ledger {broken.ledger_id}: {broken.law}: {broken.what}")
+        say(f"VIOLATION: ledger {broken.ledger_id}: {broken.law}: {broken.what}")
     verdict = "every answer is equal" if not result.differences else f"{len(result.differences)} machines differ"
     laws = f"{len(result.broken)} laws are broken" if result.broken else "no law is broken"
-    typer.echo(f"{result.decisions:,} decisions: {verdict}; {result.ledgers:,} ledgers: {laws}")
+    say(f"{result.decisions:,} decisions: {verdict}; {result.ledgers:,} ledgers: {laws}")

@@ -13,7 +13,7 @@ import typer
 from bookspark.errors import ConfigurationError
 from bookspark.operations.cli.terminal import settings
 from bookspark.operations.cli.terminal.command_options import Json, Yes, Zookeeper, client, grouped
-from bookspark.operations.cli.terminal.output import print_json
+from bookspark.operations.cli.terminal.output import print_json, say, say_lines
 from bookspark.operations.cli.terminal.signals import interruptible
 from bookspark.support.command_line import FOUND
 from bookspark.support.plain_text import size_text
@@ -105,7 +105,7 @@ def plan(wishes: Wishes = Wishes(), zookeeper: Zookeeper = "", as_json: Json = F
     if as_json:
         print_json(_plan_document(steps, end))
     else:
-        typer.echo("\n".join(_plan_lines(steps, end)))
+        say_lines(_plan_lines(steps, end))
     if not end.complete:
         raise typer.Exit(FOUND)
 
@@ -127,7 +127,7 @@ def apply(wishes: Wishes = Wishes(), zookeeper: Zookeeper = "", yes: Yes = False
         if wanted is not None:
             steps, end = _foreseen(wanted, begin(wanted, observed), observed)
             for line in _plan_lines(steps, end):
-                typer.echo(line, err=True)
+                say(line, err=True)
             if not yes:
                 typer.confirm("Do it?", abort=True, err=True)
         with _applying(bookkeeper) as applying:
@@ -163,14 +163,14 @@ def status(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
         }
         print_json(found)
     elif record is None:
-        typer.echo("nobody ever changed this cluster by `bookspark cluster apply`")
+        say("nobody ever changed this cluster by `bookspark cluster apply`")
     else:
         for line in _record_lines(record):
-            typer.echo(line)
+            say(line)
         if decision is not None:
-            typer.echo(f"applied by  {holder or 'nobody; go on by `bookspark cluster apply`'}")
+            say(f"applied by  {holder or 'nobody; go on by `bookspark cluster apply`'}")
             for line in _decision_lines(decision):
-                typer.echo(line)
+                say(line)
     if decision is not None:
         raise typer.Exit(FOUND)
 
@@ -219,9 +219,9 @@ def placement(
     if as_json:
         print_json({"rule": found.name, "racks_min": found.racks_min, "racks": by_rack})
         return
-    typer.echo(f"placement   {found}")
+    say(f"placement   {found}")
     for rack, names in sorted(by_rack.items()):
-        typer.echo(f"{f'rack {rack}' if rack else 'no rack':<12}{', '.join(names)}")
+        say(f"{f'rack {rack}' if rack else 'no rack':<12}{', '.join(names)}")
 
 
 def _applying(bookkeeper: BookKeeper) -> Applying:
@@ -230,7 +230,7 @@ def _applying(bookkeeper: BookKeeper) -> Applying:
     from bookspark.store.changes_config import changes_config
 
     def tell(text: str) -> None:
-        typer.echo(text, err=True)
+        say(text, err=True)
         sys.stderr.flush()
 
     return Applying(bookkeeper, AskOperator(tell), changes_config(**settings.chosen("changes")), tell)
@@ -370,4 +370,4 @@ def _echo_record(record: ChangeRecord, as_json: bool) -> None:
         print_json(record)
         return
     for line in _record_lines(record):
-        typer.echo(line)
+        say(line)

@@ -14,7 +14,7 @@ import typer
 
 from bookspark.errors import BookieError, InvalidCookieError
 from bookspark.operations.cli.terminal.command_options import Yes, Zookeeper, client, existing_directories
-from bookspark.operations.cli.terminal.output import print_json
+from bookspark.operations.cli.terminal.output import print_json, say
 from bookspark.protocol.bookie.cookie import Cookie
 from bookspark.servers.daemon.directories import DirectoryLocks, holds_data, read_cookie, write_cookie
 from bookspark.servers.daemon.identity import mark_lost
@@ -40,7 +40,7 @@ def list_cookies(zookeeper: Zookeeper = "") -> None:
     """Print the ids of all bookies with a cookie, one a line. Only these may hold entries."""
     with client(zookeeper) as bookkeeper:
         for bookie_id in bookkeeper.metadata.list_cookies():
-            typer.echo(bookie_id)
+            say(bookie_id)
 
 
 @app.command()
@@ -67,7 +67,7 @@ def create(directories: Directories, zookeeper: Zookeeper = "") -> None:
                 f"the metadata store has a cookie of {cookie.bookie_id} already; see `bookspark cookie get {cookie.bookie_id}`"
             )
         store.write_cookie(cookie, None)
-        typer.echo(f"{cookie.bookie_id} is known to the metadata store")
+        say(f"{cookie.bookie_id} is known to the metadata store")
 
 
 @app.command()
@@ -87,7 +87,7 @@ def update(directories: Directories, zookeeper: Zookeeper = "") -> None:
                 )
         cookie = replace(whole, directories=places)
         _write(places, store, cookie)
-        typer.echo(f"{cookie.bookie_id} has the directories {', '.join(places)}")
+        say(f"{cookie.bookie_id} has the directories {', '.join(places)}")
 
 
 @app.command()
@@ -127,7 +127,7 @@ def fix(
                 f"the cookie of {cookie.bookie_id} names {', '.join(cookie.directories)}, not {', '.join(places)}; name those"
             )
         if not lost:
-            typer.echo(f"{cookie.bookie_id}: no directory lacks its cookie")
+            say(f"{cookie.bookie_id}: no directory lacks its cookie")
             return
         if not yes:
             typer.confirm(f"Are the entries in {', '.join(lost)} of {cookie.bookie_id} lost?", abort=True, err=True)
@@ -135,7 +135,7 @@ def fix(
         mark_lost(lost)
         for place in lost:
             write_cookie(place, cookie)
-        typer.echo(f"{cookie.bookie_id} can start again, without what was in {', '.join(lost)}")
+        say(f"{cookie.bookie_id} can start again, without what was in {', '.join(lost)}")
 
 
 def _emptied(places: tuple[str, ...], bookie: str, store: MetadataStore) -> Cookie:

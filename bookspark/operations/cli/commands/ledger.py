@@ -25,10 +25,12 @@ from bookspark.operations.cli.terminal.output import (
     json_line,
     metadata_document,
     payload_document,
+    payload_writer,
     print_json,
     print_names,
     print_table,
     problem,
+    say,
 )
 from bookspark.operations.cli.terminal.signals import interruptible
 from bookspark.protocol.ledger.entry_ranges import NO_RANGES, with_ranges
@@ -119,7 +121,7 @@ def append(
             for batch in _batches(lines):
                 ledger.append_batch_async(batch)
             ledger.close()
-        typer.echo(ledger.ledger_id)
+        say(ledger.ledger_id)
 
 
 @contextmanager
@@ -145,7 +147,7 @@ def create(zookeeper: Zookeeper = "", new: NewLedger = NewLedger()) -> None:
     arguments = new.arguments()
     with client(zookeeper) as bookkeeper:
         ledger = bookkeeper.create_ledger(**arguments)
-        typer.echo(ledger.ledger_id)
+        say(ledger.ledger_id)
 
 
 @app.command()
@@ -161,7 +163,7 @@ def read(
 
     With --json: one object a line, with entry_id, length and payload (payload_base64 if not UTF-8).
     """
-    out = sys.stdout.buffer
+    write = payload_writer()
     with (
         client(zookeeper) as bookkeeper,
         bookkeeper.open_ledger_no_recovery(ledger, password=password.encode()) as handle,
@@ -171,11 +173,11 @@ def read(
         for entry in handle.read(first, last):
             if as_json:
                 document = {"entry_id": entry.entry_id, "length": entry.length}
-                out.write(json_line(document | payload_document(bytes(entry.payload))))
+                write(json_line(document | payload_document(bytes(entry.payload))))
             else:
-                out.write(entry.payload)
-            out.write(b"\n")
-    out.flush()
+                write(entry.payload)
+            write(b"\n")
+    sys.stdout.flush()
 
 
 @app.command()
@@ -291,7 +293,7 @@ def recover(
         with handle:
             entries = handle.metadata.last_entry_id + 1
             verb = "was closed already" if before.closed else "is recovered and closed"
-            typer.echo(f"ledger {ledger} {verb}: {entries:,} entries, {handle.length:,} bytes")
+            say(f"ledger {ledger} {verb}: {entries:,} entries, {handle.length:,} bytes")
             loss = handle.metadata.accepted_loss
             if loss is not None:
                 problem(f"not known, and accepted as lost by {loss.by}: {'; '.join(loss.not_known)}")

@@ -16,10 +16,12 @@ from bookspark.operations.cli.terminal.command_options import Json, Password, Ye
 from bookspark.operations.cli.terminal.output import (
     json_line,
     payload_document,
+    payload_writer,
     print_json,
     print_names,
     print_table,
     problem,
+    say,
 )
 from bookspark.protocol.ledger.ledger_metadata import DigestType
 from bookspark.protocol.logs.lanes import MARK, LaneId, lane_id, lane_of, writers_of_lanes
@@ -325,7 +327,7 @@ def read(
     from bookspark.spark.rows.row_format import columns_of
     from bookspark.spark.rows.rows import row_decoder
 
-    out = sys.stdout.buffer
+    write = payload_writer()
     secret = password.encode()
     times = [chosen_time_ms("since", since), chosen_time_ms("before", before)]
     with client(zookeeper) as bookkeeper:
@@ -358,8 +360,9 @@ def read(
             while part:
                 for rows in rows_of(ledgers, lane_id(record), part, columns or VALUE_SCHEMA):
                     lines = rows.column(0).to_pylist() if columns is None else map(json_line, rows.to_pylist())
-                    out.writelines(line + b"\n" for line in lines)
-    out.flush()
+                    for line in lines:
+                        write(line + b"\n")
+    sys.stdout.flush()
 
 
 @app.command()
@@ -380,7 +383,7 @@ def append(
         # Rows are acknowledged in order, and an error fails all later rows: the last row's result stands for all.
         last = future.result() if future is not None else None
     end = f", the last one is row {last.position}" if last is not None else ""
-    typer.echo(f"{count:,} rows appended to lane {rows.lane} of log {log}{end}")
+    say(f"{count:,} rows appended to lane {rows.lane} of log {log}{end}")
 
 
 @app.command()
@@ -395,13 +398,13 @@ def tail(
     and time."""
     from bookspark.logs import open_log
 
-    time_ms, out = chosen_time_ms("since", since), sys.stdout.buffer
+    time_ms, write = chosen_time_ms("since", since), payload_writer()
     with client(zookeeper) as bookkeeper, open_log(bookkeeper, log, password.encode()).reader("latest") as reader:
         if time_ms is not None:
             reader.seek_to_time(datetime.fromtimestamp(time_ms / 1000, UTC))
         for row in reader.follow():
-            out.write((row_document(row) if as_json else row.value) + b"\n")
-            out.flush()
+            write((row_document(row) if as_json else row.value) + b"\n")
+            sys.stdout.flush()
 
 
 @app.command()
@@ -443,7 +446,7 @@ def truncate(
             question = f"Remove the rows before row {row} from log {log} with id {lane.log} for ever?"
             typer.confirm(question, abort=True, err=True)
         deleted = truncate_log(bookkeeper, lane, row, password.encode())
-    typer.echo(truncation_text(log, row, deleted))
+    say(truncation_text(log, row, deleted))
 
 
 @app.command()
@@ -455,7 +458,7 @@ def collect(log: LaneName, zookeeper: Zookeeper = "", password: Password = "") -
     secret = password.encode()
     with client(zookeeper) as bookkeeper:
         found = truncate_expired(bookkeeper, log, secret) + collect_orphans(bookkeeper, log, secret)
-    typer.echo(f"log {log}: ledgers deleted: {', '.join(map(str, found)) or 'none'}")
+    say(f"log {log}: ledgers deleted: {', '.join(map(str, found)) or 'none'}")
 
 
 @app.command()
@@ -474,7 +477,7 @@ def end(
     if as_json:
         print_json(ended, one_line=True)
     else:
-        typer.echo(f"log {log}: lanes ended: {', '.join(ended) or 'none'}")
+        say(f"log {log}: lanes ended: {', '.join(ended) or 'none'}")
 
 
 @app.command()
@@ -494,7 +497,7 @@ def delete(
             which = "" if lane is None else f" with id {lane.log}"
             typer.confirm(f"Delete log {log}{which} and all its rows for ever?", abort=True, err=True)
         deleted = delete_log(bookkeeper, lane or log, password.encode())
-    typer.echo(f"log {log} is deleted; ledgers deleted: {', '.join(map(str, deleted)) or 'none'}")
+    say(f"log {log} is deleted; ledgers deleted: {', '.join(map(str, deleted)) or 'none'}")
 
 
 def _milliseconds(hours: float | None) -> int | None:

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from bookspark.operations.cli.terminal.output import say
 from bookspark.support.packaged_files import job as job_path
 from bookspark.support.packaged_files import job_summary, jobs, settings_file, settings_files
 
@@ -39,10 +40,10 @@ def job(
 ) -> None:
     """List the jobs, or print the path of one: spark-submit $(bookspark job bookies) …"""
     if name is not None:
-        typer.echo(job_path(name))
+        say(job_path(name))
         return
     for each, path in jobs().items():
-        typer.echo(f"{each:<14}{job_summary(path)}")
+        say(f"{each:<14}{job_summary(path)}")
 
 
 def conf(
@@ -51,7 +52,7 @@ def conf(
     """List the settings files, or print the path of one: spark-submit --properties-file $(bookspark conf spark-defaults.conf)
     …"""
     if name is not None:
-        typer.echo(settings_file(name))
+        say(settings_file(name))
         return
     for each, path in settings_files().items():
-        typer.echo(f"{each:<22}{path}")
+        say(f"{each:<22}{path}")

@@ -20,7 +20,7 @@ from bookspark.errors import ConfigurationError
 from bookspark.lab.simulation.compiled import SHARED, use_compiled
 from bookspark.lab.simulation.simulation_options import MODES, SIZES, SWITCHES, TROUBLE, SimulationOptions, word_of
 from bookspark.operations.cli.terminal.command_options import with_parameters
-from bookspark.operations.cli.terminal.output import print_json, problem
+from bookspark.operations.cli.terminal.output import print_json, problem, say
 from bookspark.protocol.writing.ensemble_change import ChangeMode
 from bookspark.support.command_line import FOUND
 
@@ -126,9 +126,9 @@ def _random(
         _end(document)
         return
     fixed = failure.options.arguments(given)
-    typer.echo(f"seed {failure.seed}, {failure.moves_before} steps, shrunk to {len(failure.moves)}")
-    typer.echo(f"options drawn: {failure.options.arguments()}")
-    typer.echo(f"options of the story: {failure.world.options.arguments()}")
+    say(f"seed {failure.seed}, {failure.moves_before} steps, shrunk to {len(failure.moves)}")
+    say(f"options drawn: {failure.options.arguments()}")
+    say(f"options of the story: {failure.world.options.arguments()}")
     command = f"--random 1 --seed {failure.seed} {fixed}"
     _tell(document, failure.world, failure.moves, failure.violation, command, page)
 
@@ -139,13 +139,13 @@ def _met(met: frozenset[Pair], coverage: bool) -> dict[str, Any]:
 
     pairs = all_pairs()
     for pair in sorted(pairs - met) if coverage else ():
-        typer.echo(f"never came: {pair.event} to a {pair.machine} that is {pair.state}")
+        say(f"never came: {pair.event} to a {pair.machine} that is {pair.state}")
     return {"pairs_met": len(met), "pairs": len(pairs)}
 
 
 def _speed(count: int, what: str, seconds: float) -> None:
     how = " (compiled)" if SHARED in sys.modules else ""
-    typer.echo(f"{count:,} {what}, {count / max(seconds, 1e-9):,.0f} a second of processor time{how}", err=True)
+    say(f"{count:,} {what}, {count / max(seconds, 1e-9):,.0f} a second of processor time{how}", err=True)
 
 
 def _tell(
@@ -156,8 +156,8 @@ def _tell(
 
     command = f"bookspark simulate {options}".rstrip()
     for line in tell(world, moves):
-        typer.echo(line)
-    typer.echo(f"again: {command}")
+        say(line)
+    say(f"again: {command}")
     if page is not None:
         try:
             page.write_text(story_page(world, moves, violation, command), encoding="utf-8")

@@ -11,9 +11,10 @@ import typer
 
 from bookspark.operations.cli.terminal import settings
 from bookspark.operations.cli.terminal.command_options import Json, Password, Zookeeper, given
-from bookspark.operations.cli.terminal.output import console, print_json, table
+from bookspark.operations.cli.terminal.output import console, print_json, say, table
 from bookspark.operations.cli.terminal.signals import UNTIL, interruptible, until_signal
 from bookspark.support.command_line import FOUND
+from bookspark.support.plain_text import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -60,7 +61,7 @@ def why(question: Words = None, zookeeper: Zookeeper = "", password: Password = 
         print_json(for_programs)
     else:
         for line in told:
-            typer.echo(line)
+            say(line)
     if found:
         raise typer.Exit(FOUND)
 
@@ -119,10 +120,10 @@ def _picture(facts: Facts, before: Facts | None, health: Health) -> RenderableTy
     from bookspark.operations.why.telling import health_lines
 
     sentence, *troubles = health_lines(health)
-    shown: list[RenderableType] = [Text(sentence, style="bold"), table(COLUMNS, bookie_lines(facts, before))]
+    shown: list[RenderableType] = [Text(printable(sentence), style="bold"), table(COLUMNS, bookie_lines(facts, before))]
     if under_way := moving(facts):
         shown.append(Text(under_way))
-    shown += [Text(line) for line in troubles]
+    shown += [Text(printable(line)) for line in troubles]
     return Group(*shown)
 
 
@@ -163,5 +164,5 @@ def show(
         BookKeeper(given(zookeeper), **{**settings.chosen("client"), **DEADLINES}) as bookkeeper,
         WebConsole(bookkeeper, listen, port, token_file, show_rows, snapshots) as shown,
     ):
-        typer.echo(f"{shown.url} {UNTIL}")
+        say(f"{shown.url} {UNTIL}")
         wait()

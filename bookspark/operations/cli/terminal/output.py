@@ -2,6 +2,9 @@
 
 Law: standard output has the results and nothing else. Progress goes to standard error if that is a terminal. A problem is one
 line on standard error: ``bookspark: <problem and remedy>``.
+
+Much of it is foreign: names, hosts, labels, errors. ``say``, ``say_lines``, tables and ``console`` make it ``printable``, and
+``guarded_streams`` whatever else writes text. Payloads go to a pipe or a file as they are, and to a terminal ``printable``.
 """
 
 from __future__ import annotations
@@ -12,30 +15,88 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date, time
-from typing import Any
+from typing import Any, TextIO, cast
 
 import msgspec
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.segment import Segment
 from rich.table import Table
 
 from bookspark.protocol.ledger.accepted_loss import AcceptedLoss
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
-from bookspark.support.plain_text import PROBLEM
+from bookspark.support.plain_text import PROBLEM, printable
 
 _PLAIN_WIDTH = 200
 """Width of a table in a file or a pipe, in characters."""
 
 
+class _Printable:
+    """A text stream that writes ``printable`` lines to another one. ``rich`` writes its own colours to that one directly."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.rich_proxied_file = stream
+
+    def write(self, text: str) -> int:
+        self.rich_proxied_file.write(printable(text, lines=True))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.rich_proxied_file, name)
+
+
+@contextmanager
+def guarded_streams() -> Iterator[None]:
+    """Make all text on standard output and standard error ``printable``."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (cast("TextIO", _Printable(stream)) for stream in before)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+class _Console(Console):
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable(segment.text, lines=True))
+
+
 def console() -> Console:
     """Standard output for tables, with the terminal's width or ``_PLAIN_WIDTH``."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
+    return _Console(highlight=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
+
+
+def say(line: object, *, err: bool = False) -> None:
+    """Print one line."""
+    typer.echo(printable(str(line)), err=err)
+
+
+def say_lines(lines: Iterable[object], *, err: bool = False) -> None:
+    for line in lines:
+        say(line, err=err)
+
+
+def payload_writer() -> Callable[[bytes | memoryview], None]:
+    """A function that writes content of ledgers to standard output: the bytes to a pipe or a file, ``printable`` text to a
+    terminal."""
+    out, raw = sys.stdout, sys.stdout.buffer
+    if not out.isatty():
+        return lambda content: cast("None", raw.write(content))
+    return lambda content: cast(
+        "None", out.write(printable(bytes(content).decode(errors="backslashreplace"), lines=True))
+    )
 
 
 def print_json(found: object, *, one_line: bool = False) -> None:
     """Print values, also msgspec's structs and dataclasses, as one JSON document on standard output."""
+    # With an escape for all but ASCII.
     typer.echo(json.dumps(msgspec.to_builtins(found), indent=None if one_line else 2))
 
 
@@ -44,7 +105,7 @@ def print_names(names: Iterable[object], as_json: bool) -> None:
     if as_json:
         print_json(list(names), one_line=True)
     else:
-        typer.echo("".join(f"{name}\n" for name in names), nl=False)
+        say_lines(names)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> None:
@@ -53,13 +114,13 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: st
 
 def problem(message: str) -> None:
     """Print ``message`` as one line on standard error."""
-    typer.echo(PROBLEM + message, err=True)
+    say(PROBLEM + message, err=True)
 
 
 @contextmanager
 def progress(what: str) -> Iterator[Callable[[str, int, int], None]]:
     """A progress bar on standard error if that is a terminal. Yields a function of item name, items done and items in all."""
-    shown = Console(stderr=True)
+    shown = _Console(stderr=True)
     if not shown.is_terminal:
         yield lambda name, number, count: None
         return
@@ -96,12 +157,15 @@ def _text(value: object) -> str:
         return ""
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
-    return escape(str(value))
+    return escape(printable(str(value)))
 
 
 def json_line(row: dict[str, Any]) -> bytes:
-    """Columns and values as one line of JSON, without a line break."""
-    return json.dumps(row, default=_plain, ensure_ascii=False).encode()
+    """Columns and values as one line of JSON, without a line break; not ``printable`` characters as JSON's escapes."""
+    line = json.dumps(row, default=_plain, ensure_ascii=False)
+    if not line.isprintable():
+        line = "".join(each if each == printable(each) else f"\\u{ord(each):04x}" for each in line)
+    return line.encode()
 
 
 def _plain(value: Any) -> object:

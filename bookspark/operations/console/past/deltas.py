@@ -17,8 +17,6 @@ from contextlib import contextmanager
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
-
 from bookspark.errors import ConfigurationError, ReadError
 from bookspark.support.extras import extra_needed
 from bookspark.support.plain_text import one_line
@@ -327,13 +325,9 @@ class Deltas:
             found = opened.history(min(newest - looked, SNAPSHOTS_MAX)) if newest > looked else []
         fresh: dict[int, Commit] = {}
         for one in found:
-            label = one.get("userMetadata")
-            try:
-                if label:
-                    fresh[one["version"]] = commit_of(table, one["version"], one["timestamp"], label)
-            except msgspec.MsgspecError:
-                # A commit of another program.
-                continue
+            commit = commit_of(table, one["version"], one.get("timestamp", 0), one.get("userMetadata"))
+            if commit is not None:
+                fresh[one["version"]] = commit
         together = {**fresh, **(known or {})}
         for old in list(together)[SNAPSHOTS_MAX:]:
             del together[old]

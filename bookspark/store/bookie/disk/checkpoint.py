@@ -6,8 +6,9 @@ while it was the newest, and of a short file that names them; so it costs as muc
 parts while each is at most twice as long. So there are few parts, and a ledger's total cost grows with the logarithm of the
 number of ledgers::
 
-    <directory>/checkpoint                  "BSPKCKP3" │ u32 CRC32C of all that follows │ u32 0
+    <directory>/checkpoint                  "BSPKCKP4" │ u32 CRC32C of all that follows │ u32 0
                                             i64 covered log number │ i64 position in it │ i64 parts p │ i64 rewritten logs r
+                                            i64 decisions between master keys before it
                                             p × (i64 number, i64 size, i64 CRC32C) │ r × i64 number
     <directory>/checkpoint.<number, 8 hex>  "BSPKPART" │ block │ block │ …     (``Block``)
 
@@ -250,10 +251,10 @@ def _with_rows(block: Block) -> Block:
 
 NAME = "checkpoint"
 
-_MAGIC = b"BSPKCKP3"
+_MAGIC = b"BSPKCKP4"
 _PART_MAGIC = b"BSPKPART"
 _HEAD = struct.Struct("<8sII")
-_COUNTS = struct.Struct("<qqqq")
+_COUNTS = struct.Struct("<qqqqq")
 _READ_BYTES = 4 << 20
 _TIMES_MAX = 2
 """A part up to this multiple of all newer parts together is merged with them."""
@@ -289,6 +290,9 @@ class Checkpoint(NamedTuple):
     """Numbers of the rewritten logs in use."""
     parts: list[Part]
     """The parts, the oldest first."""
+    decisions: int
+    """Number of the last decision between two master keys before the checkpoint was taken. What it holds of a ledger with a later
+    decision (``bookie_ledger.KeyDecided``) is void."""
     blocks: Callable[[], Iterator[Block]]
     """Reads the content, with one entry a ledger. Raises OSError."""
 
@@ -305,13 +309,16 @@ class Checkpoint(NamedTuple):
 class Snapshot:
     """Changes in one directory since the last checkpoint was taken, or its whole content."""
 
-    def __init__(self, logs: frozenset[int] | None, covered: int, rewritten: frozenset[int], *, whole: bool) -> None:
+    def __init__(
+        self, logs: frozenset[int] | None, covered: int, rewritten: frozenset[int], *, whole: bool, decisions: int = 0
+    ) -> None:
         """``logs``: numbers of the directory's entry logs, or None if the bookie has no other directory. ``rewritten``: numbers
-        of its rewritten logs. ``whole``: this snapshot replaces all earlier checkpoints."""
+        of its rewritten logs. ``whole``: this snapshot replaces all earlier checkpoints. ``decisions``: as in ``Checkpoint``."""
         self.logs = logs
         self.covered = covered
         self.rewritten = rewritten
         self.whole = whole
+        self.decisions = decisions
         self._newest = max(logs or (), default=0)
         self.blocks: list[Block] = []
         self._builder = BlockBuilder()
@@ -352,7 +359,8 @@ class Snapshot:
 
     def encode(self, parts: Sequence[Part]) -> bytes:
         """Content of the file that names ``parts``."""
-        counts = _COUNTS.pack(self.covered >> 32, self.covered & 0xFFFFFFFF, len(parts), len(self.rewritten))
+        log, position = self.covered >> 32, self.covered & 0xFFFFFFFF
+        counts = _COUNTS.pack(log, position, len(parts), len(self.rewritten), self.decisions)
         numbers = array("q", (value for part in parts for value in part))
         numbers.extend(sorted(self.rewritten))
         body = struct.pack("<I", 0) + counts + numbers.tobytes()
@@ -457,7 +465,7 @@ def read_checkpoint(file_system: FileSystem, directory: str) -> Checkpoint | Non
     magic, checksum, _ = _HEAD.unpack_from(content)
     if magic != _MAGIC or crc32c(content[12:]) != checksum:
         return None
-    log, position, part_count, rewritten_count = _COUNTS.unpack_from(content, _HEAD.size)
+    log, position, part_count, rewritten_count, decisions = _COUNTS.unpack_from(content, _HEAD.size)
     numbers = array("q")
     numbers.frombytes(content[_HEAD.size + _COUNTS.size :])
     parts = [Part(*numbers[3 * i : 3 * i + 3]) for i in range(part_count)]
@@ -469,7 +477,7 @@ def read_checkpoint(file_system: FileSystem, directory: str) -> Checkpoint | Non
         sequences = [_read_part(file_system, directory, part) for part in parts]
         return gathered(_together(sequences), complete=True)
 
-    return Checkpoint(log << 32 | position, rewritten.tolist(), parts, blocks)
+    return Checkpoint(log << 32 | position, rewritten.tolist(), parts, decisions, blocks)
 
 
 def _is_whole(file_system: FileSystem, directory: str, part: Part) -> bool:

@@ -41,6 +41,7 @@ from bookspark.protocol.bookie.bookie_ledger import (
     EntriesLost,
     FenceNoted,
     FenceUnsureNoted,
+    KeyDecided,
     LastAddConfirmedNoted,
     LimboCleared,
     LimboNoted,
@@ -79,6 +80,7 @@ NOTE_NAME = "control.synced"
 _NAMES: dict[type[Record | CopyRecord], str] = {
     LedgersNoted: "ledgers",
     MasterKeyNoted: "key",
+    KeyDecided: "key decided",
     FenceNoted: "fence",
     LastAddConfirmedNoted: "lac",
     LimboNoted: "limbo",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -27,6 +27,7 @@ from bookspark.protocol.bookie.bookie_ledger import (
     ControlRecord,
     EntriesLost,
     FenceUnsureNoted,
+    KeyDecided,
     LimboCleared,
     LimboNoted,
 )
@@ -146,6 +147,10 @@ class ControlState:
         """Ledgers that lost entries, by id; for each, the copies that may still lie in a log, by location."""
         self.ledgers_not_back: set[int] = set()
         """Ledgers with entries still missing at the last check."""
+        self.decided: dict[int, KeyDecided] = {}
+        """At the boot: the last decision between two master keys of each ledger that had one."""
+        self.decisions = 0
+        """The highest number of such a decision, perhaps of one whose record is lost."""
 
     def next_write(self) -> int:
         """Return the number of the next write to the control logs."""
@@ -209,6 +214,9 @@ class ControlState:
             elif isinstance(record, ReadOnlySwitched):
                 self.switch = max(self.switch, record)
             else:
+                if isinstance(record, KeyDecided):
+                    self.decided[record.ledger_id] = max(record, self.decided.get(record.ledger_id, record))
+                    self.decisions = max(self.decisions, record.number)
                 ledger = of(record.ledger_id)
                 ledger.replay(record)
                 if isinstance(record, (LimboNoted, LimboCleared)):
@@ -294,10 +302,18 @@ class ControlState:
             if isinstance(kept, bytes):
                 known.packed[ledger_id] = _packed(ledger) or ledger
 
-    def note(self, ledger_ids: array[int], confirmed: array[int], replicated: array[int]) -> None:
-        """Apply a checkpoint's LAC and LAFR of ledgers."""
+    def is_void(self, ledger_id: int, number: int) -> bool:
+        """At the boot: was the ledger's key decided after decision ``number``, so that what a checkpoint of then says of the
+        ledger is void?"""
+        decided = self.decided.get(ledger_id)
+        return decided is not None and number < decided.number
+
+    def note(self, ledger_ids: array[int], confirmed: array[int], replicated: array[int], number: int) -> None:
+        """Apply a checkpoint's LAC and LAFR of ledgers. ``number``: the checkpoint's last decision."""
         packed, start = self.ledgers.packed, _FLAGS_AT - _FACTS.size
         for ledger_id, lac, lafr in zip(ledger_ids, confirmed, replicated, strict=True):
+            if self.decided and self.is_void(ledger_id, number):
+                continue
             kept = packed.get(ledger_id)
             if isinstance(kept, bytes) and -1 <= lac <= _LAC_MAX and -1 <= lafr <= _LAC_MAX:
                 known = _FACTS.unpack_from(kept, start)
@@ -351,3 +367,33 @@ class ControlState:
                 plain -= 1
                 others += ledger.control_records()
         return _PLAIN_LEDGER.size * plain, others
+
+
+def without_void(copies: Sequence[Sequence[Record]]) -> list[Sequence[Record]]:
+    """The records of each control log without those that a decision between two master keys made void: in each log, a ledger's
+    records before the last ``KeyDecided`` with its highest number. A log without that record is older than the decision, or was
+    used apart: a fence in it makes the ledger's fence unsure, as the decision itself does."""
+    highest: dict[int, int] = {}
+    for records in copies:
+        for record in records:
+            if isinstance(record, KeyDecided):
+                highest[record.ledger_id] = max(record.number, highest.get(record.ledger_id, 0))
+    return [_without_void(records, highest) for records in copies] if highest else list(copies)
+
+
+def _without_void(records: Sequence[Record], highest: Mapping[int, int]) -> list[Record]:
+    starts = dict.fromkeys(highest, len(records))
+    for place, record in enumerate(records):
+        if isinstance(record, KeyDecided) and record.number == highest[record.ledger_id]:
+            starts[record.ledger_id] = place
+    kept: list[Record] = []
+    for place, record in enumerate(records):
+        if isinstance(record, LedgersNoted):
+            plain = _PLAIN_LEDGER.iter_unpack(record.ledgers)
+            record = LedgersNoted(
+                b"".join(_PLAIN_LEDGER.pack(one, content) for one, content in plain if place >= starts.get(one, 0))
+            )
+        elif place < starts.get(getattr(record, "ledger_id", -1), 0):
+            continue
+        kept.append(record)
+    return kept

@@ -3,7 +3,7 @@
 Law: ``bookspark.store.bookie`` opens, writes, syncs, renames and removes files only through a ``FileSystem``, so that a stand-in
 can lose unsynced data or fail any single call. The calls promise no more than the kernel's. A write may be short. A created or
 renamed name is durable only after ``sync_directory``. A failed ``sync`` means that data may be gone, and is never retried (see
-"fsyncgate", PostgreSQL 2018).
+"fsyncgate", PostgreSQL 2018). No link is followed to a file (``support.private_files``).
 """
 
 from __future__ import annotations
@@ -278,7 +278,8 @@ class RealFileSystem:
     """The file system of the operating system."""
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
-        flags = (os.O_RDWR if write or create else os.O_RDONLY) | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        flags = (os.O_RDWR if write or create else os.O_RDONLY) | (os.O_CREAT if create else 0)
+        flags |= os.O_CLOEXEC | os.O_NOFOLLOW
         return _RealFile(os.open(path, flags, PRIVATE_FILE))
 
     def exists(self, path: str) -> bool:

@@ -346,6 +346,11 @@ class Index:
             self._changed.add(ledger_id)
             self._forgotten.add(ledger_id)
 
+    def take_anew(self, ledger_id: int) -> None:
+        """What older checkpoints hold of a ledger is void: the next one replaces it."""
+        self._changed.add(ledger_id)
+        self._forgotten.add(ledger_id)
+
     def remove_at_boot(self, gone: Mapping[int, int]) -> Iterator[tuple[int, list[Row]]]:
         """Remove the rows with frames that reach beyond their log's position in ``gone`` (by log number); yield them by ledger.
         Packed ledgers stay packed, and the change is not noted: the next checkpoint must hold everything."""

@@ -1,9 +1,10 @@
 """A block of a rewritten log: entries of one ledger, compressed, as one Arrow record batch message.
 
 Law: the rows are the written rows, verbatim, so every digest stays valid. A block is trusted only after its three checksums
-(header, Arrow message, body). It describes itself completely, so a scan needs no index. It differs from a batch frame
-(``wire.entry_batch``) in three points: each buffer of the body is compressed on its own, by Arrow's ``BodyCompression``; ids
-ascend but may have gaps (striped ledgers); and the header's ``value`` and ``limit`` have another meaning::
+(header, Arrow message, body), and if its buffers inflate to no more than a block may have. It describes itself completely, so a
+scan needs no index. It differs from a batch frame (``wire.entry_batch``) in three points: each buffer of the body is compressed
+on its own, by Arrow's ``BodyCompression``; ids ascend but may have gaps (striped ledgers); and the header's ``value`` and
+``limit`` have another meaning::
 
       0  FF FF FF FF │ i32 544          Arrow's framing
       8  u32 root offset 132 │ u32 0
@@ -34,6 +35,7 @@ from crc32c import crc32c
 from bookspark.store.wire.batch_prefix import BODY_LENGTH_OFFSET, HEADER_END, HEADER_OFFSET
 from bookspark.store.wire.entry_batch import FRAME_BYTES_MAX, Buffer, encode
 from bookspark.store.wire.header import Header, Kind, WireError, decode
+from bookspark.support.inflating import InflationError, arrow_sizes, inflated
 
 BLOCK_PREFIX_BYTES = 552
 _PREFIX_START = bytes.fromhex("ffffffff200200008400000000000000")
@@ -154,6 +156,10 @@ def parse_block(content: memoryview, position: int) -> Block | None:
     block, body_crc = found
     if block.size > len(content) or crc32c(content[BLOCK_PREFIX_BYTES : block.size]) != body_crc:
         return None
+    try:
+        arrow_sizes(content[: block.size], BLOCK_BYTES_MAX, BLOCK_BYTES_MAX)
+    except InflationError:
+        return None
     return block
 
 
@@ -208,7 +214,7 @@ def _data(content: memoryview, column: int) -> bytes:
     stored = content[start + 8 : start + size]
     if plain_bytes < 0:
         return bytes(stored)
-    return _zstd.decompress(stored, max_output_size=plain_bytes)
+    return inflated(stored, plain_bytes, _zstd.decompress)
 
 
 def _longs(column: bytes) -> memoryview:

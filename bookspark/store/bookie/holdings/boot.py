@@ -41,7 +41,7 @@ from bookspark.protocol.bookie.control_copies import (
 from bookspark.protocol.bookie.reach import NOWHERE, Reach, went_back
 from bookspark.store.bookie.disk.checkpoint import Checkpoint
 from bookspark.store.bookie.disk.control_log import ControlScan, encode_records, live_bytes
-from bookspark.store.bookie.disk.control_state import ControlState, LogsNoted, Record, WriteNumbered
+from bookspark.store.bookie.disk.control_state import ControlState, LogsNoted, Record, WriteNumbered, without_void
 from bookspark.store.bookie.disk.index import ROW_BYTES, ChangingRows, Index, location, log_of
 from bookspark.store.bookie.disk.log_scan import FILLER_LEDGER
 from bookspark.store.bookie.disk.rewritten_block import Block, runs
@@ -212,8 +212,8 @@ def _replay_control_logs(scans: Sequence[tuple[LogDirectory, ControlScan]], stat
             "has a whole copy: a fence may be lost, so this bookie stays down; put back the file as it was when the bookie ended "
             "(an older one lacks fences), or start the bookie anew with empty directories and let its ledgers be replicated again"
         )
-    for _, scan in scans:
-        state.replay_at_boot(scan.records)
+    for records in without_void([scan.records for _, scan in scans]):
+        state.replay_at_boot(records)
     # A directory that never had a control log, just added or emptied, says nothing of lossy boots.
     _join_marks([scan.records for _, scan, _ in copies], state)
     state.write_number = max((max(copy.complete_to, copy.reaches or 0) for _, _, copy in copies), default=0)
@@ -307,14 +307,19 @@ class _Filling:
     def take_checkpoint(self, directory: LogDirectory, checkpoint: Checkpoint) -> None:
         """Index the checkpoint of a directory. Raises OSError."""
         state, index = self._state, self._index
+        state.decisions = max(state.decisions, checkpoint.decisions)
         named: set[int] = set()
         for block in checkpoint.blocks():
-            state.note(block.ids, block.confirmed, block.replicated)
+            state.note(block.ids, block.confirmed, block.replicated, checkpoint.decisions)
             named |= block.logs()
             self._logs |= named
             start = 0
             for ledger_id, count in zip(block.ids, block.counts, strict=True):
-                index.put(ledger_id, block.rows[start : (start := start + ROW_BYTES * count)])
+                rows_of_ledger = block.rows[start : (start := start + ROW_BYTES * count)]
+                if state.decided and state.is_void(ledger_id, checkpoint.decisions):
+                    index.take_anew(ledger_id)
+                    continue
+                index.put(ledger_id, rows_of_ledger)
                 for where in state.lost_copies.get(ledger_id, ()):
                     if (rows := index.changing(ledger_id)) is not None:
                         rows.remove(where, where)
@@ -329,6 +334,8 @@ class _Filling:
                     directory.lose(f"{rewritten.path} is damaged")
                     continue
                 block, content = found
+                if self._is_void(block):
+                    continue
                 ledger, rows = self._of(block)
                 where = location(rewritten.number, block.position)
                 for first, last in runs(memoryview(content), block):
@@ -339,11 +346,13 @@ class _Filling:
         """Return a function that indexes the frames of an entry log."""
         self._logs.add(log)
         start, seen, lost_copies = location(log, 0), self._seen, self._state.lost_copies
+        decided = self._state.decided
 
         def take(frames: LoggedFrames) -> None:
             for run in frames.by_ledger():
                 ledger_id = run.ledger_id[0]
-                if len(run.size) < _RUN_MIN or ledger_id == FILLER_LEDGER or ledger_id in lost_copies:
+                apart = ledger_id == FILLER_LEDGER or ledger_id in lost_copies or ledger_id in decided
+                if len(run.size) < _RUN_MIN or apart:
                     for frame in run.each():
                         take_one(frame)
                     continue
@@ -354,6 +363,8 @@ class _Filling:
 
         def take_one(frame: LoggedFrame) -> None:
             position, size, ledger_id, first, last, confirmed, replicated, _ = frame
+            if decided and self._is_void(frame):
+                return
             known = seen.get(ledger_id)
             if known is not None:
                 known[0].note(confirmed, replicated)
@@ -369,6 +380,11 @@ class _Filling:
 
     def logs_of_losses(self) -> set[int]:
         return {log_of(where) for copies in self._state.lost_copies.values() for where in copies}
+
+    def _is_void(self, found: LoggedFrame | Block) -> bool:
+        """Is it of another key than the one that the metadata decided for?"""
+        decided = self._state.decided.get(found.ledger_id)
+        return decided is not None and found.master_key != decided.master_key
 
     def _read_well(self, ledger_id: int, where: int) -> None:
         if where in self._state.lost_copies.get(ledger_id, ()):

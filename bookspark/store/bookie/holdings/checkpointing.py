@@ -109,6 +109,7 @@ class Checkpoints:
                     directory.covered(),
                     frozenset(directory.rewritten),
                     whole=whole,
+                    decisions=self._control.decisions,
                 ),
             )
             for directory in self._live

@@ -33,7 +33,7 @@ from bookspark.store.bookie.holdings.log_directory import LogDirectory
 from bookspark.store.bookie.holdings.reads import LogFiles, Piece, ReadPlan, Stop, plan_read
 from bookspark.store.bookie.holdings.volatile_ledgers import VolatileLedgers
 from bookspark.store.bookie.steps import Steps, at_once
-from bookspark.store.decisions.seam import decided
+from bookspark.store.decisions.seam import decided, watched
 from bookspark.store.wire.entry_batch import ENTRY_OVERHEAD_BYTES, Buffer
 from bookspark.store.wire.header import NO_KEY
 from bookspark.store.wire.messages import Ranges
@@ -548,3 +548,16 @@ class Holdings:
     def _open_log(self, number: int) -> File:
         _, stored = self.logs[number]
         return self._file_system.open(stored.path)
+
+
+def decided_anew(holdings: Holdings, ledger_id: int, master_key: bytes) -> BookieLedger:
+    """Put the ledger after the metadata's decision for ``master_key`` in the place of all else known of it; its
+    ``control_records`` have to be written next."""
+    control = holdings.control
+    # A checkpoint taken before has a lower number, and one taken later does not hold the rows.
+    control.decisions += 1
+    ledger = watched(control.known(ledger_id).decided_for(master_key, control.decisions))
+    holdings.forget(ledger_id)
+    control.ledgers[ledger_id] = ledger
+    control.look_at_limbo(ledger)
+    return ledger

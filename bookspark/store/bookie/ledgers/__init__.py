@@ -2,6 +2,7 @@
 
 ===================  =================================================================================
 ``first_requests``   fences and explicit LACs of unknown ledgers wait for the ledger's metadata
+``key_meetings``     requests with another master key wait for the ledger's metadata
 ``unsure_adds``      adds to ledgers with an unsure fence wait for the ledger's metadata
 ``held_copies``      held copies of entries: comparison with an add, durability
 ``lossy_boots``      losses by a crash or a lost disk, ledgers in limbo, restored entries

@@ -21,12 +21,12 @@ from bookspark.protocol.bookie.bookie_boot import (
     first_mark,
     only_absent,
 )
-from bookspark.protocol.bookie.bookie_ledger import EntriesLost, LimboCleared
+from bookspark.protocol.bookie.bookie_ledger import EntriesLost, LimboCleared, MasterKeyNoted
 from bookspark.store.bookie.commit.completions import Done
 from bookspark.store.bookie.disk.control_state import Record
 from bookspark.store.bookie.holdings.boot import note_in_each
 from bookspark.store.bookie.holdings.disks import Disks
-from bookspark.store.bookie.holdings.holdings import Holdings
+from bookspark.store.bookie.holdings.holdings import Holdings, decided_anew
 from bookspark.store.bookie.ledgers.control_records import ControlRecords
 from bookspark.store.wire.header import Status
 
@@ -88,7 +88,14 @@ class LossyBoots:
     def note_lossy_boot(self, found: PhaseOne, *, fences_lost: bool = False) -> None:
         """Make the lossy-boot mark durable, with its fences and ledgers in limbo. ``fences_lost``: also note all other fences as
         unsure. A failing directory leaves use, a full one takes nothing. Raises StorageError if no directory took the records."""
-        noted: list[Record] = [found.mark, *found.records]
+        noted: list[Record] = [found.mark]
+        for record in found.records:
+            kept = self._state.ledgers.look(record.ledger_id)
+            if isinstance(record, MasterKeyNoted) and kept is not None and kept.keys_meet(record.master_key):
+                # The kept entries are not the ledger's (``protocol.bookie.key_meeting``).
+                noted += decided_anew(self._holdings, record.ledger_id, record.master_key).control_records()
+            else:
+                noted.append(record)
         if fences_lost:
             self._state.replay(noted)
             self._state.lose_fences()

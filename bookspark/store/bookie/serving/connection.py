@@ -26,7 +26,7 @@ from bookspark.store.bookie.disk.rewritten_log import RewrittenLog
 from bookspark.store.bookie.holdings.reads import PART_BYTES, READ_BYTES_MAX, Fetched, ReadPlan, Stop
 from bookspark.store.bookie.ledgers.statuses import status_of
 from bookspark.store.bookie.serving.admission import Admission, Stranger
-from bookspark.store.bookie.serving.served_bookie import ServedBookie
+from bookspark.store.bookie.serving.served_bookie import ServedBookie, WriterConnection
 from bookspark.store.bookie.storage import Storage
 from bookspark.store.decisions.seam import decided
 from bookspark.store.wire.batch_prefix import PREFIX_BYTES
@@ -36,8 +36,8 @@ from bookspark.store.wire.entry_batch import FRAME_BYTES_MAX, EntryBatch, encode
 from bookspark.store.wire.frames import HELLO_BYTES_MAX, Frame, FrameReceiver, control_frame
 from bookspark.store.wire.header import NO_KEY, PROTOCOL_VERSION, Flag, Header, Kind, Status, WireError
 from bookspark.store.wire.keepalive import notice_lost_peer
-from bookspark.store.wire.messages import Acks, EntryLogFacts, EntryLogs, FetchFrom, Hello, Limbo
-from bookspark.store.wire.security import is_proof, new_challenge
+from bookspark.store.wire.messages import Acks, Challenge, EntryLogFacts, EntryLogs, FetchFrom, Hello, Limbo
+from bookspark.store.wire.security import NONCE_BYTES, Exchange, ServerContext, new_nonce, proof, proven
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +51,13 @@ class Peer(Protocol):
     @property
     def peer(self) -> str:
         """Address and name, for log lines."""
+
+    origin: str
+    """Its address, as connections are counted by it."""
+
+    @property
+    def certificate_hash(self) -> bytes:
+        """SHA-256 of the certificate that the bookie showed it; b"" without TLS."""
 
     def greeted(self) -> None:
         """Allow all requests from now on: TLS, the secret and HELLO are through."""
@@ -101,6 +108,7 @@ class Peer(Protocol):
 
 
 _VOLATILE = int(Flag.VOLATILE)
+_RECOVERY = int(Flag.RECOVERY)
 _RESPONSE = int(Flag.RESPONSE)
 _ADD, _SYNC = int(Kind.ADD), int(Kind.SYNC)
 _OK = int(Status.OK)
@@ -120,7 +128,7 @@ class Answers:
         self.under_way = 0
         """Unanswered requests. The code that takes a request counts it here."""
 
-    def answer(self, request: Header, status: int, *, value: int = 0, body: bytes = b"") -> None:
+    def answer(self, request: Header, status: int, *, value: int = 0, body: bytes = b"", limit: int = 0) -> None:
         """Answer ``request`` with a control frame. Its entry ids are the request's; a caller with other ids replaces them in
         ``request``."""
         self.under_way -= 1
@@ -145,7 +153,7 @@ class Answers:
             synced,
             self._incarnation,
             NO_KEY,
-            0,
+            limit,
             value,
         )
         self._send(control_frame(header, body))
@@ -309,10 +317,9 @@ class EntryReads:
             self._answers.refuse(header, f"a read of entries {header.first_entry_id}..{header.last_entry_id}")
         elif header.flags & _FENCE:
             self._storage.fence(header.ledger_id, header.master_key, partial(self._read_fenced, header))
-        elif self._storage.holdings.may_read(header.ledger_id, header.master_key):
-            self._send_entries(header)
         else:
-            self._answer_without_entries(header, Status.UNAUTHORIZED)
+            send, refuse = partial(self._send_entries, header), partial(self._answer_without_entries, header)
+            self._storage.when_readable(header.ledger_id, header.master_key, send, refuse)
 
     def send_along(self, header: Header, entry_id: int) -> None:
         """Send the batch of one entry ahead of another answer, if it is cached and short."""
@@ -524,6 +531,7 @@ class LacReads:
         self._entries = entries
         self._loop = asyncio.get_running_loop()
         self._timers = bookie.poll_timers
+        self._writers = bookie.writers
         self._polls: dict[int, tuple[Header, tuple[int, int]]] = {}
         """By their numbers in ``storage.long_polls``."""
 
@@ -536,15 +544,19 @@ class LacReads:
     def read(self, header: Header) -> None:
         if header.flags & _FENCE:
             self._storage.fence(header.ledger_id, header.master_key, partial(self._answer, header))
-        elif not self._storage.holdings.may_read(header.ledger_id, header.master_key):
-            self._answers.answer(header._replace(last_entry_id=NO_ENTRY), Status.UNAUTHORIZED)
         else:
-            ledger = self._storage.holdings.ledger(header.ledger_id)
-            confirmed = NO_ENTRY if ledger is None else ledger.last_add_confirmed
-            if header.limit and confirmed < header.first_entry_id:
-                self._poll(header)
-            else:
-                self._answer(header, _OK)
+            refuse = partial(self._answers.answer, header._replace(last_entry_id=NO_ENTRY))
+            self._storage.when_readable(
+                header.ledger_id, header.master_key, partial(self._read_granted, header), refuse
+            )
+
+    def _read_granted(self, header: Header) -> None:
+        ledger = self._storage.holdings.ledger(header.ledger_id)
+        confirmed = NO_ENTRY if ledger is None else ledger.last_add_confirmed
+        if header.limit and confirmed < header.first_entry_id:
+            self._poll(header)
+        else:
+            self._answer(header, _OK)
 
     def _answer(self, header: Header, status: int) -> None:
         last = self._storage.holdings.last_entry_id(header.ledger_id)
@@ -562,7 +574,8 @@ class LacReads:
             wanted = header.first_entry_id
             if 0 <= wanted <= ledger.last_add_confirmed:
                 self._entries.send_along(header, wanted)
-        self._answers.answer(header, status, value=last)
+        connected = self._writers.is_connected(header.ledger_id)
+        self._answers.answer(header, status, value=last, limit=int(connected))
 
     def _poll(self, header: Header) -> None:
         def finish() -> None:
@@ -625,8 +638,9 @@ class Dispatch:
 
     Law: each request is answered once, unless the connection ends first. A frame with a readable header and bad content is
     answered BAD_REQUEST, an internal fault IO_ERROR, never a Negative. The first request is HELLO; a bookie with a secret serves
-    no peer without a proof of it, and takes only a few requests until then. An impossible ledger id is refused in every kind of
-    request."""
+    no peer without a proof of it (``wire.security``), and takes only a few requests until then. A wrong proof ends the
+    connection, and the peer's address pauses (``protocol.bookie.wrong_proofs``). An impossible ledger id is refused in every kind
+    of request."""
 
     def __init__(self, bookie: ServedBookie, peer: Peer) -> None:
         self._bookie = bookie
@@ -635,13 +649,23 @@ class Dispatch:
         self._answers = Answers(bookie, peer)
         self._entries = EntryReads(bookie, peer, self._answers)
         self._lacs = LacReads(bookie, peer, self._answers, self._entries)
+        self._writes = WriterConnection()
+        self._wrote = bookie.writers.wrote
         self._greeted = False
-        self._challenge = b""
+        self._exchange: Exchange | None = None
+        """What the peer has to prove a secret for."""
+        self._judging: asyncio.TimerHandle | None = None
+        """The peer's proof, while it waits."""
         self._before_hello = 0
         """Requests before the greeting."""
 
     def end(self) -> None:
         self._lacs.end()
+        self._writes.is_open = False
+        if self._judging is not None:
+            self._judging.cancel()
+        if self._exchange is not None:
+            self._bookie.refusals.tell(self._peer.peer, "it did not prove the shared secret")
 
     def handle(self, frame: Frame) -> None:
         """Take one request. It is answered now or later, on the loop; raises nothing."""
@@ -710,16 +734,53 @@ class Dispatch:
             self._answers.refuse(header, f"protocol version {header.value}; this bookie speaks {PROTOCOL_VERSION}")
             return
         hello = Hello.decode(body)
-        secrets, bookie_id = self._bookie.secrets(), self._bookie.bookie_id
-        if secrets and not is_proof(hello.proof, secrets, self._challenge, bookie_id):
-            self._challenge = new_challenge()
-            self._answers.answer(header, Status.UNAUTHORIZED, body=self._challenge)
+        secrets = self._bookie.secrets()
+        if self._judging is not None:
+            self._peer.refuse("a HELLO came before the one with the proof was answered")
+        elif not secrets:
+            self._welcome(header, hello)
+        elif not hello.proof:
+            self._challenge(header, hello, secrets)
+        else:
+            loop = asyncio.get_running_loop()
+            wait = self._bookie.wrong_proofs.wait_seconds(self._peer.origin, loop.time())
+            if wait:
+                self._judging = loop.call_later(wait, self._judge, header, hello)
+            else:
+                self._judge(header, hello)
+
+    def _challenge(self, header: Header, hello: Hello, secrets: tuple[bytes, ...]) -> None:
+        """Prove the secrets to a peer that sent a nonce, and ask it for its proof."""
+        body = b""
+        if hello.nonce:
+            if len(hello.nonce) != NONCE_BYTES:
+                raise WireError(f"a nonce of {len(hello.nonce)} bytes")
+            bookie = self._bookie
+            self._exchange = exchange = Exchange(
+                hello.nonce, new_nonce(), bookie.bookie_id, bookie.address(), self._peer.certificate_hash
+            )
+            proofs = [proof(secret, "bookie", exchange) for secret in secrets]
+            body = Challenge(exchange.bookie_id, exchange.address, exchange.bookie_nonce, proofs).encode()
+        self._answers.answer(header, Status.UNAUTHORIZED, body=body)
+
+    def _judge(self, header: Header, hello: Hello) -> None:
+        """Serve the peer if its proof is right."""
+        self._judging = None
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None and proven(self._bookie.secrets(), "client", [hello.proof], exchange) is not None:
+            self._welcome(header, hello)
             return
+        self._bookie.wrong_proofs.was_wrong(self._peer.origin, asyncio.get_running_loop().time())
+        self._bookie.refusals.tell(self._peer.peer, "a wrong proof of the shared secret")
+        self._answers.answer(header, Status.UNAUTHORIZED)
+        self._peer.refuse("a wrong proof of the shared secret")
+
+    def _welcome(self, header: Header, hello: Hello) -> None:
         if hello.client:
             self._peer.name_peer(hello.client)
-        self._greeted, self._challenge = True, b""
+        self._greeted, self._exchange = True, None
         self._peer.greeted()
-        self._answers.answer(header, _OK, value=PROTOCOL_VERSION, body=bookie_id.encode())
+        self._answers.answer(header, _OK, value=PROTOCOL_VERSION, body=self._bookie.bookie_id.encode())
 
     def _add(self, frame: Frame) -> None:
         header = frame.header
@@ -734,6 +795,8 @@ class Dispatch:
                 # Raises WireError for an invalid assignment.
                 header.assignment()
             batch = EntryBatch.checked(frame.batch, header, frame.body_crc)
+            if not header.flags & _RECOVERY:
+                self._wrote(header.ledger_id, self._writes)
             self._storage.add(header, batch, partial(self._added, header))
 
     def _added(self, header: Header, status: int) -> None:
@@ -748,6 +811,7 @@ class Dispatch:
         if header.last_add_confirmed < NO_ENTRY:
             self._answers.refuse(header, "an explicit LAC is an entry id")
             return
+        self._wrote(header.ledger_id, self._writes)
         self._storage.write_last_add_confirmed(
             header.ledger_id,
             header.master_key,
@@ -758,6 +822,7 @@ class Dispatch:
 
     def _sync(self, header: Header) -> None:
         assignment = header.assignment()
+        self._wrote(header.ledger_id, self._writes)
         self._storage.sync(header.ledger_id, header.master_key, assignment, partial(self._answers.answer, header))
 
     def _fetch(self, header: Header, body: memoryview) -> None:
@@ -979,6 +1044,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def name_peer(self, name: str) -> None:
         self.peer = f"{self._address} ({name[:80]!r})"
+
+    @property
+    def certificate_hash(self) -> bytes:
+        context = None if self._transport is None else self._transport.get_extra_info("sslcontext")
+        return context.certificate_hash if isinstance(context, ServerContext) else b""
 
     # -- flow
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from bookspark.protocol.bookie.wrong_proofs import WrongProofs
 from bookspark.store.bookie.serving.poll_timers import PollTimers
 from bookspark.store.bookie.serving.read_room import ReadRoom
 from bookspark.store.bookie.serving.refusals import Refusals
@@ -18,6 +19,38 @@ end."""
 Fetch = Callable[[Header, FetchFrom, Fetched], None]
 """Answers a FETCH. Returns at once; ``fetched`` is called once, on the loop."""
 
+_WRITERS_MAX = 1 << 16
+"""Ledgers whose writer's connection a bookie remembers: some 10 MB."""
+
+
+class Writers:
+    """Connections of the ledgers' writers, newest ledgers only.
+
+    Law: a sign of life, and nothing more: a process may keep its connection and have dropped its writer."""
+
+    def __init__(self) -> None:
+        self._connections: dict[int, WriterConnection] = {}
+
+    def wrote(self, ledger_id: int, connection: WriterConnection) -> None:
+        if self._connections.get(ledger_id) is not connection:
+            self._connections.pop(ledger_id, None)
+            self._connections[ledger_id] = connection
+            if len(self._connections) > _WRITERS_MAX:
+                del self._connections[next(iter(self._connections))]
+
+    def is_connected(self, ledger_id: int) -> bool:
+        connection = self._connections.get(ledger_id)
+        return connection is not None and connection.is_open
+
+
+class WriterConnection:
+    """Whether a connection is open, without the connection."""
+
+    __slots__ = ("is_open",)
+
+    def __init__(self) -> None:
+        self.is_open = True
+
 
 class ServedBookie(NamedTuple):
     """Shared state of one bookie's connections. Created by ``BookieServer``."""
@@ -27,13 +60,17 @@ class ServedBookie(NamedTuple):
     """Sent to clients in the answer to HELLO."""
     incarnation: int
     """Random per start of the process, 64 bits. Part of every answer."""
+    address: Callable[[], str]
+    """``host:port`` that the bookie advertises."""
     secrets: Callable[[], tuple[bytes, ...]]
-    """Current secrets; a client has to know one. Empty: none needed."""
+    """Current secrets; a client has to prove one. Empty: none needed."""
+    wrong_proofs: WrongProofs
     requests_in_flight_max: int
     """Unanswered requests of one connection at most."""
     read_room: ReadRoom
     poll_timers: PollTimers
     refusals: Refusals
+    writers: Writers
     status: Callable[[], BookieStatus]
     """Current status; to be called on the loop."""
     collect: Callable[[], int]

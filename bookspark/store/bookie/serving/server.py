@@ -17,7 +17,8 @@ import ssl
 from collections.abc import Callable
 
 from bookspark.errors import BookieError
-from bookspark.store.bookie.bookie_config import BookieConfig
+from bookspark.protocol.bookie.wrong_proofs import WrongProofs
+from bookspark.store.bookie.bookie_config import BookieConfig, advertised
 from bookspark.store.bookie.serving.admission import Admission, Admitted, Stranger
 from bookspark.store.bookie.serving.connection import Connection
 from bookspark.store.bookie.serving.maintenance import Maintenance
@@ -25,7 +26,7 @@ from bookspark.store.bookie.serving.poll_timers import PollTimers
 from bookspark.store.bookie.serving.porch import Porch, listening_sockets
 from bookspark.store.bookie.serving.read_room import ReadRoom
 from bookspark.store.bookie.serving.refusals import Refusals
-from bookspark.store.bookie.serving.served_bookie import Fetch, ServedBookie
+from bookspark.store.bookie.serving.served_bookie import Fetch, ServedBookie, Writers
 from bookspark.store.bookie.space.garbage_collection import AskOthers
 from bookspark.store.bookie.space.reclaiming import Rewriter
 from bookspark.store.bookie.storage import Storage
@@ -75,17 +76,20 @@ class BookieServer:
             storage,
             bookie_id,
             incarnation,
+            lambda: self.address,
             FromFiles((config.shared_secret_file,), lambda: read_secrets(config.shared_secret_file)).now,
+            WrongProofs(),
             config.requests_in_flight_max,
             ReadRoom(config.read_bytes_in_flight_max),
             PollTimers(),
             refusals,
+            Writers(),
             self.status,
             lambda: self._maintenance.collect_now(),
             lambda: self.fetch,
         )
         files = config.tls_certificate, config.tls_key, config.tls_client_ca
-        self._tls = FromFiles(files, lambda: server_tls(*files))
+        self._tls = FromFiles(files, lambda: server_tls(*files, roles=config.tls_roles))
         self._admission = Admission(storage, refusals, config.request_bytes_in_flight_max, config.unfinished_bytes_max)
         storage.loop_is_shared = lambda: self._admission.is_shared
         self._chunks = ChunkPool()
@@ -97,6 +101,8 @@ class BookieServer:
         """Lease holder of the process, and the seconds until it stops without a holder."""
         self.version = ""
         self.metrics_address = ""
+        self.address = ""
+        """``host:port`` that clients dial: registered, and part of proofs. Set by ``start``."""
         self.fetch: Fetch | None = None
         """Copies entries from other bookies. Set by the process, else None."""
         self.ask_others: AskOthers | None = None
@@ -122,8 +128,9 @@ class BookieServer:
         self._porch = Porch(
             self._admission, self._connection, self._bookie.incarnation, self.tls, self._bookie.refusals
         )
-        self._porch.open(listening)
         address = listening[0].getsockname()
+        self.address = advertised(self._config, address_text(address[0], address[1]), self._bookie.bookie_id)
+        self._porch.open(listening)
         return address[0], address[1]
 
     async def stop(self) -> None:

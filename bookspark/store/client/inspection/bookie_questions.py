@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
-
-import msgspec
+from typing import TYPE_CHECKING, TypeVar
 
 from bookspark.errors import ReadError
 from bookspark.protocol.ledger.responses import Positive, Unknown, UnknownReason
@@ -17,14 +15,15 @@ from bookspark.store.client.network.connections import Answer
 from bookspark.store.client.runtime.client_context import ClientContext
 from bookspark.store.metadata.records.names import check_ledger_id
 from bookspark.store.wire.frames import control_frame
-from bookspark.store.wire.header import Header, Kind
-from bookspark.store.wire.messages import BookieStatus, EntryLogFacts, EntryLogs, Limbo, Ranges
+from bookspark.store.wire.header import Header, Kind, WireError
+from bookspark.store.wire.messages import BookieStatus, EntryLogFacts, EntryLogs, Limbo, Ranges, decoded
 from bookspark.support.extras import extra_needed
 from bookspark.support.threads import Latch, check_may_wait
 
 if TYPE_CHECKING:
     import pyarrow
 
+Body = TypeVar("Body")
 RANGE_COLUMNS = ("ledger_id", "first_entry_id", "last_entry_id", "log", "position", "bytes")
 """Columns of a bookie's index, int64 each."""
 _RANGES_PER_REQUEST = 100_000
@@ -54,7 +53,7 @@ def ask(context: ClientContext, bookie_id: str, header: Header) -> Answer:
 def bookie_status(context: ClientContext, bookie_id: str) -> BookieStatus:
     """The bookie's status. Raises ReadError."""
     answer, _ = _positive(context, bookie_id, Header(Kind.STATUS, _next_request_id(context)))
-    return msgspec.json.decode(answer.body, type=BookieStatus)
+    return _body(bookie_id, answer, BookieStatus)
 
 
 def entry_logs(context: ClientContext, bookie_id: str) -> list[EntryLogFacts]:
@@ -64,8 +63,8 @@ def entry_logs(context: ClientContext, bookie_id: str) -> list[EntryLogFacts]:
     while cursor >= 0:
         header = Header(Kind.ENTRY_LOGS, _next_request_id(context), value=cursor)
         answer, told = _positive(context, bookie_id, header)
-        found += msgspec.json.decode(answer.body, type=EntryLogs).logs
-        cursor = told.value
+        found += _body(bookie_id, answer, EntryLogs).logs
+        cursor = _following(bookie_id, cursor, told.value)
     return found
 
 
@@ -76,8 +75,8 @@ def limbo(context: ClientContext, bookie_id: str) -> dict[int, int]:
     while cursor >= 0:
         header = Header(Kind.LIMBO, _next_request_id(context), ledger_id=cursor)
         answer, told = _positive(context, bookie_id, header)
-        found.update(msgspec.json.decode(answer.body, type=Limbo).ledgers)
-        cursor = told.value
+        found.update(_body(bookie_id, answer, Limbo).ledgers)
+        cursor = _following(bookie_id, cursor, told.value)
     return found
 
 
@@ -140,6 +139,12 @@ def held_of(context: ClientContext, bookie_id: str, ledger_id: int) -> list[tupl
     return held
 
 
+def has_writer(context: ClientContext, bookie_id: str, ledger_id: int) -> bool:
+    """Has the bookie an open connection of the ledger's writer? False without an answer."""
+    answer = ask(context, bookie_id, Header(Kind.READ_LAC, _next_request_id(context), ledger_id))
+    return isinstance(answer.response, Positive) and answer.header is not None and answer.header.limit > 0
+
+
 def _some_ranges(
     context: ClientContext, bookie_id: str, ledger_id: int, first_entry_id: int, *, only: bool
 ) -> tuple[Ranges, int, int]:
@@ -154,7 +159,13 @@ def _some_ranges(
         value=1 if only else 0,
     )
     answer, told = _positive(context, bookie_id, header)
-    return Ranges.decode(answer.body), told.value, told.first_entry_id
+    if told.value == ledger_id and told.first_entry_id <= first_entry_id:
+        raise ReadError(f"bookie {bookie_id} would repeat its ranges of ledger {ledger_id} for ever")
+    _following(bookie_id, ledger_id - 1, told.value)
+    try:
+        return Ranges.decode(answer.body), told.value, told.first_entry_id
+    except WireError as error:
+        raise ReadError(f"bookie {bookie_id} did not answer with ranges: {error}") from error
 
 
 def _next_request_id(context: ClientContext) -> int:
@@ -167,3 +178,19 @@ def _positive(context: ClientContext, bookie_id: str, header: Header) -> tuple[A
     if not isinstance(answer.response, Positive) or answer.header is None:
         raise ReadError(f"bookie {bookie_id} did not answer: {answer.response}")
     return answer, answer.header
+
+
+def _body(bookie_id: str, answer: Answer, kind: type[Body]) -> Body:
+    try:
+        return decoded(answer.body, kind)
+    except WireError as error:
+        raise ReadError(f"bookie {bookie_id} did not answer with what was asked: {error}") from error
+
+
+def _following(bookie_id: str, cursor: int, told: int) -> int:
+    """Where a question goes on, as told by the answer: behind ``cursor``, or −1."""
+    if 0 <= told <= cursor:
+        raise ReadError(
+            f"bookie {bookie_id} would repeat its answer for ever: it goes on at {told}, asked from {cursor}"
+        )
+    return told

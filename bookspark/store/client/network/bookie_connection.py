@@ -35,10 +35,11 @@ from bookspark.store.client.client_config import ClientConfig
 from bookspark.store.client.network.io_loop import DeadlineTimer
 from bookspark.store.client.network.traffic import ClientTraffic
 from bookspark.store.wire.chunks import ChunkPool
-from bookspark.store.wire.entry_batch import Buffer
-from bookspark.store.wire.frames import Frame, FrameReceiver
+from bookspark.store.wire.entry_batch import FRAME_BYTES_MAX, Buffer
+from bookspark.store.wire.frames import HELLO_BYTES_MAX, Frame, FrameReceiver
 from bookspark.store.wire.header import Flag, Header, Kind, Status, WireError
 from bookspark.store.wire.messages import Acks
+from bookspark.store.wire.security import certificate_hash
 
 log = logging.getLogger(__name__)
 
@@ -142,7 +143,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._on_failure = on_failure
         self._on_lost = on_lost
         self._on_ended = on_ended
-        self._receiver = FrameReceiver(chunks)
+        self._receiver = FrameReceiver(chunks, frame_bytes_max=HELLO_BYTES_MAX)
         self._pending: dict[int, Request] = {}
         self._batches: dict[int, list[object]] = {}
         """Request id → batch frames of an incomplete answer."""
@@ -211,6 +212,17 @@ class BookieConnection(asyncio.BufferedProtocol):
     def in_flight(self) -> int:
         """Number of unanswered requests."""
         return len(self._pending)
+
+    @property
+    def certificate_hash(self) -> bytes:
+        """SHA-256 of the bookie's certificate on this connection; b"" without TLS."""
+        tls = self._transport.get_extra_info("ssl_object")
+        return b"" if tls is None else certificate_hash(tls.getpeercert(binary_form=True))
+
+    def greeted(self, incarnation: int) -> None:
+        """HELLO is through: allow long answers."""
+        self.incarnation = incarnation
+        self._receiver.frame_bytes_max = FRAME_BYTES_MAX
 
     # -- requests
 

@@ -422,6 +422,7 @@ class Connections:
             host, port = split_address(registration.address)
         except ValueError as error:
             raise ConnectionError(f"its registration has no address, but {registration.address!r}") from error
+        self._security.check(host)
         try:
             transport, connection = await asyncio.get_running_loop().create_connection(
                 lambda: BookieConnection(

@@ -6,16 +6,15 @@ import queue
 import threading
 import time
 from collections.abc import Collection
+from contextlib import suppress
 from functools import partial
-
-import msgspec
 
 from bookspark.protocol.ledger.responses import Positive
 from bookspark.store.client.network.connections import Answer, Connections
 from bookspark.store.client.network.io_loop import IoLoop
 from bookspark.store.wire.frames import control_frame
-from bookspark.store.wire.header import Header, Kind
-from bookspark.store.wire.messages import BookieStatus
+from bookspark.store.wire.header import Header, Kind, WireError
+from bookspark.store.wire.messages import BookieStatus, decoded
 
 _AGE_SECONDS = 60.0
 _ANSWER_SECONDS = 1.0
@@ -61,7 +60,8 @@ class FreeSpace:
             except queue.Empty:
                 break
             if isinstance(answer.response, Positive):
-                told[bookie_id] = msgspec.json.decode(answer.body, type=BookieStatus).free_bytes
+                with suppress(WireError):
+                    told[bookie_id] = decoded(answer.body, BookieStatus).free_bytes
         return told
 
 

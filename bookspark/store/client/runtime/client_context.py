@@ -213,6 +213,7 @@ class ClientContext:
             topology = self.topology(action.ensemble, seconds_ago_max)
             if sound_only:
                 topology = topology.without_quarantined(action.ensemble)
+            topology = topology.without(action.refusing)
             return self.placement.choose_replacements(
                 topology, action.ensemble, action.replaced, metadata.write_quorum, random.Random()
             )

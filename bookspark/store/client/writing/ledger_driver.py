@@ -270,6 +270,10 @@ class LedgerDriver:
         if mine:
             self._all_well = False
             self._step(BookiesLost(mine))
+            # Tells autorecovery, which asks the other bookies, that this writer lives.
+            for action in self._stepped(TellLac()):
+                if isinstance(action, act.SendLac):
+                    self._send_lac_to(replace(action, bookies=tuple(b for b in action.bookies if b not in lost)))
 
     # -- slow bookies
 

@@ -4,6 +4,7 @@
 ``zookeeper_store``  the store
 ``nodes``            single nodes: compare-and-set and watches, with lost replies settled
 ``connection``       a session in which every call has a deadline
+``exposure``         doors open to strangers beside the cluster's ACL
 ``layout``           paths and connection strings
 ``embedded``         the ZooKeeper server in pyspark's jars as a child process
 ``java``             the Java that runs it

@@ -9,6 +9,7 @@ forked child can't use a connection.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import logging
 import math
@@ -33,6 +34,7 @@ from kazoo.exceptions import (
     OperationTimeoutError,
     RolledBackError,
     RuntimeInconsistency,
+    SessionClosedRequireSaslError,
     SessionExpiredError,
 )
 from kazoo.handlers.threading import AsyncResult, KazooTimeoutError, SequentialThreadingHandler
@@ -45,10 +47,12 @@ from bookspark.errors import ConfigurationError, MetadataStoreError
 from bookspark.store.metadata.notifier import Owner
 from bookspark.store.metadata.short_waits import patience_seconds
 from bookspark.store.metadata.zookeeper.layout import Address
+from bookspark.support.addresses import is_loopback, split_address
 from bookspark.support.certificates import check_client_files, no_passphrase
 from bookspark.support.extras import extra_needed
 from bookspark.support.metrics.described import Figures
 from bookspark.support.metrics.histogram import Histogram
+from bookspark.support.private_files import read_secret
 from bookspark.support.threads import Latch, Waiters, check_may_ask_store, mark_own_thread
 
 log = logging.getLogger(__name__)
@@ -255,6 +259,13 @@ class _Servers(ConnectionHandler):  # type: ignore[misc]
         if self.handler.answer_seconds:
             self._await_answer(self.handler.answer_seconds)
 
+    def _authenticate_with_sasl(self, host: str, timeout: float) -> None:
+        try:
+            super()._authenticate_with_sasl(host, timeout)
+        except SessionClosedRequireSaslError as error:
+            # So a server with sessionRequireClientSASLAuth rejects a password. Kazoo's thread would end with this error.
+            raise AuthFailedError("the server requires SASL") from error
+
     def _send_ping(self, timeout: float) -> None:
         super()._send_ping(timeout)
         # ``silent_at`` alone judges the answer.
@@ -296,9 +307,13 @@ class Connection:
         self.figures = SessionFigures(self._connected.is_set)
         access = address.access
         credentials, sasl = _credentials("auth_file", access.auth_file), _credentials("sasl_file", access.sasl_file)
+        self.wants_acl = credentials is not None or sasl is not None
+        """New nodes are for this connection's user alone."""
         for option, file in access._asdict().items():
             if file:
                 _check_readable(option, file)
+        if credentials is not None:
+            _warn_of_clear_text(address)
         if access.tls_ca:
             check_client_files(access.tls_ca, access.tls_certificate, access.tls_key)
         self.client = KazooClient(
@@ -308,7 +323,7 @@ class Connection:
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=1.0),
             logger=_kazoo_log,
             auth_data=[] if credentials is None else [("digest", credentials)],
-            default_acl=None if credentials is None and sasl is None else CREATOR_ALL_ACL,
+            default_acl=CREATOR_ALL_ACL if self.wants_acl else None,
             sasl_options=None if sasl is None else _sasl_options(sasl),
             use_ssl=bool(access.tls_ca),
             check_hostname=bool(access.tls_ca),
@@ -525,7 +540,7 @@ class Connection:
 
     def _refused(self, what: str, error: Exception) -> MetadataStoreError:
         text = f"{type(error).__name__} {error}".strip()
-        if isinstance(error, NoAuthError | AuthFailedError):
+        if isinstance(error, NoAuthError | AuthFailedError | SessionClosedRequireSaslError):
             text += (
                 "; end the connection string with ?auth_file=FILE, or with ?sasl_file=FILE for SASL: a file with user:password "
                 "that its nodes were made with"
@@ -537,17 +552,30 @@ def _credentials(option: str, path: str) -> str | None:
     """``user:password`` from the file; None without a path. Raises ConfigurationError."""
     if not path:
         return None
-    found = _check_readable(option, path).decode(errors="replace").strip()
+    found = read_secret(path, option).decode(errors="replace").strip()
     if ":" not in found:
         raise ConfigurationError(f"{option} {path} does not hold user:password")
     return found
 
 
-def _check_readable(option: str, path: str) -> bytes:
+def _check_readable(option: str, path: str) -> None:
     try:
-        return Path(path).read_bytes()
+        Path(path).read_bytes()
     except OSError as error:
         raise ConfigurationError(f"{option} {path} can't be read: {error.strerror}") from error
+
+
+@functools.cache
+def _warn_of_clear_text(address: Address) -> None:
+    """Once for each address in a process: its connections share the warning."""
+    remote = [server for server in address.servers.split(",") if not is_loopback(split_address(server)[0])]
+    if remote and not address.access.tls_ca:
+        log.warning(
+            "the password of auth_file %s is sent to ZooKeeper at %s in clear text, for whoever reads the network; use TLS: "
+            "tls_ca in the connection string (docs/security.md)",
+            address.access.auth_file,
+            ",".join(remote),
+        )
 
 
 def _sasl_options(credentials: str) -> dict[str, str]:

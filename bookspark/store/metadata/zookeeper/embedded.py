@@ -29,7 +29,7 @@ from typing import IO
 from bookspark.errors import ConfigurationError, MetadataStoreError
 from bookspark.store.metadata.zookeeper.java import find_java
 from bookspark.support.extras import advice
-from bookspark.support.private_files import make_private_directory, open_private
+from bookspark.support.private_files import make_private_directory, open_private, refuse_foreign_content
 
 HOST = "127.0.0.1"
 _WATCHED_JVM = (
@@ -244,6 +244,7 @@ def _locked_log(directory: Path) -> IO[bytes]:
     """The log file, empty and locked. The JVM inherits it, so the lock lasts as long as the JVM."""
     try:
         make_private_directory(directory)
+        refuse_foreign_content(directory)
         log = open_private(directory / "zookeeper.log", append=True)
     except OSError as error:
         raise ConfigurationError(f"ZooKeeper's directory {directory} can't be written: {error.strerror}") from error

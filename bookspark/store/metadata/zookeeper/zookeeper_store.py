@@ -59,6 +59,7 @@ from bookspark.store.metadata.records.versioned import (
 )
 from bookspark.store.metadata.store_clock import StoreClock
 from bookspark.store.metadata.zookeeper.connection import Connection, DefiniteError
+from bookspark.store.metadata.zookeeper.exposure import Exposure, claim, exposure
 from bookspark.store.metadata.zookeeper.layout import (
     Layout,
     LedgerManager,
@@ -101,7 +102,10 @@ def find_cluster(connection: Connection, nodes: Nodes, begin: LedgerManager | No
             raise _no_cluster(connection, nodes)
         _refuse_records_left(nodes, wanted)
         if wanted.root:
-            connection.call("making the chroot", lambda: connection.client.ensure_path_async(wanted.root))
+            claim(connection, wanted.root)
+        # A place that is made later, below an open root, may be a stranger's by then; an empty one can be taken away.
+        claim(connection, wanted.all_records)
+        claim(connection, wanted.deletions)
         # NodeExists: another client was faster; or our own first attempt succeeded, and its reply was lost.
         with contextlib.suppress(NodeExistsError):
             connection.commit("making the layout", lambda transaction: _build(transaction, wanted))
@@ -753,6 +757,10 @@ class ZooKeeperStore:
     @property
     def instance_id(self) -> str:
         return self._instance_id
+
+    def exposure(self) -> Exposure:
+        """Doors that go round the ACL of the cluster's nodes; none where no ACL is asked for. Raises MetadataStoreError."""
+        return exposure(self.connection, self.layout)
 
     def close(self) -> None:
         # Upkeep stops first, so that it does not restore a session that ends on purpose.

@@ -92,10 +92,10 @@ def _say(begun: float, text: str) -> None:
 def _judge(server: ApiServer) -> str:
     """Create the namespace, and validate everything else as it is in its file."""
     made = 0
-    for name, text in texts().items():
+    for text in texts().values():
         for part in text.split("\n---\n"):
             (document,) = parse(part)
-            if name == "namespace":
+            if document["kind"] == "Namespace":
                 server.make(document)
             else:
                 server.judge(document, part)
@@ -205,6 +205,8 @@ def _driver(server: ApiServer, documents: list[Document]) -> Iterator[_Driver]:
     files = config_map(documents, "bookspark-driver")
     template = server.folder / "executor.yaml"
     template.write_text(files["executor.yaml"])
+    secret = server.folder / "spark"
+    secret.write_text("a secret that a Secret brings\n")
     lines = (line.split(None, 1) for line in files["spark-defaults.conf"].splitlines() if line[:1] not in ("", "#"))
     settings = {name: value.strip() for name, value in lines} | {
         "spark.master": f"k8s://{server.url}",
@@ -213,6 +215,7 @@ def _driver(server: ApiServer, documents: list[Document]) -> Iterator[_Driver]:
         "spark.kubernetes.authenticate.caCertFile": str(server.ca),
         "spark.kubernetes.driver.pod.name": _driver_pod(server, documents),
         "spark.kubernetes.executor.podTemplateFile": str(template),
+        "spark.authenticate.secret.driver.file": str(secret),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "512m",

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import re
+import subprocess
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -37,6 +39,7 @@ from tests.system.clusters.kubernetes.manifests import (
     expanded,
     mounted_files,
     parse,
+    pod_templates,
     texts,
 )
 
@@ -167,6 +170,138 @@ def check_probes(one: Container) -> None:
             raise MistakeError(f"{one.name}: a {name} probe may take {ANSWER_SECONDS_MAX:g} s")
 
 
+def check_pod(pod: Document) -> None:
+    """A pod runs without privileges, writes nothing but its volumes, and names its images by full version with a line for the
+    digest. Raises MistakeError."""
+    spec, name = pod["spec"], pod["metadata"].get("name") or pod["metadata"]["labels"]["app"]
+    context = spec.get("securityContext", {})
+    if not (context.get("runAsNonRoot") and context.get("runAsUser")):
+        raise MistakeError(f"{name}: it may run as root")
+    if context.get("seccompProfile", {}).get("type") != "RuntimeDefault":
+        raise MistakeError(f"{name}: no seccomp profile")
+    if spec.get("automountServiceAccountToken") is not (spec.get("serviceAccountName") is not None):
+        raise MistakeError(f"{name}: a token of the API server that nobody needs, or none for an account")
+    mounted = {volume["name"] for volume in spec["volumes"]}
+    for container in (*spec.get("initContainers", ()), *spec["containers"]):
+        inner = container.get("securityContext", {})
+        if inner.get("readOnlyRootFilesystem") is not True or inner.get("allowPrivilegeEscalation") is not False:
+            raise MistakeError(f"{name}: {container['name']} may write to its image, or gain privileges")
+        if inner.get("capabilities") != {"drop": ["ALL"]}:
+            raise MistakeError(f"{name}: {container['name']} keeps capabilities")
+        writable = {mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] in mounted}
+        if "/tmp" not in writable:
+            raise MistakeError(f"{name}: {container['name']} has no /tmp to write to")
+
+
+def check_policies(documents: list[Document]) -> None:
+    """Nobody reaches a pod by default, and each port of a container is open to named pods or namespaces alone. Raises
+    MistakeError."""
+    policies = [one["spec"] for one in documents if one["kind"] == "NetworkPolicy"]
+    if {"podSelector": {}, "policyTypes": ["Ingress"]} not in policies:
+        raise MistakeError("no policy closes every pod of the namespace")
+    for policy in policies:
+        for rule in policy.get("ingress", ()):
+            if not rule.get("from") or {"namespaceSelector": {}} in rule["from"]:
+                raise MistakeError(f"{policy['podSelector']}: a rule for everybody")
+    for one in containers(documents):
+        labels = one.owner["spec"]["template"]["metadata"]["labels"]
+        rules = [
+            rule
+            for policy in policies
+            if (wanted := policy["podSelector"].get("matchLabels")) and wanted.items() <= labels.items()
+            for rule in policy["ingress"]
+        ]
+        opened = {port["port"] for rule in rules for port in rule["ports"]}
+        there = {port["containerPort"] for port in one.container.get("ports", ())}
+        if opened != there:
+            raise MistakeError(f"{one.name}: its ports are {there}, and the policies are for {opened}")
+
+
+def check_images(text: str) -> None:
+    """Each image has a full version, and a line before it says where its digest goes. Raises MistakeError."""
+    lines = [line.strip() for line in text.splitlines()]
+    for before, line in itertools.pairwise(lines):
+        if found := re.match(r"(?:image:|FROM|spark\.kubernetes\.container\.image) *(\S+)", line):
+            name = found[1].partition("@")[0]
+            if not re.search(r":\d+\.\d+\.\d+(-[\w.-]+)?$", name):
+                raise MistakeError(f"{name} is no full version")
+            if f"{name}@sha256:<digest>" not in before and "digest" not in before:
+                raise MistakeError(f"{name}: no line says where its digest goes")
+
+
+def check_zookeeper(document: Document) -> None:
+    """ZooKeeper asks every session for its user, and starts no AdminServer. Raises MistakeError."""
+    settings = dict(line.split("=", 1) for line in document["data"]["zoo.cfg"].splitlines() if line[:1] not in "# ")
+    wanted = {
+        "admin.enableServer": "false",
+        "admin.snapshot.enabled": "false",
+        "admin.restore.enabled": "false",
+        "sessionRequireClientSASLAuth": "true",
+        "4lw.commands.whitelist": "ruok",
+    }
+    for name, value in wanted.items():
+        if settings.get(name) != value:
+            raise MistakeError(f"zoo.cfg: {name} is {settings.get(name)}, not {value}")
+
+
+def test_every_pod_runs_without_privileges_or_needless_tokens(documents: list[Document]) -> None:
+    pods = [one if one["kind"] == "Pod" else one["spec"]["template"] for one in documents if _has_pods(one)]
+    assert len(pods) == 5
+    for pod in pods:
+        check_pod(pod)
+
+
+def _has_pods(document: Document) -> bool:
+    return document["kind"] == "Pod" or "template" in (document.get("spec") or {})
+
+
+def test_every_port_is_open_to_named_pods_alone(documents: list[Document]) -> None:
+    check_policies(documents)
+
+
+def test_images_have_full_versions_and_a_place_for_their_digest() -> None:
+    for text in (*texts().values(), (FOLDER / "Dockerfile").read_text()):
+        check_images(text)
+
+
+def test_zookeeper_asks_for_users_and_has_no_admin_server(documents: list[Document]) -> None:
+    check_zookeeper(named(documents, "ConfigMap", "zookeeper"))
+
+
+def test_secrets_are_for_their_owner_alone_and_match_the_manifests(documents: list[Document], tmp_path: Path) -> None:
+    folder = tmp_path / "secrets"
+    told = subprocess.run(
+        ["bash", str(FOLDER / "secrets.sh"), str(folder)], capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+    assert folder.stat().st_mode & 0o777 == 0o700
+    files = {path.name: path.read_text() for path in folder.iterdir()}
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
+    # Each secret that a manifest mounts is made, with the files that settings name.
+    made = {line.split()[6]: {part.rpartition("/")[2] for part in line.split()[7:]} for line in told.splitlines()}
+    mounted = {
+        volume["secret"]["secretName"]
+        for one in containers(documents)
+        for volume in one.pod["volumes"]
+        if "secret" in volume and not volume["secret"].get("optional")
+    }
+    assert mounted == made.keys() and set().union(*made.values()) == files.keys()
+    named_files = set(re.findall(r"/etc/bookspark-secret/(\w+)", "\n".join(texts().values())))
+    assert named_files == made["bookspark-secret"]
+    user, _, password = files["zookeeper"].strip().partition(":")
+    assert f'user_{user}="{password}"' in files["jaas.conf"] and len(password) == 44
+    assert len({files["secret"], files["spark"], password}) == 3
+    again = subprocess.run(["bash", str(FOLDER / "secrets.sh"), str(folder)], capture_output=True, timeout=60)
+    assert again.returncode != 0 and {path.name: path.read_text() for path in folder.iterdir()} == files
+
+
+def test_spark_proves_a_secret_and_encrypts(documents: list[Document]) -> None:
+    settings = named(documents, "ConfigMap", "bookspark-driver")["data"]["spark-defaults.conf"]
+    told = dict(line.split(None, 1) for line in settings.splitlines() if line.startswith("spark."))
+    for name in ("spark.authenticate", "spark.network.crypto.enabled", "spark.io.encryption.enabled"):
+        assert told[name].strip() == "true"
+    assert told["spark.authenticate.secret.file"].strip() == "/etc/bookspark-secret/spark"
+
+
 def test_every_manifest_has_only_known_fields(documents: list[Document]) -> None:
     fields = known_fields()
     assert kinds_of(documents) <= fields.keys()
@@ -292,9 +427,11 @@ def test_all_manifests_name_the_same_zookeeper_servers(documents: list[Document]
     assert [one.split(".")[:2] for one in servers] == [
         [f"{name}-{k}", service] for k in range(ensemble["spec"]["replicas"])
     ]
-    told = set(re.findall(r"zk://[\w.:,/-]+", "\n".join(texts().values())))
+    told = set(re.findall(r"zk://[\w.:,/?=-]+", "\n".join(texts().values())))
     assert len(told) == 1
-    assert parse_address(told.pop()).servers == ",".join(f"{name}-{k}.{service}:2181" for k in range(len(servers)))
+    address = parse_address(told.pop())
+    assert address.chroot and address.access.sasl_file
+    assert address.servers == ",".join(f"{name}-{k}.{service}:2181" for k in range(len(servers)))
 
 
 def test_bookies_are_disrupted_one_at_a_time_and_never_share_a_node(documents: list[Document]) -> None:
@@ -330,8 +467,48 @@ PLANTED = {
     ),
     "a page that is none": ("bookies", "path: /health", "path: /healthz"),
     "a port that is none": ("bookies", "port: metrics", "port: metric"),
+    "a port without a policy": ("bookies", "- port: 8000\n      from", "- port: 8001\n      from"),
+    "a policy for everybody": (
+        "zookeeper",
+        'namespaceSelector:\n            matchLabels:\n              bookspark-clients: "true"\n',
+        "namespaceSelector: {}\n",
+    ),
+    "an image that may be written to": (
+        "spark",
+        "readOnlyRootFilesystem: true",
+        "readOnlyRootFilesystem: false",
+    ),
+    "a pod that runs as root": ("bookies", "runAsNonRoot: true", "runAsNonRoot: false"),
+    "a pod without seccomp": ("spark", "type: RuntimeDefault", "type: Unconfined"),
+    "a token that nobody needs": (
+        "zookeeper",
+        "automountServiceAccountToken: false",
+        "automountServiceAccountToken: true",
+    ),
+    "an image of any version": ("zookeeper", "image: zookeeper:3.9.5", "image: zookeeper:3.9"),
+    "an AdminServer": ("zookeeper", "admin.enableServer=false", "admin.enableServer=true"),
+    "sessions without a user": ("zookeeper", "sessionRequireClientSASLAuth=true", "sessionRequireClientSASLAuth=false"),
     "a service's port that the pod does not have": ("bookies", "port: 3181\n", "port: 3182\n"),
 }
+
+
+def check_text(text: str, tmp_path: Path, parsed: Callable[..., Any]) -> None:
+    """All checks of one file. Raises MistakeError."""
+    documents = parse(text)
+    for mistake in (mistake for one in documents for mistake in mistakes(one, known_fields())):
+        raise MistakeError(mistake)
+    for one in ours(documents):
+        check_command(one, documents, tmp_path, parsed)
+        check_ports(one, documents)
+        check_probes(one)
+    documents += [pod for one in documents for pod in pod_templates(one)]
+    for document in documents:
+        if _has_pods(document):
+            check_pod(document if document["kind"] == "Pod" else document["spec"]["template"])
+        if document["kind"] == "ConfigMap" and "zoo.cfg" in document["data"]:
+            check_zookeeper(document)
+    check_policies([*documents, *parse(texts()["namespace"])])
+    check_images(text)
 
 
 @pytest.mark.parametrize("planted", PLANTED)
@@ -339,15 +516,6 @@ def test_planted_mistake_is_detected(planted: str, tmp_path: Path, parsed: Calla
     file, right, wrong = PLANTED[planted]
     text = texts()[file]
     assert right in text
-
-    def check() -> None:
-        documents = parse(text.replace(right, wrong, 1))
-        for mistake in (mistake for one in documents for mistake in mistakes(one, known_fields())):
-            raise MistakeError(mistake)
-        for one in ours(documents):
-            check_command(one, documents, tmp_path, parsed)
-            check_ports(one, documents)
-            check_probes(one)
-
+    check_text(text, tmp_path, parsed)
     with pytest.raises(MistakeError):
-        check()
+        check_text(text.replace(right, wrong, 1), tmp_path, parsed)

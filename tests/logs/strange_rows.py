@@ -1,0 +1,38 @@
+"""Entries of a log that no writer of Bookspark makes, committed by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+
+import zstandard
+
+from bookspark.logs import Committer, LogAddress, LogRegistry, LogRun
+from bookspark.protocol.logs.commits import Commit, EntryRange
+from bookspark.protocol.logs.log_record import DATA_ROLE
+from bookspark.store.client import BookKeeper
+from bookspark.store.wire.entry_batch import PAYLOAD_BYTES_MAX
+
+LARGE = 4 * PAYLOAD_BYTES_MAX
+"""Bytes of a value that no writer may write, few enough for a test that lacks the protection."""
+
+
+def bomb(size: int = LARGE) -> bytes:
+    """A zstd frame of ``size`` zeros, some thousandths as long."""
+    return zstandard.ZstdCompressor().compress(bytes(size))
+
+
+def commit_entries(
+    bookkeeper: BookKeeper, log: str, payloads: Sequence[bytes], encoding: str, rows_each: int = 1
+) -> int:
+    """Append and commit the entries to a new lane's end, in one ledger of its own; returns its id. ``encoding``: its label."""
+    registry = LogRegistry(bookkeeper.metadata)
+    record = registry.claim(log, "stranger", "query:stranger")
+    run = LogRun.of(LogAddress(bookkeeper.zookeeper, log), record)
+    with run.create_ledger(bookkeeper, record.options, DATA_ROLE, encoding) as ledger:
+        last = ledger.append_batch(list(payloads))[-1]
+        place = EntryRange(ledger.ledger_id, 0, last, len(payloads) * rows_each, sum(map(len, payloads)))
+    with closing(Committer(bookkeeper, run)) as committer:
+        now_ms = bookkeeper.metadata.clock.now_ms()
+        committer.commit(Commit("query:stranger", record.epoch, run.run, run.epoch, (place,), now_ms))
+    return ledger.ledger_id
