@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from bookspark.local import LocalCluster
+from bookspark.servers.daemon.directories import LOG
 from bookspark.servers.daemon.few_lines import BURST, FewOfAKind
 from bookspark.store.bookie.serving import porch
 from bookspark.store.bookie.serving.admission import Admission
@@ -181,18 +182,18 @@ def test_slow_peers_of_one_address_stop_nobodys_page():
     ],
 )
 def test_every_answer_has_the_headers_and_foreign_names_are_refused(said, status):
-    with contextlib.closing(WebServer("127.0.0.1", 0, {"/page": lambda: Page(200, b"page")})) as web:
-        with connected(f"127.0.0.1:{web.port}") as peer:
-            peer.sendall(said)
-            answer = b"".join(iter(lambda: peer.recv(1 << 16), b""))
+    web = WebServer("127.0.0.1", 0, {"/page": lambda: Page(200, b"page")})
+    with contextlib.closing(web), connected(f"127.0.0.1:{web.port}") as peer:
+        peer.sendall(said)
+        answer = b"".join(iter(lambda: peer.recv(1 << 16), b""))
     assert answer.split()[1] == status and b"X-Content-Type-Options: nosniff" in answer
 
 
 def test_long_head_ends_its_connection():
-    with contextlib.closing(WebServer("127.0.0.1", 0, {"/page": lambda: Page(200, b"page")})) as web:
-        with connected(f"127.0.0.1:{web.port}") as peer, contextlib.suppress(ConnectionError):
-            peer.sendall(b"GET /page HTTP/1.1\r\n" + b"X: y\r\n" * 20_000)
-            assert peer.recv(100)[:12] in (b"", b"HTTP/1.0 431")
+    web = WebServer("127.0.0.1", 0, {"/page": lambda: Page(200, b"page")})
+    with contextlib.closing(web), connected(f"127.0.0.1:{web.port}") as peer, contextlib.suppress(ConnectionError):
+        peer.sendall(b"GET /page HTTP/1.1\r\n" + b"X: y\r\n" * 20_000)
+        assert peer.recv(100)[:12] in (b"", b"HTTP/1.0 431")
 
 
 # -- TLS handshakes and log lines

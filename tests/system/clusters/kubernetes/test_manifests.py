@@ -312,7 +312,7 @@ def test_every_command_in_the_manifests_parses(
     documents: list[Document], tmp_path: Path, parsed: Callable[..., Any]
 ) -> None:
     counted = [len(check_command(one, documents, tmp_path, parsed)) for one in ours(documents)]
-    assert sum(counted) == 3, "bookie run, safe-to-stop, autorecovery run"
+    assert sum(counted) == 6, "bookie run, three probes, safe-to-stop, autorecovery run"
 
 
 def test_ports_and_probes_match_the_containers(documents: list[Document]) -> None:
