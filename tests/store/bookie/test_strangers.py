@@ -23,20 +23,11 @@ from bookspark.store.wire.header import PROTOCOL_VERSION, Flag, Header, Kind, St
 from bookspark.support.addresses import origin_of
 from tests.authority import Authority
 from tests.awaiting import await_that
+from tests.remote_strangers import hello_of_tls
 from tests.store.bookie.kit import SECONDS_MAX, Client, add_frame, config, serving
 
 HELLO = control_frame(Header(Kind.HELLO, 1, value=PROTOCOL_VERSION))
 BOMB = b"BSPK" + struct.pack("<I", FRAME_BYTES_MAX - 200)
-
-
-def hello_of_tls():
-    """The first bytes of a TLS client."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    coming, going = ssl.MemoryBIO(), ssl.MemoryBIO()
-    with pytest.raises(ssl.SSLWantReadError):
-        context.wrap_bio(coming, going).do_handshake()
-    return going.read()
 
 
 def ended(connection):

@@ -8,8 +8,6 @@ import re
 import socket
 import ssl
 import struct
-import subprocess
-import sys
 import urllib.request
 from pathlib import Path
 
@@ -25,33 +23,18 @@ from bookspark.store.wire.header import Header, Kind, Status
 from bookspark.support.metrics.web import Page, WebServer
 from tests.authority import Authority
 from tests.awaiting import SECONDS_MAX, await_that
+from tests.remote_strangers import BATCH, alive, connected, figure_at
 from tests.store.bookie.kit import Client, config, serving
 
 MIB = 1 << 20
 BUDGET = 64 * MIB
-BATCH = b"\xff\xff\xff\xff\x40\x02\x00\x00" + bytes(40) + struct.pack("<q", (16 << 20) - 1024 & ~7)
-"""Start of a batch frame of nearly 16 MiB."""
 ADD_2 = struct.pack(">IBBH", 16 << 20, 2, 1, 0)
 """The same of BookKeeper's protocol, version 2."""
-
-
-def figure(cluster, name):
-    [bookie] = cluster.bookies
-    with cluster.bookkeeper() as client:
-        address = client.bookie_status(bookie.bookie_id).metrics_address
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=SECONDS_MAX) as page:
-        [value] = re.findall(rf"^bookspark_bookie_{name}{{.*}} (\S+)$", page.read().decode(), re.M)
-    return float(value)
 
 
 def resident_bytes(pid):
     with open(f"/proc/{pid}/status") as file:
         return int(re.search(r"VmRSS:\s+(\d+)", file.read())[1]) << 10
-
-
-def connected(address, timeout=SECONDS_MAX):
-    host, _, port = address.rpartition(":")
-    return socket.create_connection((host, int(port)), timeout)
 
 
 def test_unfinished_frames_of_40_strangers_stay_within_the_budget_and_a_writer_goes_on():
@@ -79,7 +62,7 @@ def test_unfinished_frames_of_40_strangers_stay_within_the_budget_and_a_writer_g
                     stranger.sendall(bytes(MIB))
             if number % 8 == 0:
                 ledger.append(bytes(4 * MIB))
-        assert figure(cluster, "unfinished_bytes") <= BUDGET
+        assert figure_at(client.bookie_status(bookie.bookie_id).metrics_address, "unfinished_bytes") <= BUDGET
         # Without the budget: 600 MiB.
         assert resident_bytes(bookie.pid) - before < 250 * MIB
         assert ledger.append(b"last") == 6
@@ -134,11 +117,6 @@ def test_idle_connection_gives_back_its_receive_buffer(tmp_path, monkeypatch):
 
 
 # -- probes and pages
-
-
-def alive(directory, *options):
-    words = [sys.executable, "-m", "bookspark", "bookie", "alive", "--directory", directory, *options]
-    return subprocess.run(words, capture_output=True, text=True, timeout=SECONDS_MAX)
 
 
 def test_probes_pass_while_strangers_fill_the_metrics_port():

@@ -33,6 +33,7 @@ from bookspark.support.addresses import split_address
 from tests.authority import Authority, private
 from tests.awaiting import await_that
 from tests.logs.strange_rows import bomb, commit_entries
+from tests.remote_strangers import BATCH, alive, connected, figure_at, hello_of_tls
 from tests.secret_files import write_secrets
 from tests.store.bookie.kit import Client
 from tests.strangers import as_another_user, shared_folder
@@ -42,6 +43,7 @@ from tests.system.clusters.kubernetes.manifests import FOLDER, parse, texts
 PAGE = Path(__file__).parents[3] / "docs" / "security.md"
 SETTINGS = ("nothing", "ledger password", "shared secret", "TLS", "client certificates", "ZooKeeper ACL")
 GUESSED = master_key(b"")
+PORTS = {"metrics_port": -1, "unfinished_bytes_max": 64 << 20}
 SESSION = {"zookeeper_session_timeout_seconds": 40.0}
 """A killed bookie stays registered for that long."""
 NEVER_GIVEN_OUT = 1_000_000
@@ -75,6 +77,12 @@ class Case:
             while (answer := stranger.receive()).batch is not None:
                 pass
             return answer.header.status == Status.OK and answer.header.request_id == 9
+
+    def metrics_address(self):
+        return self.client.bookie_status(self.cluster.bookies[0].bookie_id).metrics_address
+
+    def figure(self, name):
+        return figure_at(self.metrics_address(), name)
 
     def adds(self, ledger_id, entry_id, key=GUESSED):
         with contextlib.closing(Stranger(self.cluster, self.tls)) as stranger:
@@ -219,6 +227,34 @@ def be_taken_for_a_bookie_at_its_port(case):
         bookie.start()
 
 
+def take_memory(case):
+    """Unfinished frames of 90 MiB, where 64 MiB are allowed."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(6):
+            with contextlib.suppress(ConnectionError, EOFError):
+                stranger = stack.enter_context(contextlib.closing(Stranger(case.cluster, case.tls)))
+                stranger.send(BATCH, bytes(15 << 20))
+        return case.figure("unfinished_bytes") > 64 << 20
+
+
+def make_probes_fail(case):
+    with contextlib.ExitStack() as stack:
+        for _ in range(60):
+            stack.enter_context(connected(case.metrics_address()))
+        return alive(case.cluster.bookies[0].directories[0]).returncode != 0
+
+
+def shake_hands_without_end(case):
+    host, _, port = case.cluster.bookies[0].address.rpartition(":")
+    hello = hello_of_tls()
+    with contextlib.ExitStack() as stack:
+        for _ in range(150):
+            stranger = stack.enter_context(socket.create_connection((host, int(port)), 60, ("127.0.0.9", 0)))
+            stranger.sendall(hello)
+        with case.cluster.bookkeeper(**case.options) as newcomer:
+            return newcomer.bookie_status(case.cluster.bookies[0].bookie_id) is None
+
+
 def read_master_keys(case):
     ledger_id = case.ledger().ledger_id
     try:
@@ -298,7 +334,10 @@ ACTIONS = {
     "Keep an owner from its ledger, by entries with another key": come_before_an_owner,
     "Keep a ledger from recovery, by an entry with another key": keep_a_ledger_from_recovery,
     "Switch a bookie to read-only, start a collection": switch_a_bookie_read_only,
-    "Take all connections, or a bookie's memory, by silence": take_all_connections,
+    "Take all connections by silence": take_all_connections,
+    "Take a bookie's memory by silence": take_memory,
+    "Make a bookie's probes fail": make_probes_fail,
+    "Keep new clients of other addresses out, by TLS handshakes of his own": shake_hands_without_end,
     "Take a bookie's directory that he made first": take_a_directory_that_he_made_first,
     "Have a reader inflate a small row without limit": have_a_reader_inflate_a_small_row_without_limit,
     "Read master keys in ZooKeeper": read_master_keys,
@@ -337,7 +376,7 @@ def case(request, tmp_path_factory, new_chroot):
         trusted = f"{zookeeper}?auth_file={private(files / 'auth', 'us:password')}"
     password = b"password" if setting == "ledger password" else b""
     with (
-        LocalCluster(bookies=1, zookeeper=trusted, **SESSION, **bookie) as cluster,
+        LocalCluster(bookies=1, zookeeper=trusted, **SESSION, **PORTS, **bookie) as cluster,
         cluster.bookkeeper(**client) as known,
     ):
         yield setting, Case(cluster, known, client, password, zookeeper, tls)
