@@ -20,9 +20,12 @@ OPTION, VARIABLE = "--password-file", "BOOKSPARK_PASSWORD"
 def _password(file: str) -> str:
     if not file:
         return os.environ.get(VARIABLE, "")
-    password = read_secret(file, OPTION).rstrip(b"\r\n")
+    try:
+        password = read_secret(file, OPTION).rstrip(b"\r\n")
+    except ConfigurationError as error:
+        raise typer.BadParameter(str(error)) from None
     if not password:
-        raise ConfigurationError(f"{OPTION} {file} is empty; put the password in it, or leave the option out")
+        raise typer.BadParameter(f"{OPTION} {file} is empty; put the password in it, or leave the option out")
     # Undecodable bytes are refused with those of other arguments.
     return password.decode(errors="surrogateescape")
 

@@ -31,11 +31,20 @@ def ledger_id(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> int:
     # An idle writer sends its LAC, and with that record the bookie would sync the entries that the power cut must take.
     with cluster.bookkeeper(explicit_lac_interval_seconds=3600.0) as bookkeeper:
         ledger = bookkeeper.create_ledger(3, 3, 1)
-        ledger.append_batch([b"kept"] * 10)
+        ledger.append(b"kept")
+        # A bookie syncs what it writes together with the control record of a new ledger. The entries after these are unsynced.
+        with bookkeeper.create_ledger(3, 3, 3) as other:
+            other.append(b"synced")
+        ledger.append_batch([b"kept"] * 9)
         # Wait until all three bookies have the entries: with ack quorum 1 the append returns at the first acknowledgement,
         # and a bookie without entries loses nothing.
         for bookie in cluster.bookies:
-            await_that(lambda bookie_id=bookie.bookie_id: bookkeeper.list_ranges(bookie_id, ledger.ledger_id).num_rows)
+            await_that(
+                lambda bookie_id=bookie.bookie_id: bookkeeper.list_ranges(bookie_id, ledger.ledger_id)
+                .column("last_entry_id")
+                .to_pylist()[-1:]
+                == [9]
+            )
     cut_power(cluster.bookies[0])
     return ledger.ledger_id
 

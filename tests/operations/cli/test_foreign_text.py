@@ -33,6 +33,8 @@ NOT_RUN = {
     **dict.fromkeys(("run", "simulate", "chaos", "replay"), "an experiment of its own: no cluster of others"),
     **dict.fromkeys(("local", "zookeeper", "init", "console"), "a server: it tells its own addresses"),
     "stop-bookies": "it ends the cluster",
+    "secret": "it prints hexadecimal digits",
+    "bookie alive": "it asks the bookie of its own directory",
     **dict.fromkeys(("snapshot", "audit", "safe-to-stop"), "it needs Spark; tables are those of `ledger list`"),
     **dict.fromkeys(("bookie run", "autorecovery run"), "a server: it writes a log (``LineFormatter``)"),
     "ledger append": "it reads standard input",
