@@ -2,7 +2,7 @@
 
 Law: nothing is inflated beyond the longest that its writer may write; the caller names that bound. The size is read first, and no
 memory is taken for a larger one. A zstd frame without a size, or of another size than it says, was not written by Bookspark.
-(zstandard ignores ``max_output_size`` for a frame with a size, and takes as much memory as the frame says.)
+(zstandard's own limit does not hold for a frame with a size: it takes as much memory as the frame says.)
 
 Source: RFC 8878, 3.1.1.1.4 for the size in a frame; Arrow's "IPC Streaming Format" for messages, and for the size before each
 compressed buffer.
