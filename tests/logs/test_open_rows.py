@@ -243,7 +243,7 @@ def test_stamp_round_trips_and_damage_raises_only_bookkeeper_errors() -> None:
         key = random.choice([None, b"", random.randbytes(random.randrange(50))])
         headers = tuple((f"h{n}", random.randbytes(random.randrange(20))) for n in range(random.randrange(3)))
         rows.append(
-            (random.getrandbits(62), random.getrandbits(62), key, headers, random.randbytes(random.randrange(60)))
+            (random.getrandbits(47), random.getrandbits(62), key, headers, random.randbytes(random.randrange(60)))
         )
     payloads = [stamped(time_ms, number, value, key, headers) for time_ms, number, key, headers, value in rows]
     assert [stamp_of(payload, "here") for payload in payloads] == rows

@@ -303,6 +303,11 @@ class _Honest:
 # -- The run
 
 
+def _check_log(log: Path) -> None:
+    content = log.read_bytes()
+    assert b"Traceback" not in content, content[content.index(b"Traceback") :][:2000].decode(errors="replace")
+
+
 def mutated_adds(minutes: int, first: int = 0) -> Mapping[str, object]:
     chance = random.Random(first or 20)
     with ExitStack() as stack:
@@ -340,14 +345,14 @@ def mutated_adds(minutes: int, first: int = 0) -> Mapping[str, object]:
             if now - looked >= _LOOK_SECONDS:
                 looked = now
                 assert bookie.pid == pid, "the bookie died"
+                _check_log(log)
                 if now - began >= min(_WARM_SECONDS, 20 * minutes):
                     sizes.append(resident_bytes(pid))
             time.sleep(_PAUSE_SECONDS)
         honest.append()
         honest.check()
         assert bookie.pid == pid, "the bookie died"
-        content = log.read_bytes()
-        assert b"Traceback" not in content, content[content.index(b"Traceback") :][:4000]
+        _check_log(log)
         growth = max(sizes) - sizes[0]
         result = {
             "seed": first or 20,
@@ -360,7 +365,7 @@ def mutated_adds(minutes: int, first: int = 0) -> Mapping[str, object]:
                 round(sizes[-1] / (1 << 20), 1),
             ],
             "growth_mib": round(growth / (1 << 20), 1),
-            "log_bytes": len(content),
+            "log_bytes": log.stat().st_size,
             "violations": 0,
         }
         assert growth <= _GROWTH_BYTES_MAX, result

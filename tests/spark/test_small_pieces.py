@@ -13,7 +13,7 @@ import pyarrow
 import pytest
 from pyspark.sql.types import LongType, StructType
 
-from bookspark.errors import NoSuchEntryError
+from bookspark.errors import InvalidRowError, NoSuchEntryError
 from bookspark.logs.rows.encodings import RowDecoder
 from bookspark.logs.rows.splits import Piece
 from bookspark.logs.rows.value_rows import ValueDecoder
@@ -123,21 +123,22 @@ def test_entries_of_different_row_counts_are_read_together() -> None:
         assert (len(task.batches), task.alone) == (1, 0), seed
 
 
-def test_entries_that_contradict_their_piece_are_read_singly() -> None:
+def test_entry_that_contradicts_its_piece_is_an_error_after_the_rows_before_it() -> None:
     bookkeeper = _BookKeeper()
     ledger = _arrow_ledger(bookkeeper, [2, 2, 1, 2])
     task = _Task(bookkeeper, ArrowDecoder(_NUMBERS), ["n", "position", "ledger_id", "entry_id"])
-    task.take([Piece(ledger, 0, 0, 3, 2), Piece(ledger, 2, 3, 1, 2), Piece(ledger, 3, 4, 2, 2)])
-    assert task.alone == 3
-    assert [row["n"] for batch in task.batches for row in batch.to_pylist()] == [0, 1, 2, 4, 5, 6]
+    with pytest.raises(InvalidRowError, match=r"entry 2 of ledger .* an entry of 1 rows, where its commit has 2"):
+        task.take([Piece(ledger, 0, 0, 3, 2), Piece(ledger, 2, 3, 1, 2), Piece(ledger, 3, 4, 2, 2)])
+    assert [row["n"] for batch in task.batches for row in batch.to_pylist()] == [0, 1, 2]
 
 
-def test_pieces_that_disagree_about_an_entry_give_their_rows() -> None:
+def test_piece_that_disagrees_with_another_about_an_entry_is_an_error() -> None:
     bookkeeper = _BookKeeper()
     ledger = _arrow_ledger(bookkeeper, [4, 4])
     task = _Task(bookkeeper, ArrowDecoder(_NUMBERS), ["n", "position", "ledger_id", "entry_id"])
-    task.take([Piece(ledger, 0, 0, 2, 4), Piece(ledger, 0, 2, 1, 3, 2), Piece(ledger, 1, 3, 4, 4)])
-    assert [row["n"] for batch in task.batches for row in batch.to_pylist()] == [0, 1, 2, 4, 5, 6, 7]
+    with pytest.raises(InvalidRowError, match="an entry of 4 rows, where its commit has 3"):
+        task.take([Piece(ledger, 0, 0, 2, 4), Piece(ledger, 0, 2, 1, 3, 2), Piece(ledger, 1, 3, 4, 4)])
+    assert [row["n"] for batch in task.batches for row in batch.to_pylist()] == [0, 1]
 
 
 def test_random_small_pieces_give_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:

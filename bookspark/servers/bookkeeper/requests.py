@@ -47,6 +47,7 @@ _NO_FIELDS: Mapping[str, object] = {}
 
 _OPERATIONS_2 = {1: Operation.ADD_ENTRY, 2: Operation.READ_ENTRY, 3: Operation.AUTH, 7: Operation.BATCH_READ_ENTRY}
 _OPERATIONS_3 = {int(operation): operation for operation in Operation}
+_OPERATION_BYTES_3 = frozenset(bytes([operation]) for operation in Operation)
 _NUMBERS_2 = {operation: number for number, operation in _OPERATIONS_2.items()}
 _STATUS_2 = {
     Status.OK: 0,
@@ -141,7 +142,8 @@ def first_message_size(seen: bytes) -> int:
     if len(seen) < needed:
         return needed
     is_2 = seen[4] == _VERSION_2 and seen[5] in _OPERATIONS_2
-    is_3 = seen[4] == _VERSION_3_TAG and seen[6:9] == b"\x08\x03\x10" and seen[9] in tuple(Operation)
+    # A message may end before its operation.
+    is_3 = seen[4] == _VERSION_3_TAG and seen[6:9] == b"\x08\x03\x10" and seen[9:10] in _OPERATION_BYTES_3
     if not (is_2 or is_3):
         raise WireError("this port speaks BookKeeper's protocol, versions 2 and 3; these bytes are neither")
     return needed

@@ -326,7 +326,7 @@ def _own(name: str) -> object:
                 return None
     except (ImportError, AttributeError):
         return None
-    return found if getattr(found, "__qualname__", None) == qualname else None
+    return found
 
 
 def error_of(form: Form) -> BaseException:

@@ -202,3 +202,11 @@ def test_request_with_flipped_bits_is_decoded_or_refused(data: st.DataObject) ->
 
 def test_repr_of_a_request_has_no_master_key() -> None:
     assert str(KEY) not in repr(received(add_2(KEY, BODY), 100)[0])
+
+
+def test_short_message_that_begins_like_a_request_is_refused() -> None:
+    """The byte behind it raised IndexError in the loop's callback, which was called again and again until the deadline."""
+    said = struct.pack(">I", 5) + b"\x0a\x00\x08\x03\x10"
+    assert first_message_size(said[:8]) == len(said)
+    with pytest.raises(WireError, match="neither"):
+        first_message_size(said)
