@@ -12,7 +12,7 @@ from bookspark.protocol.bookie.peer_memory import (
     End,
     Held,
     PeerMemory,
-    Release,
+    Shrink,
 )
 
 MIB = 1 << 20
@@ -74,14 +74,14 @@ def test_slack_is_released_before_any_connection_ends():
     for number in range(20):
         memory.holds(number, "x", False, Held(bound=100, slack=2 * MIB))
     made = memory.holds("y", "x", False, Held(bound=40 * MIB))
-    assert made and all(isinstance(action, Release) for action in made)
+    assert made and all(isinstance(action, Shrink) for action in made)
     assert memory.bound + memory.slack <= 64 * MIB
 
 
 def test_unused_slack_is_released_after_a_while():
     memory = PeerMemory(64 * MIB)
     memory.holds("a", "x", False, Held(slack=MIB))
-    assert run(memory, 60) == [(IDLE_SECONDS, Release("a"))]
+    assert run(memory, 60) == [(IDLE_SECONDS, Shrink("a"))]
     assert len(memory) == memory.slack == 0
 
 

@@ -42,7 +42,7 @@ class Held(NamedTuple):
     """Its size, as far as it is known."""
 
 
-class Release(NamedTuple):
+class Shrink(NamedTuple):
     """Free the slack of this peer. Nothing is reported afterwards: it counts as freed."""
 
     peer: object
@@ -55,7 +55,7 @@ class End(NamedTuple):
     why: str
 
 
-Action = Release | End
+Action = Shrink | End
 
 NOTHING_HELD = Held()
 
@@ -142,7 +142,7 @@ class PeerMemory:
                 actions.append(End(peer, f"a frame was not whole {seconds:.0f} s after its first byte"))
             elif held.slack and holder.idle_at <= self._counted:
                 self._released(peer, holder)
-                actions.append(Release(peer))
+                actions.append(Shrink(peer))
         return actions
 
     def _relieve(self) -> Iterator[Action]:
@@ -152,7 +152,7 @@ class PeerMemory:
                     return
                 if holder.held.slack:
                     self._released(peer, holder)
-                    yield Release(peer)
+                    yield Shrink(peer)
         while self.bound > self.bytes_max:
             known = sum(size for (is_known, _), size in self._bytes.items() if is_known)
             pays = known > self.bytes_max // 2

@@ -96,6 +96,7 @@ def test_simulated_machines_are_defined_in_the_protocol(machine):
 
 LEASE = "a barrier task's lease on its bookie: the world of the simulator has one ledger, and no tasks"
 GIVEN_IDS = "ids are put in order before anything is sent; tests/protocol/test_given_ids.py tries every order"
+MEMORY = "memory of connections, which the simulator lacks; tests/protocol/test_peer_memory.py tries its steps"
 # Events and actions of the protocol named only by production or only by the simulator, with the reason.
 ONE_SIDED = {
     "Given": GIVEN_IDS,
@@ -107,6 +108,7 @@ ONE_SIDED = {
     "Grant": LEASE,
     "Refuse": LEASE,
     "End": LEASE,
+    "Shrink": MEMORY,
 }
 
 

@@ -30,7 +30,7 @@ from collections.abc import Iterable
 from time import monotonic
 from typing import Protocol, TypeVar, cast
 
-from bookspark.protocol.bookie.peer_memory import Action, End, Held, PeerMemory, Release
+from bookspark.protocol.bookie.peer_memory import Action, End, Held, PeerMemory, Shrink
 from bookspark.store.bookie.serving.refusals import Refusals
 from bookspark.store.bookie.storage import Storage
 
@@ -216,7 +216,7 @@ class Admission:
         for action in actions:
             connection = cast(Admitted, action.peer)
             match action:
-                case Release():
+                case Shrink():
                     connection.release()
                 case End(_, why):
                     self._refusals.tell(connection.peer, why)
