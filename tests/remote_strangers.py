@@ -12,9 +12,10 @@ import urllib.request
 
 import pytest
 
+from bookspark.store.wire.batch_prefix import BODY_LENGTH_OFFSET, PREFIX_START
 from tests.awaiting import SECONDS_MAX
 
-BATCH = b"\xff\xff\xff\xff\x40\x02\x00\x00" + bytes(40) + struct.pack("<q", (16 << 20) - 1024 & ~7)
+BATCH = PREFIX_START[:8] + bytes(BODY_LENGTH_OFFSET - 8) + struct.pack("<q", (16 << 20) - 4096)
 """Start of a batch frame of nearly 16 MiB."""
 
 
