@@ -21,6 +21,7 @@ def test_caller_ended_before_its_connection_is_made_is_never_served(tls):
         porch = SimpleNamespace(
             admission=SimpleNamespace(arrived=lambda caller: None, lost=lost.append),
             tls=lambda: tls,
+            wait_for_handshake=lambda caller: 0.0,
             shakes_hands=lambda caller: handshakes.update({caller: None}),
             handshakes=handshakes,
             tasks=set(),
