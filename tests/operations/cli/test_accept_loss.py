@@ -40,10 +40,9 @@ def ledger_id(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> int:
         # and a bookie without entries loses nothing.
         for bookie in cluster.bookies:
             await_that(
-                lambda bookie_id=bookie.bookie_id: bookkeeper.list_ranges(bookie_id, ledger.ledger_id)
-                .column("last_entry_id")
-                .to_pylist()[-1:]
-                == [9]
+                lambda bookie_id=bookie.bookie_id: (
+                    bookkeeper.list_ranges(bookie_id, ledger.ledger_id).column("last_entry_id").to_pylist()[-1:] == [9]
+                )
             )
     cut_power(cluster.bookies[0])
     return ledger.ledger_id
