@@ -29,6 +29,7 @@ from bookspark.store.wire.batch_prefix import BODY_LENGTH_OFFSET, HEADER_END, HE
 from bookspark.store.wire.entry_batch import FRAME_BYTES_MAX
 from bookspark.store.wire.frames import FrameReceiver, control_frame
 from bookspark.store.wire.header import PROTOCOL_VERSION, Header, Kind, Status, WireError
+from tests.awaiting import time_passes
 from tests.servers.bookkeeper.kit import KEY, PASSWORD, Caller, add_2, body, request
 from tests.soak._command import main
 from tests.soak.slow_bookies import resident_bytes
@@ -348,7 +349,7 @@ def mutated_adds(minutes: int, first: int = 0) -> Mapping[str, object]:
                 _check_log(log)
                 if now - began >= min(_WARM_SECONDS, 20 * minutes):
                     sizes.append(resident_bytes(pid))
-            time.sleep(_PAUSE_SECONDS)
+            time_passes(_PAUSE_SECONDS)
         honest.append()
         honest.check()
         assert bookie.pid == pid, "the bookie died"

@@ -101,6 +101,9 @@ class Offload(_Run):
     def _schema(self) -> StructType:  # type: ignore[override]
         return StructType()
 
+    def check_writable(self) -> None:
+        """The rows are single values."""
+
     def _write(self, start: int, end: int) -> None:
         rows = dict(self._in_ledgers(self._pieces(start, end)))
         self._client.step(f"writes rows {start} to {end} to {self._table}")

@@ -43,6 +43,13 @@ class Ends(Exception):
         self.error = error
 
 
+class Latest:
+    """The answers of the latest round of requests, by bookie."""
+
+    def __init__(self) -> None:
+        self.answers: Answers = {}
+
+
 class Note(NamedTuple):
     """An unknown entry, or −1 for the fence, with the bookies in question."""
 
@@ -54,15 +61,18 @@ class Note(NamedTuple):
 def recovery(how: How) -> Plain:
     """A generator that is first sent a MetadataRead."""
     event = yield []
+    latest = Latest()
     try:
-        yield from _from_the_record(event, how)
+        yield from _from_the_record(event, how, latest)
     except Ends as end:
-        yield [act.Fail(end.error())]
+        # A bookie that refuses the password alone ends nothing: it may have a stranger's entry with another key.
+        refused = end.error is LedgerRecoveryError and any(map(_refuses, latest.answers.values()))
+        yield [act.Fail(UnauthorizedAccessError() if refused else end.error())]
     while True:
         yield []
 
 
-def _from_the_record(event: Any, how: How) -> Plain:
+def _from_the_record(event: Any, how: How, latest: Latest) -> Plain:
     while True:
         if isinstance(event, act.MetadataFailed):
             raise Ends(type(event.error))
@@ -77,7 +87,7 @@ def _from_the_record(event: Any, how: How) -> Plain:
                 event = yield from _hear([act.ReadMetadata()], act.MetadataRead)
                 continue
             version = event.version
-        end = yield from _OneLedger(record, how).end()
+        end = yield from _OneLedger(record, how, latest).end()
         event = yield from _hear([act.WriteMetadata(end, version)], _STORE)
         if isinstance(event, act.MetadataWritten):
             yield [act.Finish(end, event.version)]
@@ -100,17 +110,18 @@ def _hear(
         if isinstance(event, act.MetadataFailed):
             raise Ends(type(event.error))
         if isinstance(event, wanted) and concerns(event):
-            told = event.response if isinstance(event, act.LacAnswered | act.AddAnswered) else None
-            if isinstance(told, Unknown) and told.reason is UnknownReason.UNAUTHORIZED:
-                raise Ends(UnauthorizedAccessError)
             return event
+
+
+def _refuses(told: Response) -> bool:
+    return isinstance(told, Unknown) and told.reason is UnknownReason.UNAUTHORIZED
 
 
 class _OneLedger:
     """Recovery of a ledger in state IN_RECOVERY, to its end."""
 
-    def __init__(self, record: LedgerMetadata, how: How) -> None:
-        self.record, self.how = record, how
+    def __init__(self, record: LedgerMetadata, how: How, latest: Latest) -> None:
+        self.record, self.how, self.latest = record, how, latest
         self.guaranteed = record.replication is Replication.GUARANTEED
         self.fragments = record.fragments
         self.notes: list[Note] = []
@@ -141,7 +152,7 @@ class _OneLedger:
     def _fence(self) -> Generator[Actions, Any, tuple[int, int]]:
         """The highest LAC and LAFR reported until the writer can reach no ack quorum."""
         ensemble = self.record.fragments[-1].ensemble
-        answers: Answers = {}
+        answers = self.latest.answers = {}
         lac = lafr = -1
         asks: Actions = [act.SendReadLac(name, fence=True) for name in ensemble]
         while True:
@@ -176,7 +187,7 @@ class _OneLedger:
         record, how = self.record, self.how
         asked = members(record, record.fragments[-1].ensemble, at)
         last = at + (how.run_entries_max if record.ensemble_size == record.write_quorum else 1) - 1
-        answers: Answers = {}
+        answers = self.latest.answers = {}
         runs: list[act.ReadAnswered] = []
         asks: Actions = [act.SendRead(name, at, last, fence=True) for name in asked]
         while True:
@@ -207,6 +218,8 @@ class _OneLedger:
                     raise Ends
                 if at > self.held_to:
                     yield from self._look(at)
+                    if at <= self.held_to:
+                        self.latest.answers = answers
                 if at <= self.held_to:
                     return self._pass_over(at, answers)
                 self.notes.append(Note(LossKind.END, at, tuple(sorted(self._lost(answers)))))
@@ -224,7 +237,7 @@ class _OneLedger:
     def _look(self, at: int) -> Generator[Actions, Any, None]:
         """Check whether any bookie holds an entry behind this one."""
         ensemble = self.record.fragments[-1].ensemble
-        answers: Answers = {}
+        answers = self.latest.answers = {}
         held = -1
         asks: Actions = [act.SendListHeld(name, at + 1) for name in ensemble]
         while len(answers) < len(ensemble):
@@ -244,7 +257,7 @@ class _OneLedger:
         record = self.record
         copies = record.write_quorum if self.guaranteed else record.ack_quorum
         ensemble = self.fragments[-1].ensemble
-        answers: Answers = {}
+        answers = self.latest.answers = {}
         replaced: tuple[str, ...] | None = None
 
         def sent(bookies: Sequence[str]) -> Actions:
@@ -286,7 +299,7 @@ class _OneLedger:
 
     def _length_at(self, last: int) -> Generator[Actions, Any, int]:
         asked = members(self.record, ensemble_of(self.record, last), last)
-        answers: Answers = {}
+        answers = self.latest.answers = {}
         asks: Actions = [act.SendRead(name, last, last) for name in asked]
         while len(answers) < len(asked):
             event = yield from _hear(

@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import threading
-import time
 import traceback
 from contextlib import suppress
 
@@ -22,6 +21,7 @@ from bookspark.operations.cli.main import command_line, main
 from bookspark.operations.cli.terminal.output import console
 from bookspark.support.log_lines import LineFormatter
 from bookspark.support.plain_text import printable
+from tests.awaiting import await_that
 
 EVIL = "\x1b]0;PWNED\x07\x1b[2J\x9b31m\u202e\u2028\nFORGED line\r\x7f"
 SHOWN = r"\x1b]0;PWNED\x07"
@@ -110,9 +110,7 @@ class Terminal:
         with pytest.raises(SystemExit):
             main()
         self.stream.write("the end of it")
-        deadline = time.monotonic() + 60
-        while b"the end of it" not in self._seen and time.monotonic() < deadline:
-            time.sleep(0.005)
+        await_that(lambda: b"the end of it" in self._seen)
         return bytes(self._seen)
 
 
