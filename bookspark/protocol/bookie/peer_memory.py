@@ -30,7 +30,7 @@ TICK_SECONDS_MAX = 2.0
 
 
 class Held(NamedTuple):
-    """What one peer makes the bookie hold."""
+    """Memory of the bookie that one peer takes."""
 
     bound: int = 0
     """Bytes that only the peer, or the end of its connection, frees."""

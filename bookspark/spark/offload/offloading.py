@@ -249,7 +249,9 @@ class _Run:
         """Before the first offload, append no rows: Spark's writer refuses types that delta-rs takes. Once the record names the
         table, the log can have no retention. Raises Spark's errors."""
         if self._record().offload is None:
-            self._rows(0, 0).write.format("delta").mode("append").save(self._table)
+            writer = self._rows(0, 0).write.format("delta").mode("append")
+            # At most one such version, however often a log without rows to offload is tried.
+            writer.option("txnAppId", self._transactions).option("txnVersion", 0).save(self._table)
 
     def _check_table(self) -> int:
         """The table's newest version. Raises OffloadError and ReadError."""

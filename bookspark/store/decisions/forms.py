@@ -312,8 +312,8 @@ def function_of(name: str) -> Callable[..., Any]:
 
 
 def _own(name: str) -> object:
-    """What a module of the protocol or of the errors defines itself under this name; None if nothing. A name that leads over an
-    import to another module is none of its own."""
+    """The object that a module of the protocol or of the errors itself defines under this name; None if there is none. Imported
+    names don't count."""
     module, _, qualname = name.partition(":")
     if not (module.startswith("bookspark.protocol.") or module == "bookspark.errors"):
         return None

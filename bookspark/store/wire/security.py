@@ -215,7 +215,7 @@ def without_tls(where: str) -> str:
 
 
 class Exchange(NamedTuple):
-    """What a proof is for. Both sides have the same one, unless somebody stands between."""
+    """The text that a proof covers, equal on both sides unless somebody stands between."""
 
     client_nonce: bytes
     bookie_nonce: bytes

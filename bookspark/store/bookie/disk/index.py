@@ -347,7 +347,7 @@ class Index:
             self._forgotten.add(ledger_id)
 
     def take_anew(self, ledger_id: int) -> None:
-        """What older checkpoints hold of a ledger is void: the next one replaces it."""
+        """Rows of a ledger in older checkpoints are void: the next checkpoint replaces them."""
         self._changed.add(ledger_id)
         self._forgotten.add(ledger_id)
 

@@ -653,7 +653,7 @@ class Dispatch:
         self._wrote = bookie.writers.wrote
         self._greeted = False
         self._exchange: Exchange | None = None
-        """What the peer has to prove a secret for."""
+        """The exchange that the peer's proof has to match; None: the peer was not asked for a proof."""
         self._judging: asyncio.TimerHandle | None = None
         """The peer's proof, while it waits."""
         self._before_hello = 0

@@ -45,7 +45,7 @@ class AdminServer(NamedTuple):
 
     address: str
     commands: tuple[str, ...] = ()
-    """Those of ``snapshot`` and ``restore`` that are on."""
+    """Names of the commands that are on, out of ``snapshot`` and ``restore``."""
 
 
 class Exposure(NamedTuple):
