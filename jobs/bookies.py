@@ -15,12 +15,13 @@ from __future__ import annotations
 import sys
 from contextlib import AbstractContextManager
 
-from bookspark.operations.console.server import shown
 from bookspark.spark.bookies.bookies_job import ConsoleOptions, main
 
 
 def open_console(zookeeper: str, options: ConsoleOptions) -> AbstractContextManager[str]:
-    """The console of the cluster at ``zookeeper``; yields its URL."""
+    """The console of the cluster at ``zookeeper``; yields its URL. Raises MissingExtraError without the extra ``console``."""
+    from bookspark.operations.console.server import shown
+
     return shown(zookeeper, options.listen, options.port, options.token_file, options.snapshots)
 
 

@@ -15,14 +15,19 @@ from __future__ import annotations
 
 import ast
 import json
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from tests.operations.console.browser import BROWSER
 
 ROOT = Path(__file__).resolve().parents[1]
 SECOND_TRIES = ROOT / ".cache/second-tries.jsonl"
@@ -37,6 +42,8 @@ CHECKS = (
 _PYTEST = (sys.executable, "-m", "pytest")
 _WITH_VALUE = ("-k", "-m", "-n", "-p", "-W", "-o", "-c")  # options of pytest whose value could be the name of a folder
 _TESTS_FAILED = 1  # pytest's exit status
+_CHROMIUM = "chromium"
+_INSTALL_SECONDS_MAX = 300
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -54,9 +61,23 @@ def main(arguments: Sequence[str]) -> int:
         for check in failed:
             print(f"scripts/test: failed: {' '.join(check)}", file=sys.stderr)
         return 1
+    if {"--all", "--release"}.intersection(arguments):
+        _bring_browser()
     with tempfile.NamedTemporaryFile() as file:
         status = _run("-n", "auto", f"--failures={file.name}", *arguments)
-        return status if status != _TESTS_FAILED else second_tries(json.load(file))
+        status = status if status != _TESTS_FAILED else second_tries(json.load(file))
+    if BROWSER is None and shutil.which(_CHROMIUM) is None:
+        print("scripts/test: no page of the console was seen: there is no Chromium (Debian: apt install chromium)")
+    return status
+
+
+def _bring_browser() -> None:
+    """Install Chromium where Debian's packages can be: without it the tests of the console's pages are skipped."""
+    if BROWSER is not None or os.geteuid() != 0 or shutil.which("apt-get") is None:
+        return
+    for command in (["update"], ["install", "-y", "--no-install-recommends", _CHROMIUM]):
+        with suppress(subprocess.TimeoutExpired):
+            subprocess.run(["apt-get", "-qq", *command], capture_output=True, check=False, timeout=_INSTALL_SECONDS_MAX)
 
 
 def _is_path(argument: str) -> bool:

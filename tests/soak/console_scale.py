@@ -276,6 +276,8 @@ def _measure(
         "ledgers": lambda: f"/ledgers?from={any_id()}",
         "ledger": lambda: f"/ledger?id={any_id()}",
         "logs": lambda: "/logs",
+        "logs by rows": lambda: "/logs?by=rows",
+        "readers": lambda: "/readers",
         "log": lambda: f"/log?name=log-{_RANDOM.randrange(_LOGS):02}",
         "rows": lambda: (
             f"/log?name={(name := f'log-{_RANDOM.randrange(_LOGS):02}')}&lane={name}@1&row={_RANDOM.randrange(900)}"

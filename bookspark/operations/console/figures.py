@@ -1,7 +1,8 @@
-"""Rates of adds and reads from the bookies' metrics, for the last hour.
+"""Figures over time: rates of adds and reads from the bookies' metrics, and any other figures of up to a week.
 
-Law: a figure covers the bookies that answered two consecutive scrapes; a restarted bookie counts from its next answer on. An
-unknown figure is None, never 0. A slow or faulty bookie costs at most ``_SECONDS_MAX`` and ``_BYTES_MAX``.
+Law: they are kept in memory, from the console's start. A figure covers the bookies that answered two consecutive scrapes; a
+restarted bookie counts from its next answer on. An unknown figure is None, never 0. A slow or faulty bookie costs at most
+``_SECONDS_MAX`` and ``_BYTES_MAX``.
 """
 
 from __future__ import annotations
@@ -18,10 +19,13 @@ from typing import NamedTuple
 
 from bookspark.support.addresses import split_address
 
-HISTORY_SECONDS = 3600.0
+HOUR_SECONDS = 3600.0
+HISTORY_SECONDS = 7 * 86400.0
 """Age of the oldest point."""
 POINT_SECONDS = 10.0
 """Least time between two points."""
+MEAN_SECONDS = 120.0
+"""Beyond the last hour, a point is the mean of this time."""
 _SECONDS_MAX = 2.0
 _BYTES_MAX = 4 << 20
 _AT_ONCE = 8
@@ -36,8 +40,6 @@ Counts = Mapping[str, float]
 class Point(NamedTuple):
     """Figures of the whole cluster between two moments. None: not known."""
 
-    at: float
-    """End of the interval, in seconds of a monotonic clock."""
     adds: float | None
     """Entries added a second; each copy counts."""
     added_bytes: float | None
@@ -51,16 +53,57 @@ class Point(NamedTuple):
     zookeeper_ms: float | None
 
 
-class History:
+Values = tuple[float | None, ...]
+"""Some figures of one time; None: not known."""
+
+
+class Track:
+    """Some figures over time: every value of the last hour, and means of ``MEAN_SECONDS`` for a week."""
+
     def __init__(self) -> None:
-        self.points: deque[Point] = deque(maxlen=int(HISTORY_SECONDS / POINT_SECONDS) + 1)
+        self._fine: deque[tuple[float, Values]] = deque()
+        self._means: deque[tuple[float, Values]] = deque(maxlen=int(HISTORY_SECONDS / MEAN_SECONDS) + 1)
+        self._open: list[Values] = []
+        self._since = 0.0
+
+    def add(self, at: float, values: Values) -> None:
+        """``at``: seconds of a clock that never goes back."""
+        self._fine.append((at, values))
+        while at - self._fine[0][0] > HOUR_SECONDS:
+            self._fine.popleft()
+        if not self._open:
+            self._since = at
+        self._open.append(values)
+        if at - self._since >= MEAN_SECONDS:
+            self._means.append((at, tuple(map(_mean, zip(*self._open, strict=True)))))
+            self._open = []
+
+    def last(self, seconds: float, now: float) -> list[tuple[float, Values]]:
+        """Times and values of the last ``seconds`` up to ``now``, oldest first. Callable while another thread adds."""
+        fine = list(self._fine.copy())
+        if seconds <= HOUR_SECONDS:
+            return [one for one in fine if now - one[0] <= seconds]
+        oldest = fine[0][0] if fine else now
+        return [one for one in self._means.copy() if one[0] < oldest and now - one[0] <= seconds] + fine
+
+
+def _mean(values: Values) -> float | None:
+    known = [one for one in values if one is not None]
+    return sum(known) / len(known) if known else None
+
+
+class History:
+    """Points of the cluster, from the growth of counters."""
+
+    def __init__(self) -> None:
+        self.track = Track()
         self._before: dict[str, Counts] = {}
         self._before_at: float | None = None
 
     def due(self, now: float) -> bool:
         return self._before_at is None or now - self._before_at >= POINT_SECONDS
 
-    def add(self, now: float, counts: Mapping[str, Counts], zookeeper_seconds: float | None) -> None:
+    def add(self, now: float, counts: Mapping[str, Counts], zookeeper_seconds: float | None) -> Point:
         """Add a point: the growth of each bookie's counters since the previous call."""
         grown: dict[str, float] = {}
         for bookie, now_there in counts.items():
@@ -78,18 +121,17 @@ class History:
             count = grown.get(f"{_BOOKIE}{name}_count", 0.0)
             return 1000 * grown.get(f"{_BOOKIE}{name}_sum", 0.0) / count if count else None
 
-        self.points.append(
-            Point(
-                now,
-                rate("added_entries_total"),
-                rate("added_bytes_total"),
-                rate("read_entries_total"),
-                mean_ms("add_seconds"),
-                mean_ms("read_seconds"),
-                None if zookeeper_seconds is None else 1000 * zookeeper_seconds,
-            )
+        point = Point(
+            rate("added_entries_total"),
+            rate("added_bytes_total"),
+            rate("read_entries_total"),
+            mean_ms("add_seconds"),
+            mean_ms("read_seconds"),
+            None if zookeeper_seconds is None else 1000 * zookeeper_seconds,
         )
+        self.track.add(now, point)
         self._before, self._before_at = dict(counts), now
+        return point
 
 
 _WANTED = frozenset(

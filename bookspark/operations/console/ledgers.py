@@ -10,12 +10,25 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import NamedTuple
 
 from bookspark.errors import ReadError
-from bookspark.operations.console.looks import Look, Looks, unseen
-from bookspark.operations.console.pages import command, facts, link, moment, part, table, text
-from bookspark.operations.console.telling import answer
+from bookspark.operations.console.looks import UNDER_WAY, Look, Looks, unseen
+from bookspark.operations.console.pages import (
+    Cell,
+    Command,
+    Markup,
+    Pairs,
+    Table,
+    Text,
+    Time,
+    address,
+    answers,
+    columns,
+    part,
+    render,
+)
 from bookspark.operations.console.watch import Seen
 from bookspark.operations.why.answers import why_not_closed
 from bookspark.operations.why.facts import Facts, LedgerFacts
@@ -45,35 +58,39 @@ def ledger_id_of(asked: str) -> int:
 # -- the list
 
 
-def list_content(bookkeeper: BookKeeper, looks: Looks, seen: Seen | None, asked: str) -> str:
-    """A list of ledgers as HTML, from id ``asked`` on; "": from the first ledger on."""
+def list_content(bookkeeper: BookKeeper, looks: Looks, seen: Seen | None, asked: str) -> Markup:
+    """A list of ledgers, from id ``asked`` on; "": from the first ledger on."""
     if seen is None:
-        return part("ledgers", unseen(Look(None)), "Ledgers")
+        return part("ledgers", unseen(UNDER_WAY))
     if seen.facts.zookeeper_problem:
-        return part("ledgers", f'<p class="bad">{text(seen.facts.zookeeper_problem)}</p>', "Ledgers")
+        return part("ledgers", Text(seen.facts.zookeeper_problem, "bad"))
+    form = from_form("/ledgers", asked)
     try:
         at = bisect_left(seen.ledgers, ledger_id_of(asked)) if asked else 0
     except ValueError as error:
-        return part("ledgers", f'<p class="bad">{text(error)}</p>', "Ledgers")
+        return form + part("ledgers", Text(error, "bad"))
     ids = seen.ledgers[at : at + ON_A_PAGE]
-    form = (
-        '<form action="/ledgers" aria-label="Ledgers to show"><label>From ledger '
-        f'<input name="from" inputmode="numeric" size="20" value="{text(asked)}"></label><button>Show</button></form>'
-    )
     if not ids:
-        return form + part("ledgers", f"<p>There is none from there on, of {len(seen.ledgers):,}.</p>", "Ledgers")
+        return form + part("ledgers", f"There is none from there on, of {len(seen.ledgers):,}.")
     look = looks.of(("ledgers", tuple(ids)), partial(_read, bookkeeper, ids))
     told = unseen(look) if look.found is None else _list(ids, *look.found)
     links = [
-        link("/ledgers", "First", "ledgers-first") if at else "",
-        link("/ledgers", "Earlier", "ledgers-earlier", **{"from": seen.ledgers[max(0, at - ON_A_PAGE)]}) if at else "",
+        Text("First", path="/ledgers", name="ledgers-first") if at else "",
+        _way("Earlier", seen.ledgers[max(0, at - ON_A_PAGE)]) if at else "",
     ]
     if at + ON_A_PAGE < len(seen.ledgers):
-        last = {"from": seen.ledgers[-ON_A_PAGE]}
-        links.append(link("/ledgers", "Later", "ledgers-later", **{"from": seen.ledgers[at + ON_A_PAGE]}))
-        links.append(link("/ledgers", "Last", "ledgers-last", **last))
+        links += [_way("Later", seen.ledgers[at + ON_A_PAGE]), _way("Last", seen.ledgers[-ON_A_PAGE])]
     count = f"{at + 1:,} to {at + len(ids):,} of {counted(len(seen.ledgers), 'ledger')}"
-    return form + part("ledgers", f'{told}<p class="pages">{count} {" ".join(links)}</p>', "Ledgers")
+    return form + part("ledgers", (told, render("more.html", count=count, links=links)))
+
+
+def from_form(path: str, asked: str, hidden: Mapping[str, object] = MappingProxyType({})) -> Markup:
+    """The form for the first ledger of a list. ``hidden``: other fields of the query."""
+    return render("from.html", path=path, asked=asked, hidden=hidden)
+
+
+def _way(words: str, first: int) -> Text:
+    return Text(words, path=address("/ledgers", **{"from": first}), name=f"ledgers-{words.lower()}")
 
 
 def _read(bookkeeper: BookKeeper, ids: Sequence[int]) -> tuple[dict[int, LedgerMetadata], dict[int, str]]:
@@ -81,48 +98,57 @@ def _read(bookkeeper: BookKeeper, ids: Sequence[int]) -> tuple[dict[int, LedgerM
     return {one.ledger_id: one for one, _ in bookkeeper.metadata.read_ledgers(ids, unreadable)}, unreadable
 
 
-def _list(ids: Sequence[int], found: Mapping[int, LedgerMetadata], unreadable: Mapping[int, str]) -> str:
-    columns = ("ledger", "state", "last entry", "bytes", "fragments", "quorums", "made", "log")
-    return table("ledgers", columns, [_line(one, found.get(one), unreadable) for one in ids], columns[2:5])
+LIST_COLUMNS = columns(
+    *("ledger", "state", "last entry", "bytes", "fragments", "quorums", "made", "log"),
+    numbers=("last entry", "bytes", "fragments"),
+    minor=("last entry", "fragments", "quorums", "made"),
+)
 
 
-def _line(ledger_id: int, metadata: LedgerMetadata | None, unreadable: Mapping[int, str]) -> tuple[str, ...]:
-    named = link("/ledger", ledger_id, f"ledger-{ledger_id}", id=ledger_id)
+def _list(ids: Sequence[int], found: Mapping[int, LedgerMetadata], unreadable: Mapping[int, str]) -> Table:
+    return Table("ledgers", LIST_COLUMNS, [_line(one, found.get(one), unreadable) for one in ids])
+
+
+def _line(ledger_id: int, metadata: LedgerMetadata | None, unreadable: Mapping[int, str]) -> tuple[object, ...]:
+    named = Text(ledger_id, path=address("/ledger", id=ledger_id), name=f"ledger-{ledger_id}")
     if metadata is None:
         why = unreadable.get(ledger_id)
-        told = '<span class="soft">deleted</span>' if why is None else f'<span class="bad">{text(why)}</span>'
+        told = Text("deleted", "soft") if why is None else Text(why, "bad")
         return named, told, "", "", "", "", "", ""
+    closed = metadata.closed
     return (
         named,
         _state(metadata),
-        f"{metadata.last_entry_id:,}" if metadata.closed else "",
-        size_text(metadata.length) if metadata.closed else "",
+        Cell(f"{metadata.last_entry_id:,}", metadata.last_entry_id) if closed else "",
+        Cell(size_text(metadata.length), metadata.length) if closed else "",
         f"{len(metadata.fragments):,}",
-        _quorums(metadata),
-        moment(metadata.ctime_ms),
-        _log(metadata),
+        quorums(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum),
+        Cell(Time(metadata.ctime_ms), metadata.ctime_ms),
+        _log(metadata) or "",
     )
 
 
-def _state(metadata: LedgerMetadata) -> str:
+def _state(metadata: LedgerMetadata) -> Text:
     return state_text(metadata.state.value)
 
 
-def state_text(state: str) -> str:
-    """The state of a ledger as HTML."""
-    return f'<b class="{_STATES.get(state, "")}">{text(state)}</b>'
+def state_text(state: str) -> Text:
+    """The state of a ledger."""
+    return Text(state, _STATES.get(state, "soft"))
 
 
-def _quorums(metadata: LedgerMetadata) -> str:
-    return f"{metadata.ensemble_size}/{metadata.write_quorum}/{metadata.ack_quorum}"
+def quorums(ensemble: int, write: int, ack: int) -> Text:
+    """The sizes of a ledger's quorums."""
+    title = f"{counted(ensemble, 'bookie')} of an ensemble, {write} copies of an entry, {ack} acknowledge"
+    return Text(f"{ensemble}/{write}/{ack}", title=title)
 
 
-def _log(metadata: LedgerMetadata) -> str:
+def _log(metadata: LedgerMetadata) -> Text | None:
     label = metadata.custom_metadata.get(LOG_LABEL)
     if label is None:
-        return ""
+        return None
     name = label.decode(errors="backslashreplace")
-    return link("/log", name, f"log-of-{metadata.ledger_id}", name=name.partition("@")[0])
+    return Text(name, path=address("/log", name=name.partition("@")[0]), name=f"log-of-{metadata.ledger_id}")
 
 
 # -- one ledger
@@ -157,51 +183,49 @@ def look_at(bookkeeper: BookKeeper, ledger_id: int) -> LedgerSeen:
     return LedgerSeen(metadata, held, frozenset(limbo), problems)
 
 
-def content(ledger_id: int, look: Look[LedgerSeen]) -> str:
-    """One ledger as HTML."""
-    title = f"Ledger {ledger_id}"
+def content(ledger_id: int, look: Look[LedgerSeen]) -> Markup:
+    """One ledger."""
     if look.found is None:
-        return part("ledger", unseen(look), title)
+        return part("ledger", unseen(look))
     seen = look.found
-    follow = ""
+    follow: object = ""
     if seen.problems or seen.limbo or any(absent(seen.metadata, bookie, held) for bookie, held in seen.held.items()):
-        follow = f"<p>Next: {command(f'bookspark why under-replicated {ledger_id}')}</p>"
-    told = part(
-        "ledger", facts([*facts_of(seen.metadata), *([("log", log)] if (log := _log(seen.metadata)) else [])]), title
-    )
-    return told + part("map", map_of(seen) + follow, "Fragments and bookies")
+        follow = ("Next: ", Command(f"bookspark why under-replicated {ledger_id}"))
+    log = _log(seen.metadata)
+    told = [*facts_of(seen.metadata), *([("log", log)] if log is not None else [])]
+    return part("ledger", Pairs(told)) + part("map", (map_of(seen), follow), "Fragments and bookies")
 
 
-def not_closed(now: Facts, look: Look[LedgerFacts]) -> str:
-    """Why a ledger is not closed, as HTML. ``now``: the watch's last facts."""
-    told = unseen(look) if look.found is None else f"<ul>{answer(why_not_closed(now, look.found))}</ul>"
+def not_closed(now: Facts, look: Look[LedgerFacts]) -> Markup:
+    """Why a ledger is not closed. ``now``: the watch's last facts."""
+    told = unseen(look) if look.found is None else answers([why_not_closed(now, look.found)])
     return part("why", told, "Why it is not closed")
 
 
-def facts_of(metadata: LedgerMetadata) -> Iterator[tuple[str, str]]:
-    """Names and values (HTML) of the record's fields, without the ledger's log."""
+def facts_of(metadata: LedgerMetadata) -> Iterator[tuple[str, object]]:
+    """Names and values of the record's fields, without the ledger's log."""
     yield "state", _state(metadata)
-    yield "made", moment(metadata.ctime_ms)
+    yield "made", Time(metadata.ctime_ms)
     if metadata.closed:
         yield "last entry", f"{metadata.last_entry_id:,}" if metadata.last_entry_id >= 0 else "it has none"
         yield "bytes", size_text(metadata.length)
     yield "bookies of an ensemble", f"{metadata.ensemble_size}"
     yield "copies of an entry", f"{metadata.write_quorum}, {metadata.ack_quorum} acknowledge"
-    yield "type", text(metadata.ledger_type.value)
-    yield "digest", text(metadata.digest_type.value)
-    yield "replication", text(metadata.replication.value)
+    yield "type", metadata.ledger_type.value
+    yield "digest", metadata.digest_type.value
+    yield "replication", metadata.replication.value
     for name, value in sorted(metadata.custom_metadata.items()):
         told = value.decode(errors="backslashreplace")
-        yield f"label {name}", text(told[:_CHARACTERS_MAX] + ("…" if len(told) > _CHARACTERS_MAX else ""))
+        yield f"label {name}", told[:_CHARACTERS_MAX] + ("…" if len(told) > _CHARACTERS_MAX else "")
     loss = metadata.accepted_loss
     if loss is not None:
         lost = "; ".join(
             f"{one.kind.value}: entries {one.first} to {one.last} on {', '.join(one.bookies)}" for one in loss.losses
         )
-        yield "accepted loss", f'<span class="bad">{moment(loss.at_ms)} by {text(loss.by)}: {text(lost)}</span>'
+        yield "accepted loss", Text((Time(loss.at_ms), f" by {loss.by}: {lost}"), "bad")
 
 
-def map_of(seen: LedgerSeen) -> str:
+def map_of(seen: LedgerSeen) -> object:
     """A table with a row for each fragment and a column for each bookie; at most the newest ``_FRAGMENTS_SHOWN`` fragments."""
     metadata = seen.metadata
     bookies = metadata.bookies()
@@ -218,12 +242,12 @@ def map_of(seen: LedgerSeen) -> str:
         cells = (_cell(seen, bookie, lost[bookie], first, last) if bookie in lost else "" for bookie in bookies)
         to = "its open end" if last is None else f"{last:,}"
         # In the open fragment no copy counts as lacking: its end is unknown.
-        copies = f'<b class="{kind}">{good} of {len(fragment.ensemble)}</b>{" answer" if last is None else ""}'
+        copies = (Text(f"{good} of {len(fragment.ensemble)}", kind), " answer" if last is None else "")
         span = f"{first:,} to {to}" if last is None or last >= first else "no entry"
-        rows.append((span, copies, *cells))
+        rows.append((Cell(span, first), Cell(copies, good), *cells))
     left = len(every) - len(rows)
-    note = f'<p class="soft">Before them {counted(left, "more fragment")}.</p>' if left else ""
-    return table("map", ("entries", "whole copies", *bookies), rows) + note
+    note = Markup('<p class="soft">Before them {}.</p>').format(counted(left, "more fragment")) if left else ""
+    return Table("map", columns("entries", "whole copies", *bookies), rows), note
 
 
 def _within(ranges: Sequence[tuple[int, int]], first: int, last: int | None) -> Iterator[tuple[int, int]]:
@@ -232,15 +256,15 @@ def _within(ranges: Sequence[tuple[int, int]], first: int, last: int | None) -> 
             yield max(low, first), high if last is None else min(high, last)
 
 
-def _cell(seen: LedgerSeen, bookie: str, lost: Sequence[tuple[int, int]], first: int, last: int | None) -> str:
+def _cell(seen: LedgerSeen, bookie: str, lost: Sequence[tuple[int, int]], first: int, last: int | None) -> object:
     if bookie not in seen.held:
-        return f'<b class="bad">{text(seen.problems.get(bookie, "not known"))}</b>'
-    limbo = '<b class="busy">in limbo</b> ' if bookie in seen.limbo else ""
+        return Text(seen.problems.get(bookie, "not known"), "bad")
+    limbo = (Text("in limbo", "busy"), " ") if bookie in seen.limbo else ""
     if lost:
         told = ", ".join(f"{low:,}" if low == high else f"{low:,} to {high:,}" for low, high in lost[:_RANGES_TOLD])
         more = f" and {counted(len(lost) - _RANGES_TOLD, 'more range')}" if len(lost) > _RANGES_TOLD else ""
-        return f'{limbo}<b class="bad">lacks</b> {told}{more}'
+        return limbo, Text("lacks", "bad"), f" {told}{more}"
     if last is None:
         newest = max((high for _, high in seen.held[bookie] if high >= first), default=None)
-        return f"{limbo}{'holds none yet' if newest is None else f'holds up to {newest:,}'}"
-    return f'{limbo}<span class="good">whole</span>'
+        return limbo, "holds none yet" if newest is None else f"holds up to {newest:,}"
+    return limbo, Text("whole", "good")

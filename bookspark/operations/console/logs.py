@@ -1,22 +1,35 @@
 """Pages of logs: a list, and one log with its lanes and readers' lags.
 
-Law: a look changes nothing and never fences. The list reads only the shown logs. The console knows no password, so for a log with
-a password it shows only the record.
+Law: a look changes nothing and never fences. The list waits for no look: it shows the last ones. The console knows no password,
+so for a log with a password it shows only the record.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from bookspark.errors import UnauthorizedAccessError
 from bookspark.logs import LogRegistry
 from bookspark.logs.readers.lag import ReaderLag, readers_of
-from bookspark.operations.console.looks import Look, Looks, Patience, unseen
-from bookspark.operations.console.pages import facts, link, moment, part, table, text
-from bookspark.operations.console.telling import answers
+from bookspark.operations.console.figures import Track
+from bookspark.operations.console.looks import UNDER_WAY, Look, unseen
+from bookspark.operations.console.pages import (
+    Cell,
+    Column,
+    Markup,
+    Pairs,
+    Table,
+    Text,
+    Time,
+    address,
+    answers,
+    columns,
+    html,
+    part,
+    render,
+)
+from bookspark.operations.console.plots import Plot, section
 from bookspark.operations.why.answers import log_troubles
 from bookspark.operations.why.facts import Facts, LaneFacts, LogFacts
 from bookspark.operations.why.gathering import lane_end
@@ -56,6 +69,31 @@ class LogSeen(NamedTuple):
     """The reason why lanes and readers are not known."""
 
 
+class KeptLog(NamedTuple):
+    """The last look at a log."""
+
+    seen: LogSeen
+    at: float
+    """Time of the look, on the monotonic clock."""
+    track: Track
+    """Values: rows a second, bytes a second, then rows behind for each of ``readers``."""
+    readers: tuple[str, ...]
+    """The first readers of the log, by title; a reader keeps its place."""
+    rows: int
+    size: int
+
+
+class LogsKnown(NamedTuple):
+    """What the looks at logs found so far."""
+
+    logs: int
+    looked_at: int
+    rows: int
+    readers: int
+    behind: int
+    """Readers that are more than a minute behind, or whose lag is not known."""
+
+
 def look_at(bookkeeper: BookKeeper, name: str) -> LogSeen:
     """The log's present state. Raises NoSuchLogError, ReadError, MetadataStoreError."""
     registry = LogRegistry(bookkeeper.metadata)
@@ -76,80 +114,133 @@ def _lane(bookkeeper: BookKeeper, record: LogRecord, writer: str) -> LaneSeen:
     return LaneSeen(record.name, writer, record.first_position, end.rows, end.size, time_ms, end.batches, record)
 
 
-def log_look(bookkeeper: BookKeeper, looks: Looks, name: str, patience: Patience) -> Look[LogSeen]:
-    return looks.of(("log", name), partial(look_at, bookkeeper, name), patience.left)
-
-
 # -- the list
 
+_NO_ORDER = -1.0
 
-def list_content(bookkeeper: BookKeeper, looks: Looks, after: str) -> str:
-    """A list of the logs with names after ``after``, as HTML."""
-    patience = Patience()
-    names = looks.of("logs", LogRegistry(bookkeeper.metadata).names, patience.left)
+
+def _newest(seen: LogSeen) -> int | None:
+    return max((lane.last_ms for lane in seen.lanes if lane.last_ms is not None), default=None)
+
+
+def _lag(seen: LogSeen) -> int:
+    """The largest lag; a lag that is not known counts as larger than any."""
+    return max((1 << 63 if one.lag_rows is None else one.lag_rows for one in seen.readers), default=-1)
+
+
+ORDERS: Mapping[str, Callable[[KeptLog], float]] = {
+    "rows": lambda one: one.rows,
+    "bytes": lambda one: one.size,
+    "newest row": lambda one: _newest(one.seen) or _NO_ORDER,
+    "readers": lambda one: len(one.seen.readers),
+    "most behind": lambda one: _lag(one.seen),
+}
+"""Columns by which the list can be ordered, the largest first, besides the name."""
+
+
+def list_content(names: Look[list[str]], kept: Mapping[str, KeptLog], query: Mapping[str, str]) -> Markup:
+    """A list of logs. ``query``: ``find`` (a part of the name), ``by`` (of ORDERS; else by name) and ``page`` (from 0 on)."""
+    find, by = query.get("find", "").strip(), query.get("by", "")
+    page = query.get("page", "0")
+    at = int(page) if page.isascii() and page.isdigit() and len(page) < 7 else 0
+    form = render(
+        "find.html", path="/logs", find=find, label="Name contains", hidden={"by": by} if by in ORDERS else {}
+    )
     if names.found is None:
-        return part("logs", unseen(names), "Logs")
-    at = bisect_right(names.found, after)
-    shown = names.found[at : at + ON_A_PAGE]
-    rows = [_line(one, log_look(bookkeeper, looks, one, patience), at) for at, one in enumerate(shown)]
-    columns = ("log", "lanes", "rows", "bytes", "newest row", "readers", "most behind")
-    told = table("logs", columns, rows, columns[1:4]) if rows else '<p class="soft">There is none.</p>'
-    first = link("/logs", "First", "logs-first") if after else ""
-    more = link("/logs", "Next", "logs-next", after=shown[-1]) if at + ON_A_PAGE < len(names.found) else ""
-    return part("logs", f'{told}<p class="pages">{counted(len(names.found), "log")} {first} {more}</p>', "Logs")
+        return form + part("logs", unseen(names))
+    found = [one for one in names.found if find in one]
+    if by in ORDERS:
+        order = ORDERS[by]
+        found.sort(key=lambda one: order(kept[one]) if one in kept else _NO_ORDER - 1, reverse=True)
+    shown = found[at * ON_A_PAGE : (at + 1) * ON_A_PAGE]
+    asked = {**({"find": find} if find else {}), **({"by": by} if by in ORDERS else {})}
+    rows = [_line(one, kept.get(one), place) for place, one in enumerate(shown)]
+    told: object = Table("logs", _list_columns(asked, by), rows) if rows else Text("There is none.", "soft")
+    more = [
+        Text("First", path=address("/logs", **asked), name="logs-first") if at else "",
+        Text("Next", path=address("/logs", **asked, page=at + 1), name="logs-next")
+        if (at + 1) * ON_A_PAGE < len(found)
+        else "",
+    ]
+    count = counted(len(found), "log") + (f" of {len(names.found):,}" if find else "")
+    return form + part("logs", (told, render("more.html", count=count, links=more)))
 
 
-def _line(name: str, look: Look[LogSeen], at: int) -> tuple[str, ...]:
-    named = link("/log", name, f"log-{at}", name=name)
-    seen = look.found
-    if seen is None or seen.problem:
-        return (
-            named,
-            "",
-            "",
-            "",
-            "",
-            "",
-            unseen(look) if seen is None else f'<span class="soft">{text(seen.problem)}</span>',
-        )
-    last = max((lane.last_ms for lane in seen.lanes if lane.last_ms is not None), default=None)
+def _list_columns(asked: Mapping[str, str], by: str) -> list[Column]:
+    kept = {name: value for name, value in asked.items() if name != "by"}
+    found = [Column("log", path=address("/logs", **kept), sorted=by not in ORDERS), Column("lanes", True, True)]
+    for name in ORDERS:
+        path = address("/logs", **kept, by=name)
+        minor = name not in ("rows", "most behind")
+        found.append(Column(name, name in ("rows", "bytes"), minor, "the largest first", path, name == by))
+    return found
+
+
+def _line(name: str, kept: KeptLog | None, at: int) -> tuple[object, ...]:
+    named = Text(name, path=address("/log", name=name), name=f"log-{at}")
+    if kept is None:
+        return named, "", "", "", "", "", unseen(UNDER_WAY)
+    seen = kept.seen
+    if seen.problem:
+        return named, "", "", "", "", "", Text(seen.problem, "soft")
+    last = _newest(seen)
     return (
         named,
         f"{len(seen.lanes):,}",
-        f"{sum(lane.rows for lane in seen.lanes):,}",
-        size_text(sum(lane.size for lane in seen.lanes)),
-        "" if last is None else moment(last),
+        f"{kept.rows:,}",
+        size_text(kept.size),
+        "" if last is None else Time(last),
         f"{len(seen.readers):,}" if seen.readers else "none",
         _most_behind(seen.readers),
     )
 
 
-def _most_behind(readers: tuple[ReaderLag, ...]) -> str:
+def _most_behind(readers: tuple[ReaderLag, ...]) -> object:
     unknown = [one for one in readers if one.lag_rows is None]
     if unknown:
-        return f'<b class="bad">not known</b> {text(unknown[0].title)}'
+        return Text("not known", "bad"), f" {unknown[0].title}"
     worst = max(readers, key=lambda one: one.lag_rows or 0, default=None)
     if worst is None:
         return ""
-    return f"{counted(worst.lag_rows or 0, 'row')}: {text(worst.title)}" if worst.lag_rows else "nobody"
+    return f"{counted(worst.lag_rows or 0, 'row')}: {worst.title}" if worst.lag_rows else "nobody"
 
 
 # -- one log
 
+PLOTS = (
+    Plot("rows", "Rows written", "/s", (("rows", 0),)),
+    Plot("bytes", "Bytes written", "B/s", (("bytes", 1),)),
+    Plot("lag", "Rows behind, by reader", "rows"),
+)
+"""A log's plots, over the values of ``KeptLog.track``; the lag has a line for each reader."""
 
-def content(name: str, look: Look[LogSeen], now: Facts | None = None) -> str:
-    """One log as HTML. ``now``: the watch's last facts; None: no troubles are shown."""
+
+def lag_plot(readers: Sequence[str]) -> Plot:
+    return PLOTS[-1]._replace(series=tuple((name, 2 + at) for at, name in enumerate(readers)))
+
+
+def content(name: str, look: Look[LogSeen], now: Facts | None = None) -> Markup:
+    """One log. ``now``: the watch's last facts; None: no troubles are shown."""
     seen = look.found
     if seen is None:
-        return part("log", unseen(look), f"Log {name}")
-    problem = f'<p class="bad">{text(seen.problem)}</p>' if seen.problem else ""
-    parts = part("log", problem + facts(_facts(seen)), f"Log {name}")
+        return part("log", unseen(look))
+    problem = Text(seen.problem, "bad") if seen.problem else ""
+    log = part("log", (problem, Pairs(_facts(seen))))
     if seen.problem:
-        return parts
+        return log
+    troubles = Markup()
     if now is not None:
         found = log_troubles(now, LogFacts(seen.record, tuple(_lane_facts(seen, now)), seen.readers))
-        parts += part("troubles", answers(found), "Troubles")
-    return parts + part("lanes", _lanes(seen), "Lanes") + part("readers", _readers(seen.readers), "Readers")
+        troubles = part("troubles", answers(found), "Troubles")
+    return html(
+        (
+            log,
+            troubles,
+            part("lanes", _lanes(seen), "Lanes"),
+            part("readers", readers_table(seen.readers), "Readers"),
+            section(PLOTS, address("/figures/log", name=name)),
+        )
+    )
 
 
 def _lane_facts(seen: LogSeen, now: Facts) -> Iterator[LaneFacts]:
@@ -159,60 +250,74 @@ def _lane_facts(seen: LogSeen, now: Facts) -> Iterator[LaneFacts]:
             yield LaneFacts(lane.record, lane.writer, lane.rows, lane.commits, ago)
 
 
-def _facts(seen: LogSeen) -> list[tuple[str, str]]:
+def _facts(seen: LogSeen) -> list[tuple[str, object]]:
     record, options = seen.record, seen.record.options
     offload = record.offload
     return [
-        ("id", text(record.log_id)),
-        ("made", moment(record.ctime_ms)),
+        ("id", str(record.log_id)),
+        ("made", Time(record.ctime_ms)),
         ("rows", "" if seen.problem else f"{sum(lane.rows for lane in seen.lanes):,}"),
         ("bytes", "" if seen.problem else size_text(sum(lane.size for lane in seen.lanes))),
-        ("row format", text(options.row_format.value)),
-        ("compression", text(options.compression.value)),
+        ("row format", options.row_format.value),
+        ("compression", options.compression.value),
         ("copies", f"{options.write_quorum} on {options.ensemble_size} bookies, {options.ack_quorum} acknowledge"),
         ("fewer copies while bookies are missing", "yes" if options.fewer_copies else "no"),
-        ("ledger type", text(options.ledger_type.value)),
+        ("ledger type", options.ledger_type.value),
         ("truncated before row", f"{record.first_position:,} of lane 0" if record.first_position else "nothing"),
-        ("offloaded to", "nothing" if offload is None else f"{text(offload.table)}, {offload.position:,} rows"),
+        ("offloaded to", "nothing" if offload is None else f"{offload.table}, {offload.position:,} rows"),
         (
             "commit ledgers of lane 0",
-            ", ".join(text(one.ledger_id) for one in record.commit_ledgers[-10:]) or "none",
+            ", ".join(str(one.ledger_id) for one in record.commit_ledgers[-10:]) or "none",
         ),
     ]
 
 
-def _lanes(seen: LogSeen) -> str:
+def _lanes(seen: LogSeen) -> object:
     rows = [
         (
-            text(lane.name),
-            text(lane.writer),
-            f"{lane.first_position:,}",
-            f"{lane.rows:,}",
-            size_text(lane.size),
-            "" if lane.last_ms is None else moment(lane.last_ms),
+            lane.name,
+            lane.writer,
+            Cell(f"{lane.first_position:,}", lane.first_position),
+            Cell(f"{lane.rows:,}", lane.rows),
+            Cell(size_text(lane.size), lane.size),
+            "" if lane.last_ms is None else Cell(Time(lane.last_ms), lane.last_ms),
         )
         for lane in seen.lanes[:_LANES_SHOWN]
     ]
     more = len(seen.lanes) - len(rows)
-    note = f'<p class="soft">and {counted(more, "more lane")}</p>' if more else ""
-    columns = ("lane", "writer", "first row", "rows", "bytes", "newest row")
-    return table("lanes", columns, rows, columns[2:5]) + note
+    note = Markup('<p class="soft">and {}</p>').format(counted(more, "more lane")) if more else ""
+    names = ("lane", "writer", "first row", "rows", "bytes", "newest row")
+    return Table("lanes", columns(*names, numbers=names[2:5], minor=("first row", "bytes", "newest row")), rows), note
 
 
-def _readers(readers: tuple[ReaderLag, ...]) -> str:
+def readers_table(readers: Sequence[ReaderLag], *, with_log: bool = False, at: int = 0) -> object:
+    """Readers with their lags. ``with_log``: with a link to the log of each. ``at``: number of the first one, for the links."""
     if not readers:
-        return '<p class="soft">Nobody reads it, and nobody did in the last 7 days.</p>'
-    rows = [
-        (
-            text(one.title),
-            text(one.kind.value),
-            f'<b class="{_STATES.get(one.state, "")}">{text(one.state.value)}</b>',
-            f'<span class="bad">not known: {text(one.problem)}</span>' if one.lag_rows is None else f"{one.lag_rows:,}",
-            "" if one.lag_seconds is None else duration(one.lag_seconds),
-            moment(one.heard_ms),
-            moment(one.since_ms),
+        return Markup('<p class="soft">Nobody reads it, and nobody did in the last 7 days.</p>')
+    rows = []
+    for place, one in enumerate(readers, at):
+        lag = (
+            Cell((Text("not known", "bad"), f": {one.problem}"), 1 << 62)
+            if one.lag_rows is None
+            else Cell(f"{one.lag_rows:,}", one.lag_rows)
         )
-        for one in readers
-    ]
-    columns = ("reader", "kind", "state", "rows behind", "time behind", "heard", "since")
-    return table("readers", columns, rows, columns[3:5])
+        rows.append(
+            (
+                one.title,
+                *((_log_link(one.log, place),) if with_log else ()),
+                one.kind.value,
+                Text(one.state.value, _STATES.get(one.state, "")),
+                lag,
+                "" if one.lag_seconds is None else Cell(duration(one.lag_seconds), one.lag_seconds),
+                Cell(Time(one.heard_ms), one.heard_ms),
+                Cell(Time(one.since_ms), one.since_ms),
+            )
+        )
+    log = ("log",) if with_log else ()
+    names = ("reader", *log, "kind", "state", "rows behind", "time behind", "heard", "since")
+    minor = ("kind", "time behind", "heard", "since", *(("state",) if with_log else ()))
+    return Table("readers", columns(*names, numbers=("rows behind", "time behind"), minor=minor), rows)
+
+
+def _log_link(log: str, at: int) -> Text:
+    return Text(log, path=address("/log", name=log.partition("@")[0]), name=f"reader-log-{at}")

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from bookspark.errors import BookKeeperError
-from bookspark.operations.console.pages import text
+from bookspark.operations.console.pages import Markup, Text, html
 from bookspark.support.plain_text import one_line
 
 PAGE_SECONDS = 4.0
@@ -134,8 +134,8 @@ class Patience:
         return max(0.0, self._until - time.monotonic())
 
 
-def unseen(look: Look[Any]) -> str:
-    """The reason for a missing result, as HTML."""
+def unseen(look: Look[Any]) -> Markup:
+    """The reason for a missing result."""
     if look.problem:
-        return f'<span class="bad">{text(look.problem)}</span>'
-    return '<span class="soft waiting" role="status">It is being looked at</span>'
+        return html(Text(look.problem, "bad"))
+    return Markup('<span class="soft waiting" role="status">It is being looked at</span>')

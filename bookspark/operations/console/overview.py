@@ -1,131 +1,161 @@
-"""Page of the whole cluster: health with the next command, troubles, bookies, repairs, plots of the last hour.
+"""Page of the whole cluster: health with the next command, totals, troubles, bookies, repairs, plots.
 
-Law: the page depends on the watch's last look only. An unknown figure is shown as unknown.
+Law: the page depends on the last looks of the watches only. An unknown figure is shown as unknown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
-from html import escape
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
-from bookspark.operations.console.figures import HISTORY_SECONDS, Point
-from bookspark.operations.console.pages import command, part, table, text
-from bookspark.operations.console.telling import CLASSES, answers
+from bookspark.operations.console.figures import Point
+from bookspark.operations.console.logs import LogsKnown
+from bookspark.operations.console.pages import (
+    KINDS,
+    Cell,
+    Lines,
+    Markup,
+    Meter,
+    Table,
+    Text,
+    Time,
+    answers,
+    columns,
+    html,
+    part,
+    render,
+)
+from bookspark.operations.console.plots import Plot, section
 from bookspark.operations.console.watch import Seen
-from bookspark.operations.why.facts import Facts, Health
+from bookspark.operations.why.facts import Facts
 from bookspark.operations.why.picture import BookieLine, bookie_lines, moving
 from bookspark.operations.why.words import counted, duration
 from bookspark.store.wire.messages import BookieStatus
 from bookspark.support.plain_text import size_text
 
-# -- Plots of the last hour, as SVG within the page.
-#
-# Law: each plot has a text alternative. A gap stays a gap: no line is drawn over unknown values.
+_AT = {name: at for at, name in enumerate(Point._fields)}
+PLOTS = (
+    Plot("entries", "Entries, all copies", "/s", (("added", _AT["adds"]), ("read", _AT["reads"]))),
+    Plot("bytes", "Bytes added, all copies", "B/s", (("added", _AT["added_bytes"]),)),
+    Plot("times", "Mean times", "ms", (("an add", _AT["add_ms"]), ("a read", _AT["read_ms"]))),
+    Plot("zookeeper", "A small read of ZooKeeper", "ms", (("read", _AT["zookeeper_ms"]),)),
+)
+"""The cluster's plots, over ``Point``."""
 
 
-_WIDTH, _HEIGHT = 300.0, 60.0
-_GAP_SECONDS = 90.0
-"""Points further apart are not joined."""
+class Card(NamedTuple):
+    """A total, and a sentence about it."""
+
+    title: str
+    total: object
+    note: object = ""
+    kind: str = ""
+    path: str = ""
 
 
-def plot(title: str, points: Sequence[tuple[float, float | None]], now: float, words: Callable[[float], str]) -> str:
-    """A figure with title, newest and highest value. ``points``: times in seconds up to ``now``, and values. ``words``: formats a
-    value with its unit."""
-    known = [(at, value) for at, value in points if value is not None and now - at <= HISTORY_SECONDS]
-    latest = points[-1][1] if points else None
-    top = max((value for _, value in known), default=0.0)
-    told = words(latest) if latest is not None else "none now"
-    high = f"at most {words(top)}" if known else ""
-    spoken = f"{title}: {told}{f', {high} in the last hour' if high else ''}"
-    lines = "".join(f'<polyline points="{line}"/>' for line in _lines(known, now, top or 1.0))
-    return (
-        f'<figure><figcaption>{escape(title)} <b>{escape(told)}</b></figcaption><svg viewBox="0 0 {_WIDTH:g} {_HEIGHT:g}" '
-        f'preserveAspectRatio="none" role="img" aria-label="{escape(spoken)}">{lines}</svg>'
-        f'<p class="axis"><span>an hour ago</span><span>{escape(high)}</span><span>now</span></p></figure>'
-    )
-
-
-def _lines(known: Sequence[tuple[float, float]], now: float, top: float) -> Iterator[str]:
-    line: list[str] = []
-    before = None
-    for at, value in known:
-        if before is not None and at - before > _GAP_SECONDS:
-            yield _drawn(line)
-            line = []
-        before = at
-        x = _WIDTH * (1 - (now - at) / HISTORY_SECONDS)
-        line.append(f"{x:.1f},{(_HEIGHT - 2) * (1 - value / top) + 1:.1f}")
-    if line:
-        yield _drawn(line)
-
-
-def _drawn(line: Sequence[str]) -> str:
-    """A line's points; a single point is doubled, because a line of length 0 shows its round ends."""
-    return " ".join(line if len(line) > 1 else [*line, *line])
-
-
-# -- The page
-
-
-_STATES = {"writable": "good", "read-only": "busy", "healing": "busy"}
-
-
-def content(seen: Seen | None) -> str:
-    """The page's content as HTML. ``seen`` None: the first look has not ended."""
+def content(seen: Seen | None, known: LogsKnown | None = None, hour: Sequence[Point] = ()) -> Markup:
+    """The page's content. ``seen`` None: the first look has not ended. ``hour``: points of the last hour."""
     if seen is None:
-        return part(
-            "health", '<div class="banner"><h1 role="status">The first look at the cluster is under way</h1></div>'
-        )
-    return "".join(
+        return part("health", render("overview.html", seen=None))
+    worst = max((one.severity for one in seen.health.troubles), default=None)
+    kind = "good" if worst is None else KINDS[worst]
+    banner = render("overview.html", seen=seen, kind=kind, at=Time(seen.facts.at_ms))
+    return html(
         (
-            part("health", _health(seen.health)),
-            part("looked", _looked(seen)),
+            part("health", banner),
+            part("totals", render("cards.html", cards=list(_cards(seen, known, hour))), "Totals"),
             part("troubles", answers(seen.health.troubles), "Troubles"),
             part("bookies", _bookies(seen), "Bookies"),
             part("repair", _repair(seen.facts), "Under way"),
-            part("hour", _plots(seen), "The last hour"),
+            _metrics(seen),
+            section(PLOTS, "/figures"),
         )
     )
 
 
-def _health(health: Health) -> str:
-    worst = max((one.severity for one in health.troubles), default=None)
-    kind = "good" if worst is None else CLASSES[worst]
-    follow = f"<p>Next: {command(health.command)}</p>" if health.command else "<p>There is nothing to do.</p>"
-    return f'<div class="banner {kind}"><h1 role="status">{text(health.sentence)}</h1>{follow}</div>'
+# -- totals
 
 
-def _looked(seen: Seen) -> str:
-    at = datetime.fromtimestamp(seen.facts.at_ms / 1000, UTC)
-    old = f'<p class="bad">The last look failed, what is shown is old: {text(seen.problem)}</p>' if seen.problem else ""
-    return f'<p class="soft">Seen at <time datetime="{at:%Y-%m-%dT%H:%M:%SZ}">{at:%H:%M:%S} UTC</time></p>{old}'
+def _cards(seen: Seen, known: LogsKnown | None, hour: Sequence[Point]) -> Iterator[Card]:
+    facts, statuses = seen.facts, seen.facts.cluster.statuses
+    total, up = len(facts.observed.bookies), len(statuses)
+    writable = len(facts.writable())
+    yield Card("Bookies up", f"{up} of {total}", f"{writable} writable", "good" if up == total else "bad")
+    point = seen.point
+    yield _rate("Entries added", None if point is None else point.adds, [one.adds for one in hour], "{:,.0f}/s".format)
+    yield _rate(
+        "Bytes added",
+        None if point is None else point.added_bytes,
+        [one.added_bytes for one in hour],
+        lambda value: f"{size_text(value)}/s",
+    )
+    yield _rate("Entries read", None if point is None else point.reads, [one.reads for one in hour], "{:,.0f}/s".format)
+    lacking = None if facts.autorecovery is None else facts.autorecovery.ledgers
+    yield Card(
+        "Ledgers",
+        f"{len(seen.ledgers):,}",
+        f"{facts.open_ledgers:,} open, "
+        + ("copies not known" if lacking is None else f"{lacking:,} lack copies" if lacking else "all copies there"),
+        "busy" if lacking else "",
+        "/ledgers",
+    )
+    if known is not None:
+        so_far = "" if known.looked_at >= known.logs else f", of {known.looked_at:,} logs so far"
+        yield Card("Logs", f"{known.logs:,}", f"{counted(known.rows, 'row')}{so_far}", path="/logs")
+        late = f"{known.behind:,} behind or not known" if known.behind else "none is behind"
+        yield Card("Readers", f"{known.readers:,}", f"{late}{so_far}", "busy" if known.behind else "", "/readers")
+    used = sum(one.log_bytes for one in statuses.values())
+    free = sum(one.free_bytes for one in statuses.values())
+    if statuses:
+        yield Card(
+            "Free space",
+            size_text(free),
+            (Meter(used, used + free, "logs of logs and free space"), f" {size_text(used)} of logs"),
+        )
+
+
+def _rate(title: str, now: float | None, hour: Sequence[float | None], words: object) -> Card:
+    assert callable(words)
+    known = [one for one in hour if one is not None]
+    trend = f"hour: mean {words(sum(known) / len(known))}, most {words(max(known))}" if known else "no figures yet"
+    return Card(title, Text("not known", "soft") if now is None else words(now), trend)
+
+
+def _metrics(seen: Seen) -> Markup:
+    up = len(seen.facts.cluster.statuses)
+    if seen.metrics >= up:  # a bookie may have ended since its last metrics
+        return Markup()
+    told = f"{seen.metrics} of {up} bookies tell metrics: set their option metrics_port."
+    return part("metrics", Markup("<p>{}</p>").format(told), "Metrics")
 
 
 # -- bookies
 
-_COLUMNS = ("bookie", "state", "host", "ledgers", "disks", "written a second", "version", "keeper")
-_NUMBERS = ("ledgers", "written a second")
+_STATES = {"writable": "good", "read-only": "busy", "healing": "busy"}
 
 
-def _bookies(seen: Seen) -> str:
+def _bookies(seen: Seen) -> object:
     facts = seen.facts
     rows = [_row(facts, line) for line in bookie_lines(facts, seen.before)]
-    return table("bookies", _COLUMNS, rows, _NUMBERS) if rows else '<p class="soft">No bookie is known.</p>'
+    if not rows:
+        return Text("No bookie is known.", "soft")
+    names = ("bookie", "state", "host", "ledgers", "disks", "written a second", "version", "keeper")
+    numbers = ("ledgers", "written a second")
+    return Table("bookies", columns(*names, numbers=numbers, minor=("host", "disks", "version", "keeper")), rows)
 
 
-def _row(facts: Facts, line: BookieLine) -> tuple[str, ...]:
+def _row(facts: Facts, line: BookieLine) -> tuple[object, ...]:
     status = facts.cluster.statuses.get(line.bookie)
-    why = "".join(f'<p class="why soft">{text(reason)}</p>' for reason in _reasons(facts, line, status))
+    why = Markup().join(Markup('<p class="why soft">{}</p>').format(reason) for reason in _reasons(facts, line, status))
     return (
-        text(line.bookie),
-        f'<b class="{_STATES.get(line.state, "bad")}">{text(line.state)}</b>{why}',
-        text(line.host),
-        "" if line.ledgers is None else f"{line.ledgers:,}",
-        "" if status is None else _disks(status),
-        text(line.written.removesuffix("/s")),
-        "" if status is None else text(status.version),
-        "" if status is None else text(_keeper(status)),
+        line.bookie,
+        Cell((Text(line.state, _STATES.get(line.state, "bad")), why), line.state),
+        line.host,
+        Cell("" if line.ledgers is None else f"{line.ledgers:,}", line.ledgers),
+        Cell("" if status is None else _disks(status), None if status is None else status.log_bytes),
+        line.written.removesuffix("/s"),
+        "" if status is None else status.version,
+        "" if status is None else _keeper(status),
     )
 
 
@@ -144,26 +174,19 @@ def _reasons(facts: Facts, line: BookieLine, status: BookieStatus | None) -> Ite
         yield f"{counted(status.limbo_ledgers, 'ledger')} in limbo, {time} left"
 
 
-def _disks(status: BookieStatus) -> str:
+def _disks(status: BookieStatus) -> object:
     """Every directory, and the space of all together: a bookie reports only the sum."""
     used, free = status.log_bytes, status.free_bytes
-    told = [f"<li>{text(path)}{_disk_state(status, path)}</li>" for path in status.directories]
-    told += [
-        f'<li>{text(path)} <b class="bad">failed</b></li>'
-        for path in status.failed_directories
-        if path not in status.directories
-    ]
-    return (
-        f"{size_text(used)} of logs, {size_text(free)} free "
-        f'<meter min="0" max="{max(1, used + free)}" value="{used}" aria-label="logs of what logs and free space have">'
-        f"</meter><ul>{''.join(told)}</ul>"
-    )
+    told: list[object] = [(path, *_disk_state(status, path)) for path in status.directories]
+    told += [(path, " ", Text("failed", "bad")) for path in status.failed_directories if path not in status.directories]
+    bar = Meter(used, used + free, "logs of what logs and free space have")
+    return (f"{size_text(used)} of logs, {size_text(free)} free ", bar, Lines(told))
 
 
-def _disk_state(status: BookieStatus, path: str) -> str:
+def _disk_state(status: BookieStatus, path: str) -> tuple[object, ...]:
     if path in status.failed_directories:
-        return ' <b class="bad">failed</b>'
-    return ' <b class="busy">full</b>' if path in status.full_directories else ""
+        return " ", Text("failed", "bad")
+    return (" ", Text("full", "busy")) if path in status.full_directories else ()
 
 
 def _keeper(status: BookieStatus) -> str:
@@ -172,40 +195,11 @@ def _keeper(status: BookieStatus) -> str:
     return status.keeper
 
 
-# -- repairs and plots
+# -- repairs
 
 
-def _repair(facts: Facts) -> str:
-    found = facts.autorecovery
-    if found is None:
-        return '<p class="soft">What autorecovery does is not known.</p>'
+def _repair(facts: Facts) -> object:
+    if facts.autorecovery is None:
+        return Text("What autorecovery does is not known.", "soft")
     told = moving(facts)
-    return f"<p>{text(told)}</p>" if told else "<p>No ledger is known to lack copies, and nothing heals.</p>"
-
-
-def _plots(seen: Seen) -> str:
-    def line(title: str, field: int, words: str) -> str:
-        values = [(one.at, one[field]) for one in seen.points]
-        return plot(title, values, seen.at, lambda value: words.format(value))
-
-    names = {name: at for at, name in enumerate(Point._fields)}
-    rates = (
-        line("Entries added, all copies", names["adds"], "{:,.0f}/s")
-        + plot(
-            "Bytes added, all copies",
-            [(one.at, one.added_bytes) for one in seen.points],
-            seen.at,
-            lambda value: f"{size_text(value)}/s",
-        )
-        + line("Entries read", names["reads"], "{:,.0f}/s")
-        + line("Mean time of an add", names["add_ms"], "{:,.2f} ms")
-        + line("Mean time of an answer to a read", names["read_ms"], "{:,.2f} ms")
-    )
-    up = len(seen.facts.cluster.statuses)
-    note = (
-        ""
-        if seen.metrics >= up  # a bookie may have ended since its last metrics
-        else f"<p>{seen.metrics} of {up} bookies tell metrics: set their option metrics_port.</p>"
-    )
-    zookeeper = line("A small read of ZooKeeper", names["zookeeper_ms"], "{:,.1f} ms")
-    return f'{note}<div class="plots">{rates if seen.metrics else ""}{zookeeper}</div>'
+    return Markup("<p>{}</p>").format(told or "No ledger is known to lack copies, and nothing heals.")

@@ -1,104 +1,240 @@
-"""Frame of every page, with style and script.
+"""Templates of the pages, and the values that templates show.
 
-Law: text from the cluster gets into a page only by ``text``. A page has no inline style and no inline script: the header
-Content-Security-Policy forbids both.
+Law: text from the cluster gets into a page only through ``html`` or a template, and both escape it. A page has no inline style
+and no inline script: the header Content-Security-Policy forbids both.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
-from html import escape
 from importlib.resources import files
+from typing import NamedTuple
 from urllib.parse import urlencode
 
-_HEADING = re.compile(r"<h2([^>]*)>(.*?)</h2>")
+from bookspark.operations.why.facts import Answer, Severity
+from bookspark.support.extras import extra_needed
 
-TABS = (("/", "Overview"), ("/logs", "Logs"), ("/ledgers", "Ledgers"), ("/time", "Time"), ("/what-if", "What if"))
+with extra_needed("the console"):
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup as Markup
+    from markupsafe import escape
+
+KINDS = {Severity.UNDER_WAY: "busy", Severity.TROUBLE: "busy", Severity.DANGER: "bad"}
+"""Classes of the style by severity."""
+_SEVERITIES = {Severity.UNDER_WAY: "under way", Severity.TROUBLE: "trouble", Severity.DANGER: "danger"}
+
+TABS = (
+    ("/", "Overview"),
+    ("/logs", "Logs"),
+    ("/readers", "Readers"),
+    ("/ledgers", "Ledgers"),
+    ("/time", "Time"),
+    ("/what-if", "What if"),
+)
 """Path and title of each tab."""
 
 
-def text(value: object) -> str:
-    """Any value escaped for HTML text and for attributes in double quotes."""
-    return escape(str(value))
+# -- Values of a page
 
 
-def part(name: str, content: str, label: str = "", *, still: bool = False) -> str:
-    """A part of a page, replaced by the script when it changes. ``content`` is HTML. ``still``: the part depends on the page's
-    address only, so a page with still parts only is not polled."""
-    heading = f'<h2 id="{name}-title">{text(label)}</h2>' if label else ""
-    named = f' aria-labelledby="{name}-title"' if label else ""
-    live = 'data-live="still"' if still else "data-live"
-    return f'<section id="{name}" {live}{named}>{heading}{content}</section>'
+class Text(NamedTuple):
+    """Words with a class of the style, a link, or an explanation."""
+
+    words: object
+    kind: str = ""
+    """``good``, ``busy``, ``bad`` or ``soft``; "": as the words around it."""
+    path: str = ""
+    """Address within the console, see ``address``."""
+    name: str = ""
+    """Id of the link, unique on the page: the link keeps the focus when its part is replaced."""
+    title: str = ""
+    """Explanation, for example of an abbreviation."""
 
 
-def command(line: str) -> str:
-    return f"<code>{text(line)}</code>"
+class Time(NamedTuple):
+    """A time in ms since 1970, shown in UTC; the script adds the browser's time."""
+
+    ms: int
 
 
-def link(path: str, words: object, name: str, /, **query: object) -> str:
-    """A link within the console. ``name`` is unique on the page, so the link keeps the focus when its part is replaced."""
-    asked = f"?{urlencode(query)}" if query else ""
-    return f'<a id="{text(name)}" href="{text(path + asked)}">{text(words)}</a>'
+class Command(NamedTuple):
+    """A line to type, with a button that copies it."""
+
+    line: str
 
 
-def table(name: str, columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterable[str] = ()) -> str:
-    """A table within the part ``name``. Cells are HTML; a row's first cell is its heading. ``numbers``: right-aligned columns."""
-    kinds = dict.fromkeys(numbers, ' class="number"')
-    heads = "".join(f'<th role="columnheader" scope="col"{kinds.get(one, "")}>{text(one)}</th>' for one in columns)
-    told = "".join(
-        f'<tr role="row"><th role="rowheader" scope="row">{first}</th>'
-        + "".join(
-            f'<td role="cell" data-name="{text(column)}" class="{"number" if column in kinds else ""}'
-            f'{"" if cell else " empty"}">{cell}</td>'
-            for column, cell in zip(columns[1:], cells, strict=True)
-        )
-        + "</tr>"
-        for first, *cells in rows
-    )
-    return (
-        f'<div class="table" id="{name}-table" tabindex="0" role="region" aria-labelledby="{name}-title">'
-        f'<table role="table"><thead role="rowgroup"><tr role="row">{heads}</tr></thead>'
-        f'<tbody role="rowgroup">{told}</tbody></table></div>'
-    )
+class Lines(NamedTuple):
+    """Values below each other."""
+
+    items: Sequence[object]
 
 
-def facts(pairs: Iterable[tuple[str, str]]) -> str:
-    """A list of names and values. The values are HTML."""
-    return f"<dl>{''.join(f'<dt>{text(name)}</dt><dd>{value}</dd>' for name, value in pairs)}</dl>"
+class Meter(NamedTuple):
+    """A part of a whole as a bar."""
+
+    part: float
+    whole: float
+    label: str
 
 
-def moment(time_ms: int) -> str:
-    """A time in ms since 1970 as HTML: UTC, in seconds."""
+class Pairs(NamedTuple):
+    """Names and values."""
+
+    pairs: Sequence[tuple[str, object]]
+
+
+class Plain(NamedTuple):
+    """Text with its spaces and line breaks."""
+
+    words: str
+    left: int = 0
+    """Characters that are not shown."""
+
+
+def html(value: object) -> Markup:
+    """Any value as HTML. A list or tuple: its items one after the other."""
+    match value:
+        case None:
+            return Markup()
+        case Text():
+            return _text(value)
+        case Time(ms):
+            return _time(ms)
+        case Command(line):
+            # Each line is once on a page, or its buttons do the same.
+            button = Markup('<button type="button" class="copy" aria-label="Copy: {0}" title="Copy">Copy</button>')
+            return Markup('<span class="command"><code>{}</code>{}</span>').format(line, button.format(line))
+        case Lines(items):
+            return Markup("<ul>{}</ul>").format(Markup().join(Markup("<li>{}</li>").format(html(one)) for one in items))
+        case Meter(part, whole, label):
+            told = Markup('<meter min="0" max="{}" value="{}" aria-label="{}" title="{}"></meter>')
+            return told.format(max(1, whole), part, label, label)
+        case Pairs(pairs):
+            found = (Markup("<dt>{}</dt><dd>{}</dd>").format(name, html(shown)) for name, shown in pairs)
+            return Markup("<dl>{}</dl>").format(Markup().join(found))
+        case Table():
+            return render("table.html", table=value)
+        case Plain(words, left):
+            more = Markup('<span class="soft"> … {:,} more characters</span>').format(left) if left else Markup()
+            return Markup("<pre>{}{}</pre>").format(words, more)
+        case tuple() | list():
+            return Markup().join(map(html, value))
+        case _:
+            return escape(value)
+
+
+def _text(value: Text) -> Markup:
+    words = html(value.words)
+    if value.title:
+        words = Markup('<abbr title="{}">{}</abbr>').format(value.title, words)
+    if value.path:
+        named = Markup(' id="{}"').format(value.name) if value.name else Markup()
+        words = Markup('<a{} href="{}">{}</a>').format(named, value.path, words)
+    return Markup('<b class="{}">{}</b>').format(value.kind, words) if value.kind else words
+
+
+def _time(ms: int) -> Markup:
     try:
-        at = datetime.fromtimestamp(time_ms / 1000, UTC)
+        at = datetime.fromtimestamp(ms / 1000, UTC)
     except (OverflowError, OSError, ValueError):
-        return text(f"{time_ms} ms since 1970")
-    return f'<time datetime="{at:%Y-%m-%dT%H:%M:%SZ}">{at:%Y-%m-%d %H:%M:%S}</time>'
+        return escape(f"{ms} ms since 1970")
+    return Markup('<time datetime="{:%Y-%m-%dT%H:%M:%SZ}">{:%Y-%m-%d %H:%M:%S}</time>').format(at, at)
 
 
-def page(cluster: str, tab: str, content: str, title: str = "") -> bytes:
-    """A whole page under the tab ``tab``, a path of TABS. ``content`` is HTML. ``title``: "" takes the tab's title."""
-    title = title or next(name for where, name in TABS if where == tab)
-    if "<h1" not in content:
-        # Each page needs one heading of the first level: its first part's heading becomes it.
-        content = _HEADING.sub(r"<h1\1>\2</h1>", content, count=1)
-    tabs = "".join(
-        f'<a href="{where}"{" aria-current=page" if where == tab else ""}>{text(name)}</a>' for where, name in TABS
-    )
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{text(title)}: {text(cluster)}</title>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">'
-        '<link rel="icon" href="data:,"><link rel="stylesheet" href="/console.css">'
-        '<script src="/console.js" defer></script><noscript><meta http-equiv="refresh" content="5"></noscript></head><body>'
-        f'<a class="skip" href="#main">To the content</a><header><strong>Bookspark</strong> <span>{text(cluster)}</span>'
-        f'<nav aria-label="Pages">{tabs}</nav></header><p id="connection" role="status"></p>'
-        f'<main id="main" tabindex="-1">{content}</main><footer class="soft">Times are in UTC.</footer></body></html>\n'
-    ).encode()
+def address(path: str, /, **query: object) -> str:
+    """An address within the console."""
+    return f"{path}?{urlencode(query)}" if query else path
+
+
+# -- Tables
+
+
+class Column(NamedTuple):
+    name: str
+    number: bool = False
+    minor: bool = False
+    """Not shown on a phone before somebody asks for all columns."""
+    title: str = ""
+    path: str = ""
+    """Address that sorts by this column; "": the script sorts the rows of the page."""
+    sorted: bool = False
+
+
+class Cell(NamedTuple):
+    shown: object = ""
+    order: float | str | None = None
+    """Place in the order of the column; None: that of the shown text."""
+
+
+class Table(NamedTuple):
+    """A table within the part ``name``. The first cell of a row is its heading."""
+
+    name: str
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[object]]
+    """Cells: ``Cell``, or a value for ``html``."""
+
+
+def columns(*names: str, numbers: Iterable[str] = (), minor: Iterable[str] = ()) -> list[Column]:
+    right, hidden = set(numbers), set(minor)
+    return [Column(name, name in right, name in hidden) for name in names]
+
+
+# -- Templates
 
 
 @cache
-def asset(name: str) -> bytes:
-    return (files("bookspark.operations.console") / name).read_bytes()
+def _templates() -> Environment:
+    found = Environment(
+        loader=PackageLoader("bookspark.operations.console"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.filters["html"] = html
+    found.filters["cell"] = lambda value: value if isinstance(value, Cell) else Cell(value)
+    found.filters["command"] = lambda line: html(Command(line))
+    found.filters["severity"] = lambda one: (KINDS[one], _SEVERITIES[one])
+    return found
+
+
+def render(template: str, /, **values: object) -> Markup:
+    """A template's text. Values without a template of their own are shown by the filter ``html``."""
+    return Markup(_templates().get_template(template).render(values))
+
+
+def part(name: str, shown: object, label: str = "", *, still: bool = False) -> Markup:
+    """A part of a page, replaced by the script when it changes. ``label``: its heading; "": the page's title names it. ``still``:
+    the part depends on the page's address only, so a page with still parts only is not polled."""
+    return render("part.html", name=name, shown=shown, label=label, still=still)
+
+
+def answers(found: Iterable[Answer]) -> Markup:
+    """Answers of ``bookspark why`` in their order, or "None."."""
+    return render("answers.html", answers=list(found), otherwise="None.")
+
+
+def page(cluster: str, tab: str, content: object, title: str = "", *, heading: bool = True) -> bytes:
+    """A whole page under the tab ``tab``, a path of TABS. ``title``: "" takes the tab's title. ``heading``: the title stands over
+    the content too, which has no heading of the first level."""
+    title = title or next((name for where, name in TABS if where == tab), "")
+    return render(
+        "frame.html", cluster=cluster, tab=tab, tabs=TABS, title=title, heading=heading, content=content
+    ).encode()
+
+
+STATIC: Mapping[str, str] = {
+    "/console.css": "text/css; charset=utf-8",
+    "/console.js": "text/javascript; charset=utf-8",
+    "/uplot.css": "text/css; charset=utf-8",
+    "/uplot.js": "text/javascript; charset=utf-8",
+}
+"""Type of each file that pages load."""
+
+
+@cache
+def static(path: str) -> bytes:
+    return (files("bookspark.operations.console") / "static" / path[1:]).read_bytes()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,7 +20,7 @@ from bookspark.logs.feeds.lane_feed import LaneFeed
 from bookspark.logs.feeds.lost_rows import PassedOver
 from bookspark.logs.feeds.times import RowTimes, time_ms
 from bookspark.operations.console.looks import Look, unseen
-from bookspark.operations.console.pages import link, moment, part, table, text
+from bookspark.operations.console.pages import Markup, Plain, Table, Text, Time, address, columns, part, render
 from bookspark.store.client import BookKeeper
 
 if TYPE_CHECKING:
@@ -55,9 +55,9 @@ class RowsSeen(NamedTuple):
     """Position, time in ms since 1970, and values by column."""
 
 
-def wanted(query: Mapping[str, str], log: str) -> Wanted:
-    """The request of a form. Raises ValueError, with a sentence for the page."""
-    lane, row, since = query.get("lane", "") or log, query.get("row", "").strip(), query.get("since", "").strip()
+def wanted(query: Mapping[str, str], lane: str) -> Wanted:
+    """The request of a form. ``lane``: the default. Raises ValueError, with a sentence for the page."""
+    lane, row, since = query.get("lane", "") or lane, query.get("row", "").strip(), query.get("since", "").strip()
     if row:
         if not (row.isascii() and row.isdigit() and int(row) <= _POSITION_MAX):
             raise ValueError(f"{row!r} is no row: give a number, 0 or more")
@@ -116,47 +116,53 @@ def look_at(bookkeeper: BookKeeper, asked: Wanted) -> RowsSeen:
     return RowsSeen(first, following, newest, tuple(zip(positions[:count], times[:count], found, strict=True)))
 
 
-def content(asked: Wanted, log: str, form: str, look: Look[RowsSeen]) -> str:
-    """The rows as HTML. ``form``: ``text``, ``json`` or ``columns``."""
+FORMS = ("auto", "text", "json", "columns")
+"""Forms of a row: ``auto`` is columns for a row of several, else JSON if it is that, else text."""
+
+
+def content(asked: Wanted, log: str, form: str, look: Look[RowsSeen]) -> Markup:
+    """The rows. ``form``: one of FORMS."""
     seen = look.found
     if seen is None:
         return part("rows", unseen(look), "Rows")
     where = {"name": log, "lane": asked.lane, "as": form}
-    before = max(0, seen.first - ROWS_MAX)
-    links = " ".join(
-        (
-            link("/log", "Earlier", "rows-earlier", **where, row=before) if seen.first else "",
-            link("/log", "Later", "rows-later", **where, row=seen.next) if seen.next < seen.newest else "",
-            link("/log", "Newest", "rows-newest", **where),
-        )
-    )
-    lane = text(asked.lane)
+    links = [
+        _way("Earlier", **where, row=max(0, seen.first - ROWS_MAX)) if seen.first else "",
+        _way("Later", **where, row=seen.next) if seen.next < seen.newest else "",
+        _way("Newest", **where),
+    ]
     if not seen.rows:
-        return part(
-            "rows", f'<p>{lane} has no rows there: it has {seen.newest:,}.</p><p class="pages">{links}</p>', "Rows"
-        )
-    names = list(seen.rows[0][2]) if form == "columns" else ["row"]
-    rows = (
-        (f"{position:,}", moment(at), *(_shown(row[name]) for name in names))
-        if form == "columns"
-        else (f"{position:,}", moment(at), _shown(_whole(row, form)))
+        told = f"{asked.lane} has no rows there: it has {seen.newest:,}."
+        return part("rows", (told, render("more.html", count="", links=links)), "Rows")
+    names = list(seen.rows[0][2])
+    apart = form == "columns" or (form == "auto" and names != ["value"])
+    rows = [
+        (f"{position:,}", Time(at), *([_shown(row[name]) for name in names] if apart else [_shown(_whole(row, form))]))
         for position, at, row in seen.rows
+    ]
+    head = Markup("<p>Rows {:,} to {:,} of {}, which has {:,}</p>").format(
+        seen.rows[0][0], seen.next - 1, asked.lane, seen.newest
     )
-    head = f"<p>Rows {seen.rows[0][0]:,} to {seen.next - 1:,} of {lane}, which has {seen.newest:,}</p>"
-    told = table("rows", ["position", "time", *names], rows)
-    return part("rows", f'{head}{told}<p class="pages">{links}</p>', "Rows")
+    shown = Table("rows", columns("position", "time", *(names if apart else ["row"]), minor=("time",)), rows)
+    return part("rows", (head, shown, render("more.html", count="", links=links)), "Rows")
+
+
+def _way(words: str, **query: object) -> Text:
+    return Text(words, path=address("/log", **query), name=f"rows-{words.lower()}")
 
 
 def _whole(row: Mapping[str, Any], form: str) -> Any:
     """A row as one value: the value itself if that is the only column."""
     value = row["value"] if list(row) == ["value"] else row
-    if form == "json" and isinstance(value, bytes):
+    if form in ("json", "auto") and isinstance(value, bytes):
         with suppress(ValueError, RecursionError):
-            return json.loads(value)
+            found = json.loads(value)
+            # A number or a word is shown as it was written.
+            return found if form == "json" or isinstance(found, dict | list) else value
     return value
 
 
-def _shown(value: Any) -> str:
+def _shown(value: Any) -> Plain:
     if isinstance(value, Mapping | list):
         try:
             told = json.dumps(value, default=_plain, ensure_ascii=False, indent=2)
@@ -164,9 +170,7 @@ def _shown(value: Any) -> str:
             told = "nested too deep to be shown as JSON: choose text"
     else:
         told = str(_plain(value))
-    more = len(told) - _CHARACTERS_MAX
-    cut = f'<span class="soft"> … {more:,} more characters</span>' if more > 0 else ""
-    return f"<pre>{text(told[:_CHARACTERS_MAX])}{cut}</pre>"
+    return Plain(told[:_CHARACTERS_MAX], max(0, len(told) - _CHARACTERS_MAX))
 
 
 def _plain(value: Any) -> str:
@@ -179,24 +183,6 @@ def _plain(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
-FORMS = ("text", "json", "columns")
-
-
-def form(log: str, lanes: tuple[str, ...], query: Mapping[str, str]) -> str:
-    """The form for rows. No live part, so updates do not replace the input."""
-
-    def options(values: tuple[str, ...], chosen: str) -> str:
-        return "".join(
-            f'<option value="{text(one)}"{" selected" if one == chosen else ""}>{text(one)}</option>' for one in values
-        )
-
-    return (
-        '<form action="/log" aria-label="Rows to show">'
-        f'<input type="hidden" name="name" value="{text(log)}">'
-        f'<label>Lane <select name="lane">{options(lanes, query.get("lane", ""))}</select></label>'
-        f'<label>From row <input name="row" inputmode="numeric" size="12" value="{text(query.get("row", ""))}"></label>'
-        '<label>or from time <input name="since" size="27" placeholder="2026-11-22T14:05:00+01:00" '
-        f'value="{text(query.get("since", ""))}"></label>'
-        f'<label>As <select name="as">{options(FORMS, query.get("as", ""))}</select></label>'
-        "<button>Show</button></form>"
-    )
+def form(log: str, lanes: Sequence[str], query: Mapping[str, str], lane: str) -> Markup:
+    """The form for rows. ``lane``: the lane that is shown. No live part, so updates do not replace the input."""
+    return render("rows.html", log=log, lanes=lanes, forms=FORMS, query=query, lane=lane)

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from bookspark.operations.console.figures import History, Point, counts_of
+from bookspark.operations.console.figures import History, Point, Track, counts_of
 from bookspark.operations.why.facts import Facts, Health
 from bookspark.operations.why.gathering import Gathering
 from bookspark.operations.why.troubles import health_of
@@ -44,11 +44,10 @@ class Seen(NamedTuple):
     before: Facts | None
     """Facts of the previous look, for rates."""
     health: Health
-    points: tuple[Point, ...]
-    """The last hour, the oldest first."""
-    at: float
-    """Time of the look, on the monotonic clock of the points."""
+    point: Point | None
+    """The newest figures."""
     metrics: int
+    """Bookies that told their metrics."""
     problem: str = ""
     """The error of the later looks."""
     ledgers: Sequence[int] = ()
@@ -64,6 +63,9 @@ class Watch:
         self._bookkeeper = bookkeeper
         self._gathering = Gathering(bookkeeper)
         self._history = History()
+        self.track: Track = self._history.track
+        """The cluster's figures, as ``Point``."""
+        self._point: Point | None = None
         self._metrics = 0
         self._seen: Seen | None = None
         self._asked = float("-inf")
@@ -108,13 +110,12 @@ class Watch:
             }
             counts = counts_of(addresses)
             self._metrics = len(counts)
-            self._history.add(now, counts, None if facts.zookeeper_problem else facts.zookeeper_seconds)
+            self._point = self._history.add(now, counts, None if facts.zookeeper_problem else facts.zookeeper_seconds)
         before = None if self._seen is None else self._seen.facts
         # Copied in this thread, because only it changes the fragments.
         ids, unreadable = facts.observed.fragments.ledgers(), facts.observed.unreadable
         ledgers = sorted({*ids, *unreadable} if unreadable else ids)
         by_shape = facts.observed.fragments.by_shape()
-        points = tuple(self._history.points)
         self._seen = Seen(
-            facts, before, health_of(facts), points, now, self._metrics, ledgers=ledgers, by_shape=by_shape
+            facts, before, health_of(facts), self._point, self._metrics, ledgers=ledgers, by_shape=by_shape
         )

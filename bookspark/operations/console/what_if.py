@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from bookspark.operations.console.looks import Look, unseen
-from bookspark.operations.console.pages import command, link, moment, part, table, text
+from bookspark.operations.console.pages import Command, Markup, Table, Text, Time, address, columns, html, part, render
 from bookspark.operations.console.watch import Seen
 from bookspark.operations.why.facts import Facts
 from bookspark.operations.why.words import counted, named
@@ -59,78 +59,71 @@ def look_at(bookkeeper: BookKeeper, bookies: Sequence[str], seen: Seen) -> Answe
     return Answer(foreseen(bookkeeper, bookies, index), seen.facts.at_ms)
 
 
-def form(facts: Facts, bookies: Iterable[str], hosts: Iterable[str]) -> str:
+def form(facts: Facts, bookies: Iterable[str], hosts: Iterable[str]) -> Markup:
     """The form. No live part, so updates do not replace the choice."""
     at_hosts = {host: f"{host} ({named('bookie', there)})" for host, there in hosts_of(facts).items()}
     names = {name: name for name in sorted(facts.observed.bookies)}
-    boxes = _boxes("Hosts", "host", at_hosts, hosts) + _boxes("Bookies", "bookie", names, bookies)
-    return (
-        '<h1>What if these stop?</h1><form action="/what-if" aria-label="What stops">'
-        f"{boxes}<button>Tell me</button></form>"
-    )
+    fields = (("Hosts", "host", at_hosts, set(hosts)), ("Bookies", "bookie", names, set(bookies)))
+    return render("what_if.html", fields=fields)
 
 
-def _boxes(legend: str, field: str, words: dict[str, str], marked: Iterable[str]) -> str:
-    there = set(marked)
-    boxes = "".join(
-        f'<label><input type="checkbox" name="{field}" value="{text(value)}"{" checked" if value in there else ""}> '
-        f"{text(told)}</label>"
-        for value, told in words.items()
-    )
-    return f"<fieldset><legend>{legend}</legend>{boxes}</fieldset>" if boxes else ""
-
-
-def content(facts: Facts, bookies: Sequence[str], look: Look[Answer]) -> str:
-    """The risks without ``bookies``, as HTML."""
+def content(facts: Facts, bookies: Sequence[str], look: Look[Answer]) -> Markup:
+    """The risks without ``bookies``."""
     if look.found is None:
         return part("answer", unseen(look), "The answer")
     foreseen, at_ms = look.found
     found = foreseen.dangers
     who = named("bookie", bookies)
-    follow = f"<p>The same at a terminal: {command('bookspark bookie safe-to-stop ' + ' '.join(bookies))}</p>"
+    follow = ("The same at a terminal: ", Command("bookspark bookie safe-to-stop " + " ".join(bookies)))
     if found:
-        head, told = _risk(foreseen, text(who)), _dangers(found)
+        head, told = _risk(foreseen, who), _dangers(found)
     else:
-        head = f"<h3>Safe: without {text(who)} every entry keeps an ack quorum, and every open ledger can be recovered.</h3>"
-        told = ""
-    when = f"<p>By what was told from {moment(at_ms)} on.</p>"
-    kind = "bad" if found else "good"
-    banner = f'<div class="banner {kind}" role="status">{head}{_left(facts, bookies)}{when}</div>'
-    return part("answer", f"{banner}{told}{follow}", "The answer")
+        head = [f"Safe: without {who} every entry keeps an ack quorum, and every open ledger can be recovered."]
+        told = Markup()
+    banner = render(
+        "verdict.html",
+        kind="bad" if found else "good",
+        head=head[0],
+        more=[*head[1:], _left(facts, bookies), ("By what was told from ", Time(at_ms), " on.")],
+    )
+    return part("answer", (banner, told, follow), "The answer")
 
 
-def _risk(foreseen: Foreseen, who: str) -> str:
+def _risk(foreseen: Foreseen, who: str) -> list[str]:
     ledgers = len({one.ledger_id for one in foreseen.dangers})
     gone = len({one.ledger_id for one in foreseen.dangers if one.copies_left == 0})
     left = foreseen.doubtful - foreseen.looked_at
     count = f"{'at least ' if left else ''}{counted(ledgers, 'ledger')}"
-    lost = f"<p>Entries of {counted(gone, 'ledger')} could not be read at all meanwhile.</p>" if gone else ""
-    more = f"<p>{counted(left, 'more ledger')} may be: the records of these were not looked at.</p>" if left else ""
-    return f"<h3>Not safe: without {who}, {count} would be at risk.</h3>{lost}{more}"
+    found = [f"Not safe: without {who}, {count} would be at risk."]
+    if gone:
+        found.append(f"Entries of {counted(gone, 'ledger')} could not be read at all meanwhile.")
+    if left:
+        found.append(f"{counted(left, 'more ledger')} may be: the records of these were not looked at.")
+    return found
 
 
 def _left(facts: Facts, bookies: Sequence[str]) -> str:
     left = [name for name in facts.writable() if name not in bookies]
     free = sum(one.free_bytes for name, one in facts.cluster.statuses.items() if name in left)
-    return f"<p>{counted(len(left), 'bookie')} would still take new entries, with {size_text(free)} free.</p>"
+    return f"{counted(len(left), 'bookie')} would still take new entries, with {size_text(free)} free."
 
 
-def _dangers(found: Sequence[Danger]) -> str:
+def _dangers(found: Sequence[Danger]) -> Markup:
     # The fewest remaining copies first.
     worst = sorted(found, key=lambda one: (0 if one.copies_left is None else one.copies_left, one.ledger_id))
     rows = [
         (
-            link("/ledger", one.ledger_id, f"danger-{at}", id=one.ledger_id),
+            Text(one.ledger_id, path=address("/ledger", id=one.ledger_id), name=f"danger-{at}"),
             _entries(one),
             "" if one.copies_left is None else f"{one.copies_left}",
             f"{one.ack_quorum}" if one.ack_quorum else "",
-            text(one.why),
+            one.why,
         )
         for at, one in enumerate(worst[:_SHOWN])
     ]
-    more = f'<p class="soft">and {len(found) - _SHOWN:,} more</p>' if len(found) > _SHOWN else ""
-    columns = ("ledger", "entries", "copies left", "ack quorum", "why")
-    return table("answer", columns, rows, columns[2:4]) + more
+    more = Markup('<p class="soft">and {:,} more</p>').format(len(found) - _SHOWN) if len(found) > _SHOWN else ""
+    names = ("ledger", "entries", "copies left", "ack quorum", "why")
+    return html((Table("answer", columns(*names, numbers=names[2:4], minor=("ack quorum",)), rows), more))
 
 
 def _entries(one: Danger) -> str:

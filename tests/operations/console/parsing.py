@@ -14,7 +14,8 @@ class Parsed(HTMLParser):
         super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.text = ""
-        self.feed(html)
+        # Plain text: a piece of Markup would escape what is added to it.
+        self.feed(str(html))
 
     def handle_starttag(self, tag, attrs):
         self.tags.append((tag, dict(attrs)))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 import socket
-from email.message import Message
 
 import pytest
+from starlette.datastructures import Headers
 
 from bookspark.errors import ConfigurationError
 from bookspark.operations.console.server import Door
@@ -14,11 +14,8 @@ from bookspark.operations.console.server import Door
 TOKEN = "0123456789abcdef"
 
 
-def asked(**headers: str) -> Message:
-    found = Message()
-    for name, value in {"Host": "127.0.0.1:8190", **headers}.items():
-        found[name] = value
-    return found
+def asked(**headers: str) -> Headers:
+    return Headers({"Host": "127.0.0.1:8190", **headers})
 
 
 def basic(password: str) -> str:
@@ -45,7 +42,7 @@ def test_console_answers_to_its_own_names(host):
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8190", "", "127.0.0.1.evil.example", "localhost.evil"])
 def test_foreign_host_name_is_refused(host):
     page = Door("127.0.0.1", "").refused(asked(Host=host))
-    assert page is not None and page.status == 421
+    assert page is not None and page.status_code == 421
 
 
 def test_open_address_requires_a_token_and_every_token_of_the_file_works(tmp_path):
@@ -66,9 +63,9 @@ def test_request_without_the_right_token_is_refused(tmp_path, authorization):
     file = tmp_path / "tokens"
     file.write_text(TOKEN)
     page = Door("127.0.0.1", str(file)).refused(asked(Authorization=authorization))
-    assert page is not None and page.status == 401
-    assert dict(page.headers)["WWW-Authenticate"].startswith("Basic")
-    assert TOKEN not in page.content.decode() + str(page.headers)
+    assert page is not None and page.status_code == 401
+    assert page.headers["WWW-Authenticate"].startswith("Basic")
+    assert TOKEN not in bytes(page.body).decode() + str(page.headers)
 
 
 @pytest.mark.parametrize("content", ["", "short\n"])

@@ -1,10 +1,19 @@
-"""The measurements behind the plots of the last hour."""
+"""The measurements behind the plots."""
 
 from __future__ import annotations
 
 import pytest
 
-from bookspark.operations.console.figures import HISTORY_SECONDS, POINT_SECONDS, History, counts_of, parsed
+from bookspark.operations.console.figures import (
+    HISTORY_SECONDS,
+    HOUR_SECONDS,
+    MEAN_SECONDS,
+    POINT_SECONDS,
+    History,
+    Track,
+    counts_of,
+    parsed,
+)
 from bookspark.support.metrics.web import Page, WebServer
 
 ADDS = "bookspark_bookie_added_entries_total"
@@ -18,27 +27,38 @@ def test_counters_are_summed_over_their_labels():
 
 def test_point_counts_the_growth_on_bookies_that_answered_twice():
     history = History()
-    history.add(0.0, {"a": {ADDS: 100, SUM: 1, COUNT: 100}, "b": {ADDS: 7}}, 0.001)
-    assert history.points[0][1:] == (None, None, None, None, None, 1.0)
-    history.add(10.0, {"a": {ADDS: 150, SUM: 1.5, COUNT: 150}, "c": {ADDS: 9}}, None)
-    point = history.points[1]
+    first = history.add(0.0, {"a": {ADDS: 100, SUM: 1, COUNT: 100}, "b": {ADDS: 7}}, 0.001)
+    assert first == (None, None, None, None, None, 1.0)
+    point = history.add(10.0, {"a": {ADDS: 150, SUM: 1.5, COUNT: 150}, "c": {ADDS: 9}}, None)
     assert (point.adds, point.add_ms, point.reads, point.zookeeper_ms) == (5.0, 10.0, None, None)
 
 
 def test_restarted_bookie_counts_from_its_next_answer():
     history = History()
-    for at, count in ((0.0, 100), (10.0, 20), (20.0, 30)):
-        history.add(at, {"a": {ADDS: count}}, None)
-    assert [one.adds for one in history.points] == [None, None, 1.0]
+    adds = [history.add(at, {"a": {ADDS: count}}, None).adds for at, count in ((0.0, 100), (10.0, 20), (20.0, 30))]
+    assert adds == [None, None, 1.0]
 
 
-def test_history_keeps_one_hour():
+def test_last_hour_has_every_value_and_a_week_has_means():
+    track, end = Track(), int(HISTORY_SECONDS + HOUR_SECONDS)
+    for at in range(0, end, int(POINT_SECONDS)):
+        track.add(at, (float(at), None))
+    hour = track.last(HOUR_SECONDS, end)
+    assert len(hour) == HOUR_SECONDS / POINT_SECONDS and hour[-1] == (end - POINT_SECONDS, (end - POINT_SECONDS, None))
+    week = track.last(HISTORY_SECONDS, end)
+    assert week[0][0] < end - HISTORY_SECONDS + MEAN_SECONDS * 2 and week[-len(hour) :] == hour
+    at, (mean, unknown) = week[10]
+    # The mean of the values up to that time.
+    assert at - MEAN_SECONDS <= mean <= at and unknown is None
+    assert len(week) < HISTORY_SECONDS / MEAN_SECONDS + len(hour)
+    assert track.last(900, end) == [one for one in hour if end - one[0] <= 900]
+
+
+def test_history_is_due_every_ten_seconds():
     history = History()
-    for at in range(0, 2 * int(HISTORY_SECONDS), int(POINT_SECONDS)):
-        assert history.due(at)
-        history.add(at, {}, None)
-        assert not history.due(at + POINT_SECONDS / 2)
-    assert history.points[-1].at - history.points[0].at == HISTORY_SECONDS
+    assert history.due(0.0)
+    history.add(0.0, {}, None)
+    assert not history.due(POINT_SECONDS / 2) and history.due(POINT_SECONDS)
 
 
 @pytest.mark.parametrize(

@@ -102,8 +102,8 @@ def closed(**fields) -> LedgerMetadata:
 
 def cells(metadata, held, limbo=(), problems=None) -> list[str]:
     seen = ledgers.LedgerSeen(metadata, held, frozenset(limbo), problems or {})
-    table = ledgers.content(7, Look(seen)).partition("<tbody")[2].replace("<td", "|<td").replace("<th", "|<th")
-    return Parsed("<tbody" + table).text.split("|")[1:]
+    table = str(ledgers.content(7, Look(seen))).partition("<tbody")[2].replace("<td", "|<td").replace("<th", "|<th")
+    return [one.strip() for one in Parsed("<tbody" + table).text.split("|")[1:]]
 
 
 def test_map_shows_the_entries_that_each_bookie_lacks():

@@ -3,8 +3,22 @@
 from __future__ import annotations
 
 from bookspark.operations.console.figures import Point
-from bookspark.operations.console.overview import content, plot
-from bookspark.operations.console.pages import page
+from bookspark.operations.console.logs import LogsKnown
+from bookspark.operations.console.overview import content
+from bookspark.operations.console.pages import (
+    Cell,
+    Column,
+    Command,
+    Lines,
+    Markup,
+    Meter,
+    Pairs,
+    Plain,
+    Table,
+    Text,
+    html,
+    page,
+)
 from bookspark.operations.console.watch import Seen
 from bookspark.operations.why.facts import Answer, Health, Severity
 from bookspark.store.metadata.bookie_homes import BookieHome
@@ -13,8 +27,14 @@ from tests.operations.console.parsing import EVIL, Parsed
 from tests.operations.why.kit import autorecovery, facts, status
 
 
-def shown(seen_facts, health=None, points=(), metrics=0, problem=""):
-    return content(Seen(seen_facts, None, health or Health("all is well"), points, 100.0, metrics, problem))
+def shown(seen_facts, health=None, point=None, metrics=0, problem="", known=None, hour=()):
+    seen = Seen(seen_facts, None, health or Health("all is well"), point, metrics, problem)
+    return spaced(content(seen, known, hour))
+
+
+def spaced(html):
+    """The page with a space for each line break of a template."""
+    return Markup(" ".join(html.split()))
 
 
 def test_overview_shows_each_bookie_state_with_its_reason():
@@ -96,19 +116,38 @@ def test_overview_escapes_everything_from_the_cluster():
     assert found.text.count(EVIL) == 16
 
 
-def test_plots_of_the_last_hour_have_gaps():
-    drawn = plot(
-        "Adds", [(0.0, 1.0), (3600.0, 4.0), (3700.0, None), (3800.0, 2.0)], 3800.0, lambda value: f"{value:g}/s"
-    )
-    assert drawn.count("<polyline") == 2
-    assert 'aria-label="Adds: 2/s, at most 4/s in the last hour"' in drawn
-    assert "none now" in plot("Adds", [], 0.0, str)
+def test_totals_show_the_last_figures_and_their_trend():
+    point = Point(5.0, 1000.0, None, 0.5, None, 1.0)
+    hour = [Point(1.0, 1.0, None, None, None, None), point]
+    told = Parsed(shown(facts(), point=point, metrics=3, known=LogsKnown(9, 4, 1200, 3, 1), hour=hour)).text
+    for words in (
+        "Bookies up 3 of 3",
+        "Entries added 5/s hour: mean 3/s, most 5/s",
+        "Bytes added 1.0 kB/s",
+        "Entries read not known no figures yet",
+        "Logs 9 1,200 rows, of 4 logs so far",
+        "Readers 3 1 behind or not known",
+    ):
+        assert words in told, (words, told)
 
 
 def test_bookies_without_metrics_are_reported():
-    point = Point(100.0, 5.0, 1.0, 2.0, 0.5, None, 1.0)
-    assert "0 of 3 bookies tell metrics: set their option metrics_port" in shown(facts(), points=(point,))
-    told = shown(facts(), points=(point,), metrics=3)
-    assert "metrics_port" not in told and "0.50 ms" in told and "5/s" in told
+    assert "0 of 3 bookies tell metrics: set their option metrics_port" in shown(facts())
+    assert "metrics_port" not in shown(facts(), metrics=3)
     # A fourth bookie had metrics and has ended since.
-    assert "metrics_port" not in shown(facts(), points=(point,), metrics=4)
+    assert "metrics_port" not in shown(facts(), metrics=4)
+
+
+def test_command_has_a_button_that_copies_it():
+    tags = Parsed(shown(facts(), Health("it is bad", (Answer("k", "s", "v", command="bookspark why"),)))).tags
+    assert ("Copy: bookspark why") in [at.get("aria-label") for name, at in tags if name == "button"]
+
+
+def test_value_from_the_cluster_is_escaped_in_every_place():
+    cell = Cell(Text(EVIL, EVIL, EVIL, EVIL, EVIL), EVIL)
+    table = Table(EVIL, [Column(EVIL, title=EVIL, path=EVIL)], [(cell,)])
+    values = (EVIL, Command(EVIL), Lines([EVIL]), Meter(1, 2, EVIL), Plain(EVIL), Pairs([(EVIL, EVIL)]), table)
+    found = Parsed(html(values))
+    assert {name for name, _ in found.tags} & {"script", "img"} == set()
+    assert not [name for _, at in found.tags for name in at if name.startswith("on") or name == "style"]
+    assert found.text.count(EVIL) >= 8

@@ -151,6 +151,13 @@ def show(
             help="Also show the snapshots of this folder (--path of `bookspark snapshot`).",
         ),
     ] = "",
+    prometheus: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            help="Plot the figures of this Prometheus (http://HOST:PORT?LABEL=VALUE) instead of those seen since the start.",
+        ),
+    ] = "",
 ) -> None:
     """Show the cluster as live web pages, until Ctrl-C: health and next command, bookies, work under way, the last hour,
     troubles, logs with readers' lag, ledgers, the effect of stopped bookies; with --snapshots also the past. Changes
@@ -162,7 +169,7 @@ def show(
     with (
         until_signal() as wait,
         BookKeeper(given(zookeeper), **{**settings.chosen("client"), **DEADLINES}) as bookkeeper,
-        WebConsole(bookkeeper, listen, port, token_file, show_rows, snapshots) as shown,
+        WebConsole(bookkeeper, listen, port, token_file, show_rows, snapshots, prometheus) as shown,
     ):
         say(f"{shown.url} {UNTIL}")
         wait()

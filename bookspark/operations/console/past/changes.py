@@ -6,11 +6,11 @@ neither snapshot and is not shown.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bookspark.operations.console.looks import Look, unseen
-from bookspark.operations.console.pages import facts, part, table, text
+from bookspark.operations.console.pages import Cell, Markup, Pairs, Table, Text, columns, html, part
 from bookspark.operations.console.past.deltas import Deltas
 from bookspark.operations.console.past.ledgers import ledger_link
 from bookspark.operations.console.past.moments import Chosen, moment_of
@@ -167,26 +167,24 @@ def _logs(deltas: Deltas, before: Snapshot, then: Snapshot) -> list[tuple[str, i
     return [(one["log"], one["before"], one["then"]) for one in found.select(["log", "before", "then"]).to_pylist()]
 
 
-def content(now: Chosen, look: Look[Changed]) -> str:
+def content(now: Chosen, look: Look[Changed]) -> Markup:
     found = look.found
     if found is None or now.since is None:
         return part("changes", unseen(look), "Changes")
     before = Chosen(now.since, None)
-    told = facts(_facts(now, before, found))
-    more = "".join((_sizes(found.sizes), _lanes(found)))
-    title = f"<p>Since {moment_of(now.since)} (snapshot {now.since.version})</p>"
-    return part("changes", f"{title}{told}{more}", "Changes", still=True)
+    title = ("Since ", moment_of(now.since), f" (snapshot {now.since.version})")
+    told = (title, Pairs(list(_facts(now, before, found))), _sizes(found.sizes), _lanes(found))
+    return part("changes", told, "Changes", still=True)
 
 
-def _facts(now: Chosen, before: Chosen, found: Changed) -> Iterator[tuple[str, str]]:
+def _facts(now: Chosen, before: Chosen, found: Changed) -> Iterator[tuple[str, object]]:
     yield "ledgers made", _ledgers(now, "made", found.made)
     yield "ledgers closed", _ledgers(now, "closed", found.closed)
     yield "ledgers deleted", _ledgers(before, "deleted", found.deleted)
-    moved = "; ".join(
-        f"{text(one.bookie)} " + ", ".join(f'<b class="{kind}">{text(words)}</b>' for words, kind in one.words)
-        for one in found.bookies
-    )
-    yield "bookies", moved or "none came, went or changed its state"
+    moved = [
+        (f"{one.bookie} ", _joined([Text(words, kind) for words, kind in one.words], ", ")) for one in found.bookies
+    ]
+    yield "bookies", _joined(moved, "; ") if moved else "none came, went or changed its state"
     old, new = found.waiting
     told = f"{counted(new, 'ledger')} waited for a repair, {old:,} before"
     if found.reported or found.repaired:
@@ -194,41 +192,50 @@ def _facts(now: Chosen, before: Chosen, found: Changed) -> Iterator[tuple[str, s
     yield "replication", told
     if found.enabled[0] != found.enabled[1] and None not in found.enabled:
         kind, words = ("good", "was enabled") if found.enabled[1] else ("bad", "was disabled")
-        yield "autorecovery", f'<b class="{kind}">{words}</b>'
+        yield "autorecovery", Text(words, kind)
     yield "bytes of logs", _signed(sum(size for _, size, _, _ in found.sizes))
 
 
-def _ledgers(at: Chosen, kind: str, some: Some) -> str:
-    links = ", ".join(ledger_link(at, one, f"{kind}-{one}") for one in some.first)
+def _joined(values: Iterable[object], between: str) -> Markup:
+    return Markup(between).join(map(html, values))
+
+
+def _ledgers(at: Chosen, kind: str, some: Some) -> object:
+    links = _joined([ledger_link(at, one, f"{kind}-{one}") for one in some.first], ", ")
     more = f" and {some.ledgers - len(some.first):,} more" if some.ledgers > len(some.first) else ""
-    return f"{some.ledgers:,}{f': {links}{more}' if links else ''}"
+    return f"{some.ledgers:,}", ": " if some.first else "", links, more
 
 
 def _signed(size: int) -> str:
     return f"{'−' if size < 0 else '+'}{size_text(abs(size))}" if size else "the same"
 
 
-def _sizes(sizes: Sequence[tuple[str, int, int, int]]) -> str:
+def _sizes(sizes: Sequence[tuple[str, int, int, int]]) -> object:
     if not sizes:
         return ""
-    columns = ("bookie", "bytes of logs", "live bytes", "entries")
-    rows = [(text(name), _signed(size), _signed(live), f"{entries:+,}") for name, size, live, entries in sizes]
-    return '<h3 id="sizes-title">On the bookies</h3>' + table("sizes", columns, rows, columns[1:])
+    names = ("bookie", "bytes of logs", "live bytes", "entries")
+    rows = [
+        (name, Cell(_signed(size), size), Cell(_signed(live), live), Cell(f"{entries:+,}", entries))
+        for name, size, live, entries in sizes
+    ]
+    shape = columns(*names, numbers=names[1:], minor=("live bytes",))
+    return Markup("<h3>On the bookies</h3>"), Table("sizes", shape, rows)
 
 
-def _lanes(found: Changed) -> str:
+def _lanes(found: Changed) -> object:
     if not found.logs:
         return ""
-    columns = ("log or lane", "rows before", "rows then", "more")
+    names = ("log or lane", "rows before", "rows then", "more")
     rows = [
         (
-            text(name),
+            name,
             "" if before is None else f"{before:,}",
             "" if then is None else f"{then:,}",
-            f"{(then or 0) - (before or 0):+,}",
+            Cell(f"{(then or 0) - (before or 0):+,}", (then or 0) - (before or 0)),
         )
         for name, before, then in found.logs
     ]
     more = found.logs_changed - len(rows)
-    note = f'<p class="soft">and {counted(more, "more lane")}</p>' if more else ""
-    return '<h3 id="lanes-title">Logs</h3>' + table("lanes", columns, rows, columns[1:]) + note
+    note = Markup('<p class="soft">and {}</p>').format(counted(more, "more lane")) if more else ""
+    shape = columns(*names, numbers=names[1:], minor=("rows before",))
+    return Markup("<h3>Logs</h3>"), Table("lanes", shape, rows), note

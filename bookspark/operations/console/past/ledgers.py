@@ -11,9 +11,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bookspark.errors import ReadError
-from bookspark.operations.console.ledgers import ON_A_PAGE, LedgerSeen, facts_of, ledger_id_of, map_of, state_text
+from bookspark.operations.console.ledgers import (
+    LIST_COLUMNS,
+    ON_A_PAGE,
+    LedgerSeen,
+    facts_of,
+    from_form,
+    ledger_id_of,
+    map_of,
+    quorums,
+    state_text,
+)
 from bookspark.operations.console.looks import Look, unseen
-from bookspark.operations.console.pages import command, facts, link, moment, part, table, text
+from bookspark.operations.console.pages import Cell, Command, Markup, Pairs, Table, Text, Time, address, part, render
 from bookspark.operations.console.past.deltas import Deltas
 from bookspark.operations.console.past.moments import LEDGER, Chosen
 from bookspark.operations.why.words import counted
@@ -98,49 +108,45 @@ def list_at(deltas: Deltas, snapshot: Snapshot, first: int) -> ListSeen:
     )
 
 
-def form(now: Chosen, asked: str) -> str:
-    hidden = "".join(f'<input type="hidden" name="{name}" value="{value}">' for name, value in now.query().items())
-    return (
-        f'<form action="/time/ledgers" aria-label="Ledgers to show">{hidden}<label>From ledger '
-        f'<input name="from" inputmode="numeric" size="20" value="{text(asked)}"></label><button>Show</button></form>'
-    )
+def form(now: Chosen, asked: str) -> Markup:
+    return from_form("/time/ledgers", asked, now.query())
 
 
-def list_content(now: Chosen, look: Look[ListSeen]) -> str:
+def list_content(now: Chosen, look: Look[ListSeen]) -> Markup:
     seen = look.found
     if seen is None:
         return part("ledgers", unseen(look), "Ledgers")
     if not seen.rows:
-        return part("ledgers", f"<p>There was none from there on, of {seen.ledgers:,}.</p>", "Ledgers", still=True)
-    columns = ("ledger", "state", "last entry", "bytes", "fragments", "quorums", "made", "log")
-    told = table("ledgers", columns, [_line(now, row) for row in seen.rows], columns[2:5])
+        return part("ledgers", f"There was none from there on, of {seen.ledgers:,}.", "Ledgers", still=True)
+    told = Table("ledgers", LIST_COLUMNS, [_line(now, row) for row in seen.rows])
     ways = (("First", 0 if seen.at else None), ("Earlier", seen.earlier), ("Later", seen.later), ("Last", seen.last))
-    links = " ".join(
-        link("/time/ledgers", words, f"ledgers-{words.lower()}", **now.query(), **{"from": first})
+    links = [
+        Text(words, path=address("/time/ledgers", **now.query(), **{"from": first}), name=f"ledgers-{words.lower()}")
         for words, first in ways
         if first is not None
-    )
+    ]
     count = f"{seen.at + 1:,} to {seen.at + len(seen.rows):,} of {counted(seen.ledgers, 'ledger')}"
-    return part("ledgers", f'{told}<p class="pages">{count} {links}</p>', "Ledgers", still=True)
+    return part("ledgers", (told, render("more.html", count=count, links=links)), "Ledgers", still=True)
 
 
-def _line(now: Chosen, row: Row) -> tuple[str, ...]:
+def _line(now: Chosen, row: Row) -> tuple[object, ...]:
     state = row["state"] or "not known"
+    made = None if row["created_at"] is None else _ms(row["created_at"])
     return (
         ledger_link(now, row["ledger_id"], f"ledger-{row['ledger_id']}"),
-        state_text(state) if row["fragments"] is not None else f'<span class="bad">{text(state)}</span>',
-        _number(row["last_entry_id"]),
-        "" if row["length"] is None else size_text(row["length"]),
+        state_text(state) if row["fragments"] is not None else Text(state, "bad"),
+        Cell(_number(row["last_entry_id"]), row["last_entry_id"]),
+        "" if row["length"] is None else Cell(size_text(row["length"]), row["length"]),
         _number(row["fragments"]),
-        "" if row["ensemble_size"] is None else f"{row['ensemble_size']}/{row['write_quorum']}/{row['ack_quorum']}",
-        "" if row["created_at"] is None else moment(_ms(row["created_at"])),
-        text(row["log"] or ""),
+        "" if row["ensemble_size"] is None else quorums(row["ensemble_size"], row["write_quorum"], row["ack_quorum"]),
+        "" if made is None else Cell(Time(made), made),
+        row["log"] or "",
     )
 
 
-def ledger_link(now: Chosen, ledger_id: int, name: str) -> str:
+def ledger_link(now: Chosen, ledger_id: int, name: str) -> Text:
     """A link to a ledger of the snapshot."""
-    return link(LEDGER, ledger_id, name, **now.query(), id=ledger_id)
+    return Text(ledger_id, path=address(LEDGER, **now.query(), id=ledger_id), name=name)
 
 
 def _number(value: int | None) -> str:
@@ -201,15 +207,15 @@ def _metadata(row: Row, fragments: Sequence[Row]) -> LedgerMetadata:
     )
 
 
-def content(ledger_id: int, look: Look[ThenSeen]) -> str:
+def content(ledger_id: int, look: Look[ThenSeen]) -> Markup:
+    label = f"Ledger {ledger_id}"
     if look.found is None:
-        return part("ledger", unseen(look), f"Ledger {ledger_id}")
+        return part("ledger", unseen(look), label)
     then = look.found
-    own = [("log", text(then.log))] if then.log else []
-    problem = f'<p class="bad">{text(then.problem)}</p>' if then.problem else ""
-    today = f"<p>{link('/ledger', 'This ledger now', 'ledger-now', id=ledger_id)}</p>"
-    told = part(
-        "ledger", problem + facts([*facts_of(then.seen.metadata), *own]) + today, f"Ledger {ledger_id}", still=True
+    own: list[tuple[str, object]] = [("log", then.log)] if then.log else []
+    today = Text("This ledger now", path=address("/ledger", id=ledger_id), name="ledger-now")
+    told = (Text(then.problem, "bad") if then.problem else "", Pairs([*facts_of(then.seen.metadata), *own]), today)
+    note = ("By the bookies' indexes. Whether copies could be read is told by ", Command("bookspark audit"))
+    return part("ledger", told, label, still=True) + part(
+        "map", (map_of(then.seen), note), "Fragments and bookies", still=True
     )
-    note = f'<p class="soft">By the bookies\' indexes. Whether copies could be read is told by {command("bookspark audit")}.</p>'
-    return told + part("map", map_of(then.seen) + note, "Fragments and bookies", still=True)

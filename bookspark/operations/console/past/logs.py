@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bookspark.operations.console.looks import Look, unseen
-from bookspark.operations.console.pages import link, moment, part, table, text
+from bookspark.operations.console.pages import Markup, Table, Text, Time, address, columns, part, render
 from bookspark.operations.console.past.deltas import Deltas
 from bookspark.operations.console.past.moments import Chosen
 from bookspark.operations.why.words import counted
@@ -56,25 +56,29 @@ def look_at(deltas: Deltas, snapshot: Snapshot, after: str) -> LogsSeen:
     return LogsSeen(rows, len(names), shown[-1] if len(first) > ON_A_PAGE else None)
 
 
-def content(now: Chosen, after: str, look: Look[LogsSeen]) -> str:
+def content(now: Chosen, after: str, look: Look[LogsSeen]) -> Markup:
     seen = look.found
     if seen is None:
         return part("logs", unseen(look), "Logs")
-    columns = ("log or lane", "commits", "rows", "bytes", "first row", "offloaded", "made")
-    told = table("logs", columns, map(_line, seen.rows), columns[1:5]) if seen.rows else "<p>There was none.</p>"
-    first = link("/time/logs", "First", "logs-first", **now.query()) if after else ""
-    more = link("/time/logs", "Next", "logs-next", **now.query(), after=seen.later) if seen.later is not None else ""
-    note = '<p class="soft">Snapshots don\'t tell who read the logs, and how far behind.</p>'
-    return part(
-        "logs", f'{told}<p class="pages">{counted(seen.lanes, "lane")} {first} {more}</p>{note}', "Logs", still=True
-    )
+    names = ("log or lane", "commits", "rows", "bytes", "first row", "offloaded", "made")
+    shape = columns(*names, numbers=names[1:5], minor=("commits", "first row", "offloaded", "made"))
+    told: object = Table("logs", shape, [_line(one) for one in seen.rows]) if seen.rows else "There was none."
+    links = [
+        Text("First", path=address("/time/logs", **now.query()), name="logs-first") if after else "",
+        Text("Next", path=address("/time/logs", **now.query(), after=seen.later), name="logs-next")
+        if seen.later is not None
+        else "",
+    ]
+    note = Markup('<p class="soft">Snapshots don\'t tell who read the logs, and how far behind.</p>')
+    more = render("more.html", count=counted(seen.lanes, "lane"), links=links)
+    return part("logs", (told, more, note), "Logs", still=True)
 
 
-def _line(row: Mapping[str, Any]) -> tuple[str, ...]:
-    name, made = text(row["log"]), row["created_at"]
+def _line(row: Mapping[str, Any]) -> tuple[object, ...]:
+    name, created = row["log"], row["created_at"]
+    made = "" if created is None else Time(round(created.timestamp() * 1000))
     if not row["readable"]:
-        why = '<span class="soft">its commits could not be read</span>'
-        return name, why, "", "", "", "", "" if made is None else moment(round(made.timestamp() * 1000))
+        return name, Text("its commits could not be read", "soft"), "", "", "", "", made
     offloaded = row["offloaded_to"]
     return (
         name,
@@ -82,6 +86,6 @@ def _line(row: Mapping[str, Any]) -> tuple[str, ...]:
         f"{row['rows']:,}",
         size_text(row["bytes"]),
         f"{row['first_position'] or 0:,}",
-        "" if offloaded is None else f"{row['offloaded_rows']:,} rows to {text(offloaded)}",
-        moment(round(made.timestamp() * 1000)),
+        "" if offloaded is None else f"{row['offloaded_rows']:,} rows to {offloaded}",
+        made,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from bookspark.operations.console.pages import link, moment, part, text
+from bookspark.operations.console.pages import Markup, Time, address, part, render
 from bookspark.support.snapshot_commits import Snapshot
 
 VIEWS = (("/time", "The cluster"), ("/time/ledgers", "Ledgers"), ("/time/logs", "Logs"))
@@ -50,48 +50,27 @@ def _place(snapshots: Sequence[Snapshot], asked: str) -> int | None:
     return max((at for at, one in enumerate(snapshots) if one.version <= int(asked)), default=0)
 
 
-def form(snapshots: Sequence[Snapshot], now: Chosen, path: str, hidden: Mapping[str, str]) -> str:
+def form(snapshots: Sequence[Snapshot], now: Chosen, path: str, hidden: Mapping[str, str]) -> Markup:
     """The sliders. ``hidden``: other fields of the query. No live part, so updates do not move a slider in use."""
-    kept = "".join(f'<input type="hidden" name="{text(name)}" value="{text(value)}">' for name, value in hidden.items())
     times = " ".join(f"{one.version}:{one.time.timestamp():.0f}" for one in snapshots)
-    since = now.since or now.at
-    return (
-        f'<form id="moments" class="moments" action="{text(path)}" aria-label="Time" data-times="{times}">'
-        f"{_slider('at', 'As it was', snapshots, now.at)}{_slider('since', 'Compared with', snapshots, since)}"
-        f"{kept}<button>Show</button></form>"
-    )
+    sliders = (("at", "As it was", now.at), ("since", "Compared with", now.since or now.at))
+    return render("moments.html", path=path, hidden=hidden, times=times, sliders=sliders, snapshots=snapshots)
 
 
-def _slider(name: str, words: str, snapshots: Sequence[Snapshot], one: Snapshot) -> str:
-    told = f"{one.time:%Y-%m-%d %H:%M:%S} UTC, snapshot {one.version}"
-    return (
-        f'<div><label for="{name}">{words}</label> <output id="{name}-told" for="{name}">{told}</output>'
-        f'<input type="range" id="{name}" name="{name}" min="{snapshots[0].version}" max="{snapshots[-1].version}" '
-        f'value="{one.version}" aria-valuetext="{told}"></div>'
-    )
-
-
-def head(now: Chosen, path: str, cluster: str) -> str:
+def head(now: Chosen, path: str, cluster: str) -> Markup:
     """The snapshot's time, and links to its other pages. ``cluster``: the console's live cluster."""
-    ways = " ".join(
-        link(where, words, f"view-{at}", **now.query())
-        if where != path
-        else f'<a id="view-{at}" aria-current="page" href="{text(where)}">{text(words)}</a>'
-        for at, (where, words) in enumerate(VIEWS)
+    other = f"These snapshots are of another cluster: {now.at.cluster}"
+    views = [(where, words, address(where, **now.query())) for where, words in VIEWS]
+    told = render(
+        "then.html",
+        at=moment_of(now.at),
+        other=other if now.at.cluster and now.at.cluster != cluster else "",
+        views=views,
+        path=path,
     )
-    other = (
-        f'<p class="bad">These snapshots are of another cluster: {text(now.at.cluster)}</p>'
-        if now.at.cluster and now.at.cluster != cluster
-        else ""
-    )
-    return part(
-        "then",
-        f"<h1>As it was at {moment_of(now.at)}</h1>{other}"
-        f'<nav aria-label="Pages of that time" class="views">{ways}</nav>',
-        still=True,
-    )
+    return part("then", told, still=True)
 
 
-def moment_of(snapshot: Snapshot) -> str:
-    """The snapshot's time as HTML."""
-    return moment(int(snapshot.time.timestamp() * 1000 + 0.5))
+def moment_of(snapshot: Snapshot) -> Time:
+    """The snapshot's time."""
+    return Time(int(snapshot.time.timestamp() * 1000 + 0.5))

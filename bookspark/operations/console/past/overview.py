@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bookspark.operations.console.looks import Look, unseen
-from bookspark.operations.console.pages import command, facts, part, table, text
+from bookspark.operations.console.pages import Cell, Command, Markup, Pairs, Table, Text, columns, part
 from bookspark.operations.console.past.deltas import Deltas
 from bookspark.operations.why.words import counted
 from bookspark.support.plain_text import size_text
@@ -110,59 +110,57 @@ def enabled_of(deltas: Deltas, snapshot: Snapshot) -> bool | None:
     return next((one["enabled"] for one in deltas.rows(snapshot, "autorecovery", ("enabled",))), None)
 
 
-def content(snapshot: Snapshot, look: Look[Then], path: str) -> str:
+def content(snapshot: Snapshot, look: Look[Then], path: str) -> Markup:
     then = look.found
     if then is None:
         return part("cluster", unseen(look), "Cluster")
-    follow = command(f"bookspark audit --path {shlex.quote(path)} --version {snapshot.version}")
-    note = (
-        f'<p class="soft">A snapshot does not tell: {UNTOLD}.</p><p>What was wrong then, ledger by ledger: {follow}</p>'
-    )
-    return part("cluster", facts(_facts(then)) + note, "Cluster", still=True) + part(
-        "bookies", _bookies(then), "Bookies", still=True
-    )
+    follow = Command(f"bookspark audit --path {shlex.quote(path)} --version {snapshot.version}")
+    note = Markup('<p class="soft">A snapshot does not tell: {}.</p>').format(UNTOLD)
+    told = (Pairs(list(_facts(then))), note, "What was wrong then, ledger by ledger: ", follow)
+    return part("cluster", told, "Cluster", still=True) + part("bookies", _bookies(then), "Bookies", still=True)
 
 
-def _facts(then: Then) -> Iterator[tuple[str, str]]:
+def _facts(then: Then) -> Iterator[tuple[str, object]]:
     up = sum(one["state"] != "down" for one in then.bookies)
     kind = "good" if up == len(then.bookies) else "bad"
-    yield "bookies up", f'<b class="{kind}">{up:,} of {len(then.bookies):,}</b>'
-    told = ", ".join(f"{count:,} {text(state)}" for state, count in sorted(then.states.items()))
+    yield "bookies up", Text(f"{up:,} of {len(then.bookies):,}", kind)
+    told = ", ".join(f"{count:,} {state}" for state, count in sorted(then.states.items()))
     yield "ledgers", f"{sum(then.states.values()):,}{f': {told}' if told else ''}"
     yield "bytes of the closed ones", size_text(then.length)
     yield "lanes of logs", f"{then.lanes:,}, with {counted(then.rows, 'row')}"
     why = "; ".join(f"{count:,} because {_REASONS.get(reason, reason)}" for reason, count in then.reasons.items())
-    waiting = f"{counted(then.waiting, 'ledger')} waited for a repair{f': {text(why)}' if why else ''}"
-    yield "replication", f'<b class="busy">{waiting}</b>' if then.waiting else "no ledger waited for a repair"
+    waiting = f"{counted(then.waiting, 'ledger')} waited for a repair{f': {why}' if why else ''}"
+    yield "replication", Text(waiting, "busy") if then.waiting else "no ledger waited for a repair"
     yield (
         "autorecovery",
         "not told"
         if then.enabled is None
         else "enabled"
         if then.enabled
-        else '<b class="bad">disabled: lost copies were not replaced</b>',
+        else Text("disabled: lost copies were not replaced", "bad"),
     )
 
 
-def _bookies(then: Then) -> str:
-    columns = ("bookie", "state", "host", "rack", "entries", "logs", "of it live", "in limbo")
+def _bookies(then: Then) -> object:
+    names = ("bookie", "state", "host", "rack", "entries", "logs", "of it live", "in limbo")
+    shape = columns(*names, numbers=names[4:], minor=("host", "rack", "logs", "of it live", "in limbo"))
     rows = [_row(then, one) for one in then.bookies]
-    return table("bookies", columns, rows, columns[4:]) if rows else '<p class="soft">No bookie was known.</p>'
+    return Table("bookies", shape, rows) if rows else Text("No bookie was known.", "soft")
 
 
-def _row(then: Then, one: Mapping[str, Any]) -> tuple[str, ...]:
+def _row(then: Then, one: Mapping[str, Any]) -> tuple[object, ...]:
     name, state = one["bookie_id"], one["state"]
     sizes = then.sizes.get(name)
     wrong = () if then.disks is None else then.disks.get(name, ())
-    why = "".join(f'<p class="why soft">{text(reason)}</p>' for reason in wrong)
+    why = Markup().join(Markup('<p class="why soft">{}</p>').format(reason) for reason in wrong)
     limbo = then.limbo.get(name, 0)
     return (
-        text(name),
-        f'<b class="{_STATES.get(state, "bad")}">{text(state.replace("_", "-"))}</b>{why}',
-        text(one["host"] or ""),
-        text(one["rack"] or ""),
+        name,
+        (Text(state.replace("_", "-"), _STATES.get(state, "bad")), why),
+        one["host"] or "",
+        one["rack"] or "",
         "" if sizes is None else f"{sizes.entries:,}",
-        "" if sizes is None else size_text(sizes.size),
-        "" if sizes is None else size_text(sizes.live),
-        f'<b class="busy">{limbo:,}</b>' if limbo else "",
+        "" if sizes is None else Cell(size_text(sizes.size), sizes.size),
+        "" if sizes is None else Cell(size_text(sizes.live), sizes.live),
+        Text(f"{limbo:,}", "busy") if limbo else "",
     )

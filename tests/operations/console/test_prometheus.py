@@ -1,0 +1,59 @@
+"""Figures from a Prometheus."""
+
+from __future__ import annotations
+
+import json
+from urllib.parse import parse_qs
+
+import pytest
+
+from bookspark.errors import ConfigurationError, ReadError
+from bookspark.operations.console.figures import Point
+from bookspark.operations.console.prometheus import Prometheus
+from bookspark.support.metrics.web import Page, WebServer
+
+
+def test_points_are_those_of_the_asked_range_and_labels():
+    asked = []
+
+    def page(request):
+        query = {name: one for name, [one] in parse_qs(request.query).items()}
+        asked.append(query)
+        start, step = float(query["start"]), float(query["step"])
+        values = [] if "read" in query["query"] else [[start + at * step, str(at)] for at in range(3)]
+        values = [*values, *([[start + 3 * step, "NaN"]] if values else [])]
+        found = {"status": "success", "data": {"resultType": "matrix", "result": [{"metric": {}, "values": values}]}}
+        assert request.path == "/under/api/v1/query_range"
+        return Page(200, json.dumps(found).encode())
+
+    web = WebServer("127.0.0.1", 0, page)
+    try:
+        points = Prometheus(f'http://127.0.0.1:{web.port}/under/?job=bookies&cluster=a"b').points(7 * 86400)
+    finally:
+        web.close()
+    assert [Point(*values) for _, values in points] == [Point(at, at, None, at, None, None) for at in (0.0, 1.0, 2.0)]
+    assert points[1][0] - points[0][0] == 7 * 86400 / 360
+    # A label's value can't end its string.
+    assert all('{job="bookies",cluster="a\\"b"}' in one["query"] for one in asked) and len(asked) == 5
+
+
+@pytest.mark.parametrize(
+    ("status", "content"),
+    [(503, b""), (200, b"nonsense"), (200, b'{"data": 7}'), (200, b'{"data": {"result": [{"values": [[1]]}]}}')],
+    ids=["down", "no JSON", "no matrix", "no pairs"],
+)
+def test_unusable_answer_is_an_error_that_names_prometheus(status, content):
+    web = WebServer("127.0.0.1", 0, {"/api/v1/query_range": lambda: Page(status, content)})
+    try:
+        with pytest.raises(ReadError, match="Prometheus"):
+            Prometheus(f"http://127.0.0.1:{web.port}").points(900)
+    finally:
+        web.close()
+
+
+@pytest.mark.parametrize(
+    "address", ["", "prometheus:9090", "ftp://a", "http://", "http://a:x", "http://u:p@a", "http://a?0=b", "http://a#b"]
+)
+def test_address_that_is_none_is_refused(address):
+    with pytest.raises(ConfigurationError, match="prometheus"):
+        Prometheus(address)

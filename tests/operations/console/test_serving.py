@@ -1,0 +1,89 @@
+"""The console's HTTP: slow and odd peers."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+from starlette.responses import PlainTextResponse
+
+from bookspark.operations.console import serving
+from bookspark.operations.console.serving import Served
+from tests.awaiting import SECONDS_MAX, await_that
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    found = Served(PlainTextResponse("here\n"), "127.0.0.1", 0, [("X-Own", "yes")])
+    yield found
+    found.close()
+
+
+def peer(served: Served, sent: bytes = b"") -> socket.socket:
+    found = socket.create_connection(("127.0.0.1", served.port), timeout=SECONDS_MAX)
+    found.sendall(sent)
+    return found
+
+
+def answer(served: Served, sent: bytes) -> bytes:
+    with peer(served, sent) as one:
+        found = b""
+        while more := one.recv(4096):
+            found += more
+        return found
+
+
+GOOD = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
+
+
+@pytest.mark.parametrize("slow", [b"", b"GET / HTT", GOOD[:-2]], ids=["nothing", "half a line", "no end of the head"])
+def test_slow_peers_keep_nobody_out(served, slow):
+    peers = [peer(served, slow) for _ in range(3 * serving._CONNECTIONS_MAX)]
+    try:
+        assert answer(served, GOOD).endswith(b"here\n")
+        # The first ones gave way.
+        assert peers[0].recv(1) == b""
+    finally:
+        for one in peers:
+            one.close()
+
+
+def test_peer_whose_request_does_not_come_is_closed(monkeypatch):
+    monkeypatch.setattr(serving, "_SECONDS_MAX", 0.2)
+    served = Served(PlainTextResponse("here\n"), "127.0.0.1", 0, [])
+    try:
+        with peer(served, GOOD[:-2]) as one:
+            assert one.recv(1) == b""
+    finally:
+        served.close()
+
+
+def test_peer_that_reads_no_answer_is_closed(monkeypatch):
+    monkeypatch.setattr(serving, "_SECONDS_MAX", 0.2)
+    served = Served(PlainTextResponse("x" * (64 << 20)), "127.0.0.1", 0, [])
+    try:
+        with peer(served, GOOD):
+            await_that(lambda: served.connections == 1)
+            await_that(lambda: served.connections == 0)
+    finally:
+        served.close()
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        b"\x00\xff\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nx: " + b"y" * 40000,
+    ],
+    ids=["bytes", "no host", "long head"],
+)
+def test_refusal_of_an_odd_request_has_the_headers_too(served, odd):
+    found = answer(served, odd)
+    assert found.startswith(b"HTTP/1.1 400") and b"\r\nx-own: yes\r\n" in found.lower()
+
+
+def test_every_answer_has_the_headers_and_names_no_library(served):
+    found = answer(served, GOOD).lower()
+    assert b"\r\nx-own: yes\r\n" in found and b"uvicorn" not in found
