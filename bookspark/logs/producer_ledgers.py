@@ -154,7 +154,7 @@ class Moving(NamedTuple):
 
     rows: list[bytes]
     moved: list[Moved]
-    """Them, for each ledger that they were in."""
+    """The moved rows, by their former ledger."""
 
 
 class ProducerLedgers:
@@ -280,8 +280,8 @@ class ProducerLedgers:
             self._make_ahead()
 
     def leave(self) -> None:
-        """Stop appending: rows not acknowledged yet fail, after ``fail`` also those of a fenced ledger. The successor settles the
-        rest."""
+        """Stop appending, and fail the unacknowledged rows; after ``fail``, also the rows of a fenced ledger. The next producer
+        of the name settles the ledger."""
         self.due_ms = 0
         self._discard_ahead(0.0)
         if self.at.handle is not None:

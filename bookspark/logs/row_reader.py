@@ -343,7 +343,7 @@ class RowReader:
             return wanted if lanes is None or saved is None else self._feed.combined(lanes, wanted, saved)
 
         saved = self._changed_saved(changed)
-        # What is known of a lost lane shows later whether another reader has saved its rows.
+        # The lost lane's state shows later whether another reader has saved its rows.
         self._committed = saved if lanes is None else self._feed.combined(lanes, saved, self._committed)
         self._since = wanted
 

@@ -32,7 +32,7 @@ class Bookie:
         self.rows: set[int] = set()
         """Entries that it acknowledged."""
         self.last_add_confirmed = NO_ENTRY
-        """Its highest LAC (last add confirmed)."""
+        """The bookie's highest LAC (last add confirmed)."""
         self.fenced_in = ""
         """The process that fenced it."""
         self.taken_after_fence: tuple[str, Span] | None = None

@@ -29,7 +29,7 @@ from bookspark.store.decisions.recorder import version
 
 _decode = msgspec.msgpack.Decoder().decode
 _NO_WORDS = "IllegalEventError"
-"""Its message quotes the event with entry contents, which the record lacks."""
+"""Errors whose message quotes entry contents, which the record lacks."""
 
 
 class Span(NamedTuple):

@@ -57,7 +57,7 @@ class Played(NamedTuple):
     moves: list[Move]
     violation: Violation | None
     left: str
-    """Where reality left the simulator, in words; "": nowhere."""
+    """Step at which reality differs from the simulator, in words; "": none."""
     passed_over: int
 
     def lines(self) -> list[str]:
@@ -299,7 +299,7 @@ class _Stage:
 
     def _make(self, move: Move) -> None:
         after = self.world.apply(self.state, move)
-        # Fails here if the move can't be told as a sentence.
+        # Fails here if the story has no sentence for the move.
         sentence(self.world, self.state, move, after)
         self.moves.append(move)
         self.state = after

@@ -85,7 +85,7 @@ def time_of(bookkeeper: BookKeeper, name: Lane, password: bytes, row: int) -> in
         if row < at + commit.rows:
             for item in commit.ranges if commit.stamped else ():
                 if row < at + item.rows:
-                    # Of rows that were offloaded, only the time of the commit is known.
+                    # Offloaded rows have only the time of their commit.
                     with suppress(NoSuchLedgerError):
                         rows = OpenRows(bookkeeper, item.ledger_id, password)
                         return rows.stamp_at(item.first_entry_id + row - at).time_ms

@@ -39,7 +39,7 @@ class Held(NamedTuple):
     frame: int = 0
     """Number of the frame under way; 0: none, or the bookie does not read on."""
     frame_bytes: int = 0
-    """Its size, as far as it is known."""
+    """Size of that frame, as far as known."""
 
 
 class Shrink(NamedTuple):
@@ -75,11 +75,11 @@ class PeerMemory:
         """Bytes of all peers."""
         self._holders: dict[object, _Holder] = {}
         self._groups: dict[tuple[bool, str], dict[object, None]] = {}
-        """(Known?, address) → its holders; the one whose frame began first, first."""
+        """(Known?, address) → peers of the address that hold memory, oldest frame first."""
         self._bytes: dict[tuple[bool, str], int] = {}
-        """The same → its bound bytes."""
+        """(Known?, address) → bound bytes of these peers."""
         self._counted = 0.0
-        """Seconds in which the bookie read."""
+        """Seconds during which the bookie read from its peers."""
         self._ticked_at: float | None = None
 
     def __len__(self) -> int:

@@ -21,7 +21,7 @@ class Placed(NamedTuple):
     write_quorum: int
     ack_quorum: int
     open: bool
-    """It may still get entries: the last fragment of a ledger that is not closed."""
+    """True for the last fragment of a ledger that is not closed: more entries may come."""
     byte_count: int
     """Approximate bytes on each bookie of the ensemble; 0 while the length is unknown."""
     loss: bool = False
@@ -143,11 +143,11 @@ class ObservedBookie:
     has_cookie: bool = True
     read_only: bool = False
     read_only_by_change: bool = False
-    """A change made it read-only, this change or an earlier one."""
+    """A change made the bookie read-only, this change or an earlier one."""
     change_order: int = 0
-    """Highest order of a change that it obeyed."""
+    """Highest order of a change that the bookie obeyed."""
     settled: bool = True
-    """It answers, has nothing in limbo, and knows of no lacking entry."""
+    """The bookie answers, has nothing in limbo, and knows of no lacking entry."""
     unsettled_why: str = ""
     incarnation: int = 1
     lossy_boot: int = 0

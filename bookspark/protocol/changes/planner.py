@@ -230,7 +230,7 @@ class _Deciding:
     waits: list[str] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
     going_down: set[str] = field(default_factory=set)
-    """These take no copies of each other: two bookies before their restart would hand the same ones to and fro."""
+    """Bookies that take no copies of each other: two bookies before their restart would exchange the same copies for ever."""
 
     def decided(self) -> Decision:
         self._refuse()

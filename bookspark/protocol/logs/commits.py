@@ -118,7 +118,7 @@ class Commit:
     open_ledger: int | None = None
     """The opened ledger: its confirmed entries are the rows that follow. None: none."""
     stamped: bool = False
-    """Its rows carry their append times (``rows.stamped_rows``); none of them is later than ``time_ms``."""
+    """The commit's rows carry their append times (``rows.stamped_rows``), none later than ``time_ms``."""
     statistics: str = ""
     """Statistics of its rows (``logs.rows.statistics``), for readers that want few of them. Empty: none."""
 

@@ -319,7 +319,7 @@ class LogRecord:
             raise LogChangedError(
                 f"log {self.name!r}: commit ledgers changed to {[c.ledger_id for c in self.commit_ledgers]}"
             )
-        # It has the commits of those that it replaces, so it begins as the first of them.
+        # The new ledger has the commits of the replaced ledgers, so it has the start of the first.
         starts = [s._replace(ledger_id=by) if s.ledger_id == replaced[0].ledger_id else s for s in self.link_starts]
         return self._with_chain((*before, link, *after), starts)
 

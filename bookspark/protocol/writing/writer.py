@@ -437,7 +437,7 @@ class Cursors:
                 yield add, missing
 
     def replace(self, bookies: Mapping[str, str]) -> None:
-        """Put values in the places of keys; acks of the keys are taken back."""
+        """Replace bookies, old → new; acknowledgements of the old bookies are taken back."""
         for add in self.pending.values():
             add.bookies = tuple(bookies.get(bookie, bookie) for bookie in add.bookies)
             add.acks -= bookies.keys()

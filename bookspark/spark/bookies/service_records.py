@@ -53,13 +53,13 @@ class BookieReport(msgspec.Struct, frozen=True):
     address: str = ""
     """``host:port`` of its request server; empty while unknown."""
     pid: int = 0
-    """Its process id; 0 if it does not run."""
+    """Process id; 0 if the bookie does not run."""
     adopted: bool = False
     """Whether the bookie ran before the task did."""
     failures: int = 0
     """Failures since it last served for ``SERVED_WELL_SECONDS``."""
     problem: str = ""
-    """Its last words; empty while it serves."""
+    """The bookie's last error; empty while it serves."""
 
 
 class TaskReport(msgspec.Struct, frozen=True):

@@ -239,9 +239,9 @@ class Losses:
         self._under_way = 0
         """Leading records of ``_not_durable`` that are being written."""
         self._taken: list[tuple[int, int]] = []
-        """Those of ``holdings.back`` that the last prepared checkpoint has."""
+        """Copies of ``holdings.back`` in the last prepared checkpoint."""
         self._durable: list[tuple[int, int]] = []
-        """Those that a durable checkpoint has."""
+        """Copies of ``holdings.back`` in a durable checkpoint."""
 
     def begin(self) -> None:
         """After the boot: write its losses, and from now on each loss at once."""
@@ -281,7 +281,7 @@ class Losses:
         for ledger_id, where in good:
             back.pop((ledger_id, where), None)
             rows, copies = index.get(ledger_id), control.lost_copies.get(ledger_id, {})
-            # It may be damaged again, or another copy may have taken its place.
+            # The copy may be damaged again, or replaced by another.
             if where in copies and rows is not None and rows.numbers_at(where):
                 del copies[where]
         return bool(good)

@@ -308,7 +308,7 @@ def filled(bookkeeper: BookKeeper) -> tuple[Log, int, int]:
     committer, first_ms = Committer(bookkeeper, run), 1_700_000_000_000
     committer.recover()
     time_ms = float(first_ms)
-    # It has the labels of the run's rows, and no row is read.
+    # The ledger has only labels: no row of it is read.
     data_ledger = run.create_ledger(bookkeeper, record.options, DATA_ROLE).ledger_id
 
     def following(number: int) -> Commit:

@@ -190,7 +190,7 @@ def in_each(directories: list[LogDirectory], act: Callable[[LogDirectory], Found
         try:
             found.append((directory, act(directory)))
         except OSError as error:
-            log.error("%s can't be used: %s; check the disk. What was in it is unknown", directory.path, error)
+            log.error("%s can't be used: %s; check the disk. Its contents are unknown", directory.path, error)
             directories.remove(directory)
             if not directories:
                 raise StorageError(

@@ -63,7 +63,7 @@ class LongPolls:
         self._soon = soon
 
     def add(self, ledger_id: int, target: int, told: Callable[[], None]) -> int:
-        """Call ``told`` once the LAC of the ledger rises to ``target``, an entry id; return a number for ``remove``."""
+        """Call ``told`` once the ledger's LAC reaches the entry id ``target``. Returns a number for ``remove``."""
         self._last += 1
         self._ledgers.setdefault(ledger_id, {})[self._last] = (target, told)
         return self._last
@@ -125,7 +125,7 @@ class Holdings:
         self.unreadable: Sequence[str] = ()
         """Directories unreadable at the boot."""
         self.absent_directories = 0
-        """Their numbers, as bits."""
+        """Numbers of the directories that were absent at the boot, as bits."""
         self.control = ControlState()
         self.ledgers = self.control.ledgers
         self.index = Index()
@@ -235,7 +235,7 @@ class Holdings:
         return [Piece(ledger_id, *row, None) for ledger_id, row in islice(found, count)]
 
     def looked_again(self, good: Sequence[Piece], bad: Sequence[tuple[Piece, Stop]]) -> None:
-        """Pieces set aside were read again. Those that failed again come last from now on."""
+        """Note which set-aside pieces were read again. Pieces that failed again come last from now on."""
         self.read_well(good)
         for piece, stop in bad:
             if stop is Stop.UNREADABLE and (rows := self.unread.pop(piece.ledger_id, None)) is not None:

@@ -53,7 +53,7 @@ class Peer(Protocol):
         """Address and name, for log lines."""
 
     origin: str
-    """Its address, as connections are counted by it."""
+    """The peer's address, by which connections are counted."""
 
     @property
     def certificate_hash(self) -> bytes:

@@ -227,7 +227,7 @@ class Caller:
     def _handed_over(self, task: asyncio.Task[None]) -> None:
         self._porch.tasks.discard(task)
         if self._connection is None:
-            # It was ended before its start.
+            # The connection was ended before its start.
             self._socket.close()
 
     def _leave(self) -> None:
@@ -245,7 +245,7 @@ class Caller:
             return
         self._porch.admission.lost(self)
         if self._connection is None:
-            # Its task has not started, and never will.
+            # The connection's task has not started, and never will.
             self._task.cancel()
         else:
             self._connection.abort()

@@ -98,7 +98,7 @@ class ReadRoom:
         self._waiting = [one for one in self._waiting if one.reader is not reader]
         self._seen.pop(reader, None)
         self.hold(reader, 0)
-        # It may have held nothing, and been the first to wait.
+        # The peer may have held nothing, and been the first to wait.
         self._begin_those_that_fit()
 
     def _begin_those_that_fit(self) -> None:

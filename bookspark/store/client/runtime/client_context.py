@@ -1,10 +1,10 @@
-"""What handles and the drivers of machines need of a client: its options, its runtime, and how it asks and chooses.
+"""A client as handles and machine drivers see it: its options, its runtime, its requests and placement.
 
-Law: it is made before any connection and may be copied into a forked process (Spark forks its Python workers). Each process
-has a runtime of its own, made on first use. Nothing here knows a handle or ``BookKeeper``: they are built on it.
+Law: a context exists before any connection and may be copied into a forked process (Spark forks its Python workers). Each
+process has its own runtime, made on first use. Handles and ``BookKeeper`` are built on the context, and unknown to it.
 
-A client that nobody refers to any more, and no handle of it, is closed, with a ResourceWarning, as Python does with files. Its
-parent's runtime is kept in a forked process, and never freed there: that would touch the parent's sockets.
+A client is closed, with a ResourceWarning, when neither it nor a handle of it is referred to any more, as Python does with
+files. A forked process never frees its parent's runtime, because that would touch the parent's sockets.
 
 Source: BookKeeper's ``ClientContext``.
 """
@@ -41,7 +41,7 @@ _LISTED_SECONDS_AGO_MAX = 1.0
 """After the death of a bookie, thousands of open ledgers need another one. The listing also ends when the bookies change."""
 
 _of_parents: list[Runtime] = []
-"""The runtimes of the processes that this one was forked from."""
+"""Runtimes of the parent processes of this forked process."""
 
 
 class ClientContext:
@@ -199,10 +199,10 @@ class ClientContext:
         action: StoreAction,
         listed_seconds_ago_max: float = _LISTED_SECONDS_AGO_MAX,
     ) -> StoreAnswer:
-        """Do what a ledger's machine asks of the metadata store, and wait for it. Errors of the store are an answer too.
+        """Carry out a machine's request to the metadata store, and wait for the answer; an error of the store is an answer.
 
-        ``listed_seconds_ago_max``: sound bookies are chosen from a listing of the bookies that may be so old. The bookies are
-        listed anew before one in quarantine is chosen, or none."""
+        ``listed_seconds_ago_max``: largest age of the listing that sound bookies are chosen from. The bookies are listed anew
+        before a quarantined bookie is chosen, or none."""
 
         def choose(action: act.ChooseBookies) -> tuple[str, ...]:
             with contextlib.suppress(NotEnoughBookiesError):

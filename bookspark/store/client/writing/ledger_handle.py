@@ -259,7 +259,7 @@ class LedgerHandle(ReadHandle):
     def flush_last_add_confirmed(self) -> int:
         """Tell the bookies the LAC now (explicit LAC), so that readers see the last entry; returns the LAC.
 
-        An idle writer does so by itself within ``explicit_lac_interval_seconds``. Of a closed ledger the metadata tells it.
+        An idle writer does so by itself within ``explicit_lac_interval_seconds``. For a closed ledger the metadata has it.
         Raises AddTimeoutError if fewer bookies than an ack quorum took it, LedgerClosedError in a forked process, and the error
         that ended the ledger, if one did.
         """

@@ -241,7 +241,7 @@ class Outgoing:
     def _more(self) -> bool:
         """Take what waits, if all that was taken has gone. Returns whether something is left."""
         if not self.taken and (came := self.waiting[:]):
-            # Other threads add at the end, so those that were copied are still the first ones.
+            # Other threads add at the end, so the copied appends are still the first.
             del self.waiting[: len(came)]
             came.reverse()
             self.taken = came

@@ -232,7 +232,7 @@ class _Servers(ConnectionHandler):  # type: ignore[misc]
             if time.monotonic() > self.handler.silent_at - _EARLY_SECONDS:
                 self._silences[address, port] = time.monotonic()
             if self.handler.answer_seconds:
-                # It was connected. The addresses may be others by now.
+                # The session was connected before. Its host names may have other addresses by now.
                 self._failed_rounds = 0
                 break
         else:

@@ -477,7 +477,7 @@ class RecordNodes:
 
     def _create(self, what: str, kind: str, name: str, value: bytes) -> int:
         path, guard, stats = self._layout.record(kind, name), self._guard(kind, name), list[Any]()
-        # Its answer comes before the node is made, or known to exist.
+        # The read's answer comes before the node is made, or known to exist.
         self._nodes.create(what, path, value, before=lambda: stats.append(self._client.exists_async(guard)))
         return self._version(guard, stats[-1].get(timeout=0))
 
