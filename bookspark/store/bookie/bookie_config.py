@@ -151,7 +151,7 @@ class BookieConfig(Config, frozen=True, kw_only=True):
     shared_secret_file: str = ""
     """File with secrets, one a line, of which each client must prove one. It is reread when it changes."""
     shared_secret_without_tls: bool = False
-    """True: accept a secret without TLS off loopback. It then keeps out who only reaches a port, not who stands between."""
+    """True: accept a secret without TLS off loopback. A secret then stops strangers who reach a port, but no relay on the way."""
     record_decisions: str = ""
     """Folder for the decisions of the process, without payloads and passwords, for ``bookspark replay``. "": none. At most 2
     GiB a process."""

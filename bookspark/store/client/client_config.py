@@ -87,7 +87,7 @@ class ClientConfig(Config, frozen=True, kw_only=True):
     """File with secrets, one a line. A bookie has to prove one of them, and the client proves the same one to the bookie. It is
     reread when it changes."""
     shared_secret_without_tls: bool = False
-    """True: accept a secret without TLS off loopback. It then keeps out who only reaches a port, not who stands between."""
+    """True: accept a secret without TLS off loopback. A secret then stops strangers who reach a port, but no relay on the way."""
     record_decisions: str = ""
     """Folder for the decisions of the process, without payloads and passwords, for ``bookspark replay``. "": none. At most 2
     GiB a process."""

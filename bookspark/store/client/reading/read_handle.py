@@ -215,10 +215,10 @@ class ReadHandle(AnyHandle):
         self._follow_at = self._follow_pause = 0.0
         """Time of the next attempt to watch, and the pause before it; 0 if the metadata store answered last."""
         self._polls: dict[Mailbox, None] = {}
-        """Running long polls; each gets changed metadata at once."""
+        """Running long polls; changed metadata is passed to each."""
         self._delivered_by: str | None = None
         self._asks: tuple[Runtime, LedgerRequests] | None = None
-        """The runtime and the ledger's requests in it; a forked process has another runtime."""
+        """This process's runtime, and the ledger's requests through it."""
         self._last_add_confirmed = metadata.last_entry_id if metadata.closed else NO_ENTRY
 
     @property
