@@ -140,7 +140,7 @@ class Moved:
                 self.fail(later.error)
 
     def moves_on(self, kept: int) -> bool:
-        """The later ledger was recovered too, up to entry ``kept``. Do rows of these move again?"""
+        """The later ledger was recovered too, up to entry ``kept``. True if some of these rows have to move again."""
         self._acknowledged.advance(min(kept, self._last) + self._more)
         self._later, self._last, self._more = None, self._last - (kept + 1), self._more + kept + 1
         return self._last >= 0
@@ -345,8 +345,8 @@ class ProducerLedgers:
         return ahead.done() and (ahead.exception() is not None or ahead.result() is not None)
 
     def _make(self, record: LogRecord, larger_than: LedgerHandle | None = None) -> LedgerHandle | None:
-        """Create a ledger for rows with the options of ``record``. None: there are too few bookies for one ``larger_than``
-        that."""
+        """Create a ledger for rows with the options of ``record``. None: there are too few bookies for a ledger over more than
+        ``larger_than`` bookies."""
         # A row is acknowledged without a commit behind it, so it is synced like a commit.
         options = replace(record.options, ledger_type=LedgerType.PD_JOURNAL)
         label = stamped_label(value_encoding(record))

@@ -183,8 +183,8 @@ class _Stage:
             matters = matters and not _is_fenced(event)
 
     def _heard(self, client: int, event: Any, first: int | None, matters: bool) -> None:
-        """Deliver a bookie's answer, or a timeout, to a client. ``first``: the first requested entry. ``matters``: the
-        client reacted to it."""
+        """Deliver a bookie's answer, or a timeout, to a client. ``first``: the first requested entry. ``matters``: the client
+        reacted to the answer."""
         asked, answer = _ANSWERS[type(event)]
         name = self._names[event.bookie]
         if _unheard(event):

@@ -189,7 +189,7 @@ class _Search:
         self._entries: dict[tuple[int, int], bytes] = {}
         """Payloads of the entries read, by link and entry id."""
         self.is_end = False
-        """Did the search find no row of the time among the rows that it looked at?"""
+        """True if no examined row has the time."""
 
     def row(self, known_rows: int) -> int:
         """The first row of the time; the end, if there is none."""

@@ -325,7 +325,7 @@ class LogFeed:
             return self._watch.wait(self._lanes, seconds, changed.is_set)
 
     def close(self) -> None:
-        """End its watches. The feed waits no more. Never raises."""
+        """End the feed's watches and waits. Never raises."""
         self._end_watch()
         for lane in self._lanes.values():
             lane.close()

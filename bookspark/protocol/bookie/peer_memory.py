@@ -43,13 +43,13 @@ class Held(NamedTuple):
 
 
 class Shrink(NamedTuple):
-    """Free the slack of this peer. Nothing is reported afterwards: it counts as freed."""
+    """Order to free the slack of this peer; it counts as freed at once."""
 
     peer: object
 
 
 class End(NamedTuple):
-    """End this connection. It counts as ended."""
+    """Order to end this connection; it counts as ended at once."""
 
     peer: object
     why: str

@@ -78,7 +78,7 @@ class Fragments:
             self.put(ledger_id, each)
 
     def put(self, ledger_id: int, fragments: Iterable[Placed]) -> None:
-        """Replace the ledger's fragments; none: it is gone."""
+        """Replace the ledger's fragments; none: the ledger is gone."""
         for old in self._of_ledger.pop(ledger_id, ()):
             key = old.ledger_id, old.first_entry_id
             self._forget(_shape(old), ledger_id)
@@ -163,7 +163,7 @@ class ObservedBookie:
 
     @property
     def writable(self) -> bool:
-        """May new entries and copies go to it?"""
+        """May new entries and copies go to the bookie?"""
         return self.counts and not self.read_only
 
 

@@ -129,7 +129,7 @@ def levelling(observed: Observed, takers: Collection[str], count_max: int, giver
         left = pieces.setdefault(donor, iter(list(observed.fragments.of(donor))))
         found = _fitting(spread, left, donor, receiver, loads[donor] - loads[receiver], moved)
         if found is None:
-            # All its fragments were tried: it stays as it is for now. The next look begins anew.
+            # All fragments of the bookie were tried, so it stays as it is until the next look.
             heapq.heappop(full)
             continue
         moved.add((found.ledger_id, found.first_entry_id))

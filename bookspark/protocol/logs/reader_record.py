@@ -43,7 +43,7 @@ class ReaderState(Enum):
 class ReaderRecord:
     kind: ReaderKind
     offset: Mapping[str, int]
-    """The place behind its last finished row."""
+    """Offset behind the reader's last finished row."""
     since_ms: int
     """Start of the reader, by its own clock."""
     reader: str = ""

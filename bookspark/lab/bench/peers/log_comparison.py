@@ -44,7 +44,7 @@ _ANSWER_SECONDS_MAX = 600.0
 
 
 class Appends(NamedTuple):
-    """A system, as the bench writes to it."""
+    """The bench's ways to write to a system."""
 
     name: str
     single: Callable[[Sequence[bytes]], None]
@@ -123,7 +123,7 @@ def make_topic(servers: str, topic: str, copies: int) -> None:
     """Make a topic of one partition. Raises KafkaException."""
     from confluent_kafka.admin import AdminClient, NewTopic
 
-    # Kept in a variable: its requests fail when it is freed.
+    # Kept in a variable, because the client's requests fail when it is freed.
     admin = AdminClient({"bootstrap.servers": servers})
     admin.create_topics([NewTopic(topic, 1, copies)])[topic].result(_ANSWER_SECONDS_MAX)
 

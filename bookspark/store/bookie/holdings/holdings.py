@@ -152,7 +152,7 @@ class Holdings:
         self.gone: set[int] = set()
         """Logs of failed directories, while rows may still point into them."""
         self.carry_through: Callable[[Steps[None]], None] = at_once
-        """Runs steps to their end while other tasks may change the index: at once, unless an owner with a loop replaces it."""
+        """Runs steps to their end: by default at once; an owner with a loop replaces it, so that other tasks run in between."""
         self.made_objects: Callable[[], None] = lambda: None
         """Called after the creation of hundreds of lasting objects, to keep Python's collector from walking over them."""
         self.suspected: set[int] = set()

@@ -61,7 +61,7 @@ class Watermark:
         """New callbacks that are not in ``_callbacks`` yet, unordered: (entry id, number, [callback]). The thread that takes the
         callback out of its list calls it. (Not a deque: an empty one takes 700 bytes, and each ledger has this.)"""
         self._callbacks: list[tuple[int, int, list[Callable[[], object]]]] = []
-        """The rest, as a heap. Only the thread that advances the watermark uses it."""
+        """All other callbacks, as a heap. Only the thread that advances the watermark uses it."""
         self._order = itertools.count()
         self._pid = os.getpid()
 

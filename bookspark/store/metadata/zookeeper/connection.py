@@ -67,7 +67,7 @@ _LATELY = 16
 class SessionFigures:
     """Call durations and lost connections of one session.
 
-    Law: any thread may count, and a signal handler may interrupt it and count too, so the lock is reentrant. A call takes a
+    Law: any thread may count, and a finalizer may count in the middle of a count, so the lock is reentrant. A call takes a
     thousand times as long as the lock.
     """
 
