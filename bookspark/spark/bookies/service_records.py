@@ -57,7 +57,7 @@ class BookieReport(msgspec.Struct, frozen=True):
     adopted: bool = False
     """Whether the bookie ran before the task did."""
     failures: int = 0
-    """Failures since it last served for ``SERVED_WELL_SECONDS``."""
+    """Failures since the bookie last served for ``SERVED_WELL_SECONDS``."""
     problem: str = ""
     """The bookie's last error; empty while it serves."""
 
@@ -92,7 +92,7 @@ Record = TypeVar("Record", ServiceRecord, TaskReport)
 
 
 def service_name(master: str, roots: Sequence[str]) -> str:
-    """A name by roots and master: a run finds and replaces the records of a killed run."""
+    """The service's name, a hash of its roots and master, so that a run finds the records of a killed run."""
     return "bookies-" + hashlib.sha256("\0".join([master, *roots]).encode()).hexdigest()[:12]
 
 

@@ -80,8 +80,8 @@ class BookieConfig(Config, frozen=True, kw_only=True):
     """Bytes a second that rewriting reads and writes together. 0: no limit; none either while rewriting is behind, and for a
     nearly full directory (``serving.maintenance``)."""
     scrub_interval_hours: Hours = 168.0
-    """Hours within which every stored byte is read and checked. Unreadable batches are replaced by another bookie's copy; what
-    the process knows is rewritten. 0: only what is read is checked."""
+    """Hours within which every stored byte is read and checked. Damaged batches are replaced by another bookie's copy, damaged
+    control files rewritten. 0: check only bytes that clients read."""
     scrub_rate_bytes_per_second: BytesOrNone = 64 << 20
     """Bytes a second that a late scrub may read. 0: no limit."""
     disk_check_interval_seconds: IntervalSeconds = 10.0

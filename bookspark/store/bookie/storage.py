@@ -259,7 +259,7 @@ class Losses:
         if self._holdings.back:
             self._checkpoints.outdated()
         for ledger_id in self._holdings.ledgers_lacking:
-            # The scrub reads them first: their bytes may be good.
+            # The scrub reads these logs first, because their bytes may be good.
             wheres = self._holdings.control.lost_copies.get(ledger_id, ())
             self._holdings.suspected.update(log for log in map(log_of, wheres) if log in self._holdings.logs)
 
@@ -294,7 +294,7 @@ class Losses:
         self._records.write(self._not_durable[: self._under_way], self._written)
 
     def end(self) -> bool:
-        """After the end of the commit threads: write the rest. False if no directory took it."""
+        """Write the remaining losses, after the end of the commit threads. False if no directory took them."""
         if not self._not_durable:
             return True
         content = encode_records(self._not_durable)
@@ -621,7 +621,7 @@ class Adds:
 
 @cache
 def _acked_after_sync(journal_write_data: bool) -> list[bool]:
-    """By the number of an add's flags: is the add acknowledged after its sync?"""
+    """Flags of an add (as a number) → True if it is acknowledged after its sync."""
     return [
         acked_after_sync(
             recovery=bool(flags & _RECOVERY),

@@ -69,7 +69,7 @@ class LongPolls:
         return self._last
 
     def remove(self, ledger_id: int, poll: int) -> None:
-        """Forget a poll; no error if it is gone."""
+        """Forget a poll; no error if it is gone already."""
         polls = self._ledgers.get(ledger_id)
         if polls is not None:
             polls.pop(poll, None)
@@ -88,7 +88,7 @@ class LongPolls:
         left = len(due) if self._soon is None else min(len(due), _TOLD_A_TURN)
         for _ in range(left):
             poll = due.popleft()
-            # A later rise may have answered it, or it may be removed.
+            # The poll may be answered by a later rise of the LAC, or removed.
             _, told = self._ledgers.get(ledger_id, {}).get(poll, (0, None))
             if told is not None:
                 self.remove(ledger_id, poll)
@@ -108,7 +108,7 @@ _ROWS_A_STEP = 2048
 _PLACES_MAX = 1 << 16
 """Places of lost copies in missing logs that are noted. The entries of further copies share records."""
 _UNREAD_MAX = 1 << 16
-"""Rows set aside. More of them stay held: reads find them again."""
+"""Most rows set aside. Further unreadable rows stay held, until reads find them again."""
 _ROWS_LOOKED_AT = 1 << 13
 """More rows than any single request reads. Seeking and removing the gone rows takes four milliseconds."""
 

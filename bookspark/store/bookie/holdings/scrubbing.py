@@ -193,7 +193,7 @@ class Scrubbing:
         return (yield from self._pieces(numbers)), following
 
     def read_again(self) -> Steps[None]:
-        """Read the pieces set aside once more: some of them, and the others if any of these can be read."""
+        """Read the pieces set aside once more: first some of them, and the rest if any of the first can be read."""
         left = sum(map(len, self._holdings.unread.values()))
         while left > 0:
             pieces = self._holdings.unread_pieces(_AGAIN_PIECES)

@@ -187,7 +187,7 @@ class Caller:
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
                 self._hand_over(tls)
             elif len(seen) < self._needed or needed <= self._needed:
-                # The kernel reported it with bytes missing: no more will come.
+                # The kernel reported the connection although bytes are missing: no more will come.
                 self.end()
             else:
                 self._needed = needed
@@ -238,7 +238,7 @@ class Caller:
             self._timer.cancel()
 
     def end(self) -> None:
-        """End it at once, in any state."""
+        """End the connection at once, in any state."""
         if self._task is None:
             self._leave()
             self._socket.close()

@@ -125,7 +125,7 @@ class ReadRoom:
                 behind_first |= self._is_first(one)
 
     def _is_first(self, waiting: _Waiting) -> bool:
-        """Does its reader hold nothing, so that it can't free room itself?"""
+        """Does the part's reader hold nothing, so that it can't free room itself?"""
         return waiting.reader not in self._held
 
     def _fits(self, size: int, bytes_max: int) -> bool:

@@ -38,7 +38,7 @@ class ClientSecurity(NamedTuple):
 
     tls: Callable[[], ssl.SSLContext | None] = lambda: None
     secrets: Callable[[], tuple[bytes, ...]] = tuple
-    """A bookie has to prove one of them."""
+    """Secrets of the client; a bookie has to prove one of them."""
     secret_without_tls: bool = False
     """Are secrets used without TLS off loopback?"""
 

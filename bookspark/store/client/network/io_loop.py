@@ -39,7 +39,7 @@ class IoLoop:
         self._submitted: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
         self._submitted_once: dict[Callable[[], Any], None] = {}
         self._woken = False
-        """True if the loop will look at ``_submitted``. Waking it takes a system call, so only the first caller does."""
+        """True if the loop will look at ``_submitted``. A wake takes a system call, so only the first caller makes it."""
         self._ends = False
         self._ended = False
         """True after the loop's end: submitting threads run ``_submitted`` then."""

@@ -77,7 +77,7 @@ def read_range(
 
     ``read_metadata`` reads the ledger's metadata again and blocks until it has it.
     """
-    # Longer than the request's own time limit: it only guards against a defect.
+    # This wait is longer than the request's own time limit: it only guards against a defect.
     longest = config.answer_timeout_seconds + config.connect_timeout_seconds + _SPARE_SECONDS
     delay = config.speculative_read_delay_ms / 1000 or longest
     mailbox = Mailbox(longest)

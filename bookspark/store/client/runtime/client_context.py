@@ -45,7 +45,7 @@ _of_parents: list[Runtime] = []
 
 
 class ClientContext:
-    """One client, in every process that uses it. Thread-safe."""
+    """The state of one client, in every process that uses the client. Thread-safe."""
 
     def __init__(self, connect: Callable[[], MetadataStore], config: ClientConfig) -> None:
         """``connect`` makes the metadata session of a process."""
@@ -88,7 +88,7 @@ class ClientContext:
         return runtime if runtime is not None and runtime.pid == os.getpid() else None
 
     def _made(self) -> Runtime:
-        """A new runtime. A signal handler that came meanwhile may have made one too, or closed the client."""
+        """A new runtime. A finalizer that ran meanwhile may have made one too, or closed the client."""
         made = Runtime(self._connect, self.config)
         try:
             other = self._this_process()
@@ -110,8 +110,7 @@ class ClientContext:
 
     @property
     def calls(self) -> Calls:
-        """This process's calls that were begun and not waited for. It connects to nothing. Raises BookKeeperError if the client
-        was closed."""
+        """This process's waiting calls in threads. Makes no connection. Raises BookKeeperError if the client was closed."""
         with self._lock:
             if self._closed:
                 raise BookKeeperError("this client was closed; make another one")
@@ -126,11 +125,12 @@ class ClientContext:
 
     @property
     def _lock(self) -> threading.RLock:
-        """This process's lock: the parent's may have been held at the fork. A signal handler may take it again."""
+        """This process's lock, because the parent's may have been held at the fork. Reentrant, because a finalizer may need
+        it."""
         return self._locks.setdefault(os.getpid(), threading.RLock())
 
     def close(self) -> None:
-        """End this process's connections and threads, and make no new ones. Open writers are told."""
+        """End this process's connections and threads for good. Open writers end, too."""
         check_may_wait()
         with self._lock:
             self._closed = True
@@ -150,7 +150,7 @@ class ClientContext:
         if sys.is_finalizing():
             return
         if calls is not None and calls.pid == os.getpid():
-            # Its threads would outlast it. This does not wait for them.
+            # The calls' threads would outlast the client; nothing waits for them here.
             calls.close()
         if runtime is None:
             return

@@ -159,7 +159,7 @@ class OpenWriter(Protocol):
 
     @property
     def ensemble(self) -> tuple[str, ...]:
-        """The bookies that it writes to."""
+        """Bookies of the current ensemble."""
 
     def bookies_lost(self, lost: Collection[str]) -> None:
         """``lost``: all bookies that count as lost."""
@@ -197,7 +197,7 @@ class Room:
         self.appended = self.released = 0
         self.waiting = Waiters()
         self.pressed: dict[OpenWriter, Callable[[], None]] = {}
-        """Ledgers whose entries a sync releases, with the function that starts one."""
+        """Ledgers whose entries a sync would release, each with the function that starts the sync."""
 
     @property
     def held(self) -> int:
@@ -285,9 +285,10 @@ class Runtime:
         self._rule_changes = 0
         """How often the cluster's placement rule may have changed."""
         self._lost = LostBookies(config.lost_bookie_delay_seconds)
-        """Only the I/O thread uses it."""
+        """Bookies that count as lost. Only the I/O thread uses it."""
         self._listing = self._list_again = self._look_is_due = False
-        """The bookies are being listed, have changed since, or are listed again later. Only the I/O thread uses them."""
+        """Three flags: the bookies are being listed; they have changed since; they are to be listed again later. Only the I/O
+        thread uses them."""
         self._closed = False
         """Nothing is opened for writing any more. Only the I/O thread uses it."""
         security = client_security(config)

@@ -175,7 +175,7 @@ class AppendFuture(AwaitableFuture[int]):
         """
         error = self.exception(timeout)
         if error is not None:
-            # The one error is raised to every caller: with its traceback it would collect all of their frames.
+            # Every caller gets this one error object: without a reset, its traceback would collect the frames of all.
             raise error.with_traceback(None)
         return self.entry_id
 
@@ -224,7 +224,7 @@ class AppendFuture(AwaitableFuture[int]):
 
     @property
     def _state(self) -> str:  # type: ignore[override]
-        """Changes only while ``_condition`` is held, as watchers need it."""
+        """State for watchers; changes only while ``_condition`` is held."""
         return self._watched().state
 
     @property

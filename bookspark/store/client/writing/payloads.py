@@ -96,7 +96,7 @@ _BINARY = "a list of bytes, or an Arrow array, binary or string, without nulls"
 
 
 def payload_of(payload: object, function: str) -> bytes:
-    """The bytes of one payload. ``function``: who is asked to append it. Raises InvalidArgumentError."""
+    """The bytes of one payload. ``function``: the called function, for errors. Raises InvalidArgumentError."""
     try:
         return bytes_of(payload)
     except Misfit as misfit:
@@ -223,13 +223,13 @@ class Outgoing:
         self.taken: list[bytes | PayloadRun] = []
         """Appends before those in ``waiting``, in reverse order."""
         self.put: Callable[[Sequence[bytes | PayloadRun]], None] = self.waiting.extend
-        """Add appends at the end. It runs no Python code, so no signal handler comes in the middle."""
+        """Add appends at the end, without Python code, so that no interrupt comes in the middle."""
 
     def __len__(self) -> int:
         return len(self.taken) + len(self.waiting)
 
     def payloads(self) -> Iterator[bytes]:
-        """The payloads of all appends, in their order. Only while nobody puts or takes."""
+        """The payloads of all appends, in their order. Only while no thread puts or takes appends."""
         for item in (*reversed(self.taken), *self.waiting):
             yield from (item,) if isinstance(item, bytes) else item.entries()
 

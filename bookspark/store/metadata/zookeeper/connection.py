@@ -131,7 +131,7 @@ _SILENCE_SECONDS = 60.0
 """A server silent lately is tried last for so long."""
 _SECONDS_MIN = 0.001
 _EARLY_SECONDS = 0.05
-"""A socket's wait may end so much before its time."""
+"""A socket's wait may end this much before its time."""
 
 
 class _Answer(AsyncResult):  # type: ignore[misc]

@@ -723,7 +723,7 @@ class ZooKeeperStore:
         self._upkeep = Upkeep()
         self._registrar: Registrar | None = None
         self._known_bookies: tuple[Marks, dict[str, BookieRegistration]] | None = None
-        """With the marks that validate it."""
+        """Cached bookies, with the marks that validate the cache."""
         self._bookies_changed: list[Callable[[], None]] = []
         self._lock = threading.RLock()
         self.clock = StoreClock(self._store_ms)
