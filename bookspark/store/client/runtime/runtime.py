@@ -277,7 +277,7 @@ class Runtime:
         """The writers that each tick looks at. Only the I/O thread uses it."""
         self._owing: dict[OpenWriter, None] = {}
         """Idle writers that owe the bookies their LAC, in the order in which they became idle; some may be active again. Ticks
-        don't visit them, because of ten thousand ledgers written in turn nearly all are here. Only the I/O thread uses it."""
+        don't visit them: of ten thousand ledgers that are written in turn, nearly all wait here. Only the I/O thread uses it."""
         self._changes = 0
         """Number of changes of the registered bookies. Only the I/O thread counts."""
         self._listed: _Listing | None = None
