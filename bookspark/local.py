@@ -62,7 +62,7 @@ class LocalBookie:
         self._status: Status | None = None
         self._pid = os.getpid()
         self.in_hand = threading.Lock()
-        """Held by who stops or starts the bookie for a change of the cluster."""
+        """Lock, held while a change of the cluster stops or starts the bookie."""
 
     @property
     def bookie_id(self) -> str:
@@ -77,7 +77,7 @@ class LocalBookie:
 
     @property
     def pid(self) -> int | None:
-        """The id of its process; None while it does not run."""
+        """Process id; None while the bookie does not run."""
         return self._bookie.process.pid if self._bookie is not None and self._bookie.alive else None
 
     @property

@@ -112,7 +112,7 @@ class Turns:
     def __init__(self, name: str, seconds_max: float) -> None:
         self._name, self._seconds_max, self._pid = name, seconds_max, os.getpid()
         self.lock = cast(Any, threading.RLock())
-        """The holder has the turn. Appends acquire and release it directly, to save calls."""
+        """The lock of the turn. Appends acquire and release it directly, to save calls."""
         self.is_mine: Callable[[], bool] = self.lock._is_owned
 
     def wait(self) -> None:
@@ -467,7 +467,7 @@ class Producer:
 
     def _goes_on(self) -> None:
         """In a thread of its own: open the ledger after a fenced one, or fail the rows that wait for it."""
-        # Whoever has the turn has it for a bounded time.
+        # A turn lasts for a bounded time, so this wait ends.
         with self._lock:
             if self._ledgers.is_fenced and self._error is None:
                 # The rows have the error.
@@ -481,7 +481,7 @@ class Producer:
             self._ledgers.committer.tend(thoroughly=True)
         except BookKeeperError as error:
             # The next producer cleans up.
-            log.info("log %s: what earlier producers left is not cleaned up: %s", self._log, error)
+            log.info("log %s: remains of earlier producers are not cleaned up: %s", self._log, error)
 
 
 def _fenced(producer: weakref.ref[Producer], acknowledged: Watermark, error: LedgerFencedError) -> None:

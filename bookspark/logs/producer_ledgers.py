@@ -140,7 +140,7 @@ class Moved:
                 self.fail(later.error)
 
     def moves_on(self, kept: int) -> bool:
-        """The later ledger was recovered too, up to entry ``kept``. Do rows of these move again?"""
+        """The later ledger was recovered too, up to entry ``kept``. True if some of these rows have to move again."""
         self._acknowledged.advance(min(kept, self._last) + self._more)
         self._later, self._last, self._more = None, self._last - (kept + 1), self._more + kept + 1
         return self._last >= 0
@@ -154,7 +154,7 @@ class Moving(NamedTuple):
 
     rows: list[bytes]
     moved: list[Moved]
-    """Them, for each ledger that they were in."""
+    """The moved rows, by their former ledger."""
 
 
 class ProducerLedgers:
@@ -280,8 +280,8 @@ class ProducerLedgers:
             self._make_ahead()
 
     def leave(self) -> None:
-        """Stop appending: rows not acknowledged yet fail, after ``fail`` also those of a fenced ledger. The successor settles the
-        rest."""
+        """Stop appending, and fail the unacknowledged rows; after ``fail``, also the rows of a fenced ledger. The next producer
+        of the name settles the ledger."""
         self.due_ms = 0
         self._discard_ahead(0.0)
         if self.at.handle is not None:
@@ -345,8 +345,8 @@ class ProducerLedgers:
         return ahead.done() and (ahead.exception() is not None or ahead.result() is not None)
 
     def _make(self, record: LogRecord, larger_than: LedgerHandle | None = None) -> LedgerHandle | None:
-        """Create a ledger for rows with the options of ``record``. None: there are too few bookies for one ``larger_than``
-        that."""
+        """Create a ledger for rows with the options of ``record``. None: there are too few bookies for a ledger over more than
+        ``larger_than`` bookies."""
         # A row is acknowledged without a commit behind it, so it is synced like a commit.
         options = replace(record.options, ledger_type=LedgerType.PD_JOURNAL)
         label = stamped_label(value_encoding(record))

@@ -94,7 +94,7 @@ class LaneShare:
         self._name = f"{bookkeeper.metadata.clock.known_ms():013}-{uuid.uuid4().hex[:12]}"
         self._sharing = bookkeeper.metadata.sharing(f"{group}@{log}", self._name)
         self.lanes: frozenset[int] = frozenset()
-        """Lanes that it reads."""
+        """Lanes that this reader holds."""
         self._due, self._held, self._pid = 0.0, set[str](), os.getpid()
         self._left = weakref.finalize(self, _leave_soon, self._sharing, self._held)
         self._left.atexit = False
@@ -192,7 +192,7 @@ class LogRow(NamedTuple):
 
 
 class _Place:
-    """The place behind the rows that a reader has returned. The thread of the reports reads it too."""
+    """The place behind the rows that a reader has returned; the reporting thread reads it too."""
 
     def __init__(self, offset: Offset) -> None:
         self.move(offset)
@@ -343,7 +343,7 @@ class RowReader:
             return wanted if lanes is None or saved is None else self._feed.combined(lanes, wanted, saved)
 
         saved = self._changed_saved(changed)
-        # What is known of a lost lane shows later whether another reader has saved its rows.
+        # The lost lane's state shows later whether another reader has saved its rows.
         self._committed = saved if lanes is None else self._feed.combined(lanes, saved, self._committed)
         self._since = wanted
 

@@ -110,7 +110,7 @@ def log_frame(spark: SparkSession, log: LaneName, **options: str | int | bool) -
 
 
 def _of_lane(options: Mapping[str, str | int | bool], known: SourceOptions, lane: int) -> dict[str, str | int | bool]:
-    """The options for a lane alone: of places for each lane, its own."""
+    """The options for one lane: only its own places."""
     own = dict(options)
     for which, place in (("starting", known.start), ("ending", known.end)):
         if isinstance(place, Times):

@@ -31,7 +31,7 @@ class Closable(Protocol):
     """A data ledger, or a committer with its commit ledger."""
 
     def close(self) -> None:
-        """Close it, in any thread. Failures are logged, not raised."""
+        """Close the handle, in any thread. Failures are logged, not raised."""
 
 
 class IdleCloser:
@@ -95,7 +95,7 @@ class IdleCloser:
 
 
 _closers: dict[int, IdleCloser] = {}
-"""Closers by pid: a forked process closes no handle of its parent."""
+"""Process id → closer: a forked process closes no handle of its parent."""
 
 
 def idle_closer() -> IdleCloser:

@@ -153,7 +153,7 @@ def delta_session(app: Name, zookeeper: ConnectionString | None = None) -> Spark
 @checked
 @contextmanager
 def with_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Within the block the session has these settings; afterwards its earlier ones."""
+    """Context in which the session has these settings; the earlier settings return at its end."""
     before = {name: spark.conf.get(name, None) for name in settings}
     try:
         for name, value in settings.items():

@@ -47,7 +47,7 @@ def quiet_session(name: str) -> Iterator[SparkSession]:
 
     keep = False
     with tempfile.NamedTemporaryFile(prefix="bookspark-spark-", suffix=".log", delete=False) as log:
-        # The JVM and Spark's workers inherit this descriptor and keep it.
+        # The JVM and Spark's workers inherit this descriptor and keep it open.
         with _standard_error_to(log.fileno()):
             spark = session(name, master="local[2]", **SMALL_TABLES, **{"spark.driver.extraJavaOptions": QUICK_JVM})
         try:

@@ -44,7 +44,7 @@ class BookieView:
 
     @property
     def host(self) -> str:
-        """Its host by its registration, else its last known host; "" if unknown."""
+        """Host by the registration, else the last known host; "" if unknown."""
         registered = "" if self.registration is None else self.registration.host
         return registered or ("" if self.home is None else self.home.host)
 

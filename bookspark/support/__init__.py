@@ -4,7 +4,7 @@
 ``arguments``          types, bounds and choices of arguments and options
 ``metrics``            every metric for Prometheus, and the counters behind them
 ``addresses``          ``host:port``, with IPv6 in brackets
-``threads``            client threads, and waits that a signal handler may interrupt
+``threads``            client threads, and waits that an interrupt may break into
 ``extras``             extras of the package, and the error for a missing one
 ``packaged_files``     jobs for spark-submit and settings files of the package
 ``command_line``       exit statuses, and the end of commands and jobs

@@ -133,7 +133,7 @@ class Ends(NamedTuple):
 
 
 def ends(path: str) -> Ends | None:
-    """When the certificates of the file end; None if it has none that can be read."""
+    """Ends of the certificates in the file; None without a readable certificate."""
     try:
         return ends_of(Path(path).read_text("ascii", errors="replace"))
     except OSError:

@@ -33,7 +33,7 @@ _EXTRAS = {
     "puresasl": "sasl",
     "google": "bookkeeper",
 }
-"""Imported name → the smallest extra with it."""
+"""Imported name → smallest extra that installs it."""
 
 
 class MissingExtraError(ConfigurationError, ImportError):

@@ -57,7 +57,7 @@ def inflated(
 
 
 class ArrowSizes(NamedTuple):
-    """What a record batch message says that it holds."""
+    """Sizes that a record batch message declares."""
 
     rows: int
     inflated_bytes: int

@@ -72,8 +72,8 @@ def why_foreign(path: str | os.PathLike[str]) -> str:
 
 
 def refuse_foreign_content(directory: str | os.PathLike[str]) -> None:
-    """Raise ConfigurationError if a link, or a file of another user, lies in the directory or below. What can't be looked at
-    passes."""
+    """Raise ConfigurationError if a link, or a file of another user, lies in the directory or below. A file that can't be
+    examined passes."""
     place = os.fspath(directory)
     with suppress(OSError), os.scandir(place) as entries:
         for entry in entries:
@@ -218,7 +218,7 @@ def _fault_of_secret(path: str, status: os.stat_result) -> str:
         return "it is not a regular file"
     if status.st_uid not in (0, own):
         return f"it belongs to {_user(status.st_uid)}; mend it: chown {_own_name()} {shlex.quote(path)}"
-    # Of root for another user: the group is how this user reads it.
+    # Root's file for another user: this user reads it by the group.
     if status.st_mode & (0o077 if status.st_uid == own else 0o037):
         return f"others may read or write it (mode {_mode(status)}); mend it: chmod 600 {shlex.quote(path)}"
     return ""

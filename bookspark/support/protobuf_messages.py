@@ -21,7 +21,7 @@ Fields = Sequence[tuple[str, int, str]]
 _REPEATED, _OPTIONAL = 3, 1
 _MESSAGE = 11
 _SCALARS = {"int64": 3, "uint64": 4, "int32": 5, "string": 9, "bytes": 12, "uint32": 13}
-"""Their numbers in ``FieldDescriptorProto.Type``."""
+"""Numbers of the scalar types in ``FieldDescriptorProto.Type``."""
 
 
 class Schema:

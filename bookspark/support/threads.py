@@ -1,4 +1,4 @@
-"""Threads of the client's own, and waits that a signal handler may interrupt.
+"""The client's own threads, and waits that an interrupt or a finalizer may break into.
 
 Law: no exception ends such a thread. The threads are daemons and outlast the main thread, so that ``atexit`` functions and
 other threads can still use a client then. (Those of ``concurrent.futures`` end with the main thread.)

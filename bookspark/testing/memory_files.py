@@ -58,7 +58,7 @@ class Node:
         self.errors = 0
         """Failed write-backs."""
         self.told = True
-        """Whether any open file reported the last failure."""
+        """True once an open file has reported the last failed write-back."""
 
     def write(self, position: int, data: bytes) -> None:
         put(self.content, position, data)

@@ -11,7 +11,7 @@ The commands are ``bookspark bench …``; ``scripts/bench`` sets the checkout up
 ``bare_source``    a Python data source that does nothing: the cost of Spark itself
 ``trees``          the ledger bench of two commits, in turns
 ``page``           the tables of docs/performance.md, from kept results
-``kept_results``   the file of all runs' results, and the changes since the last run
+``kept_results``   the file of all runs' results, the changes since the last run, and tables of systems side by side
 ``processes``      resources used by processes: processor time, memory, bytes written
 =================  ============================================================================================================
 

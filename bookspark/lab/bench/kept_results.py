@@ -22,17 +22,9 @@ from typing import IO, Any
 CHANGE = 0.05
 FIGURES = (
     *("adds_per_second", "reads_per_second", "rows_per_second", "megabytes_per_second", "of_the_bare_loop"),
-    *("p50_ms", "p99_ms", "p50_seconds", "p99_seconds", "seconds", "written_per_byte", "resident_bytes"),
-    *(
-        "cpu_us",
-        "client_cpu_us",
-        "idle_ledger_bytes",
-        "cpu_us_a_frame",
-        "cpu_seconds",
-        "cpu_ms",
-        "cpu_seconds_per_million_rows",
-    ),
-    *("alone_p99_9_ms", "beside_p99_9_ms"),
+    *("p50_ms", "p99_ms", "p50_seconds", "p99_seconds", "seconds", "written_per_byte", "idle_bytes", "resident_bytes"),
+    *("cpu_us", "client_cpu_us", "bookies_cpu_us", "cpu_us_a_frame", "cpu_seconds", "cpu_ms", "idle_ledger_bytes"),
+    *("cpu_seconds_per_million_rows", "alone_p99_9_ms", "beside_p99_9_ms"),
 )
 """The kept figures. For rates and shares of a bare loop more is better, for the others less."""
 NUMBERS = ("entries", "ledgers", "rows", "commits", "triggers", "files")
@@ -50,8 +42,10 @@ class Results:
         self._files = [sys.stdout, *([] if file is None else [file])]
 
     def add(self, line: Line, **more: Any) -> None:
-        """Add ``line`` with ``more`` and the machine's load."""
+        """Add ``line`` with ``more``, the machine's load, and the bookies' processor time for an entry, all copies together."""
         whole = {**line, **more, "load": os.getloadavg()[0]}
+        if "bookies_cpu_seconds" in whole and "entries" in whole:
+            whole["bookies_cpu_us"] = whole["bookies_cpu_seconds"] / whole["entries"] * 1e6
         for file in self._files:
             print(json.dumps(whole), file=file, flush=True)
         self.lines.append(whole)
@@ -115,6 +109,38 @@ def keep(cache: Path, bench: str, lines: Sequence[Line], scale: float, tree: Pat
     return changes(alike[-1], run) if alike else []
 
 
+def side_by_side(lines: Sequence[Line], ours: str = "bookspark") -> str:
+    """A Markdown table: the median of each figure for each system, and how many times better ``ours`` is than each other one."""
+    found = medians(lines)
+    systems = list(dict.fromkeys(str(line["system"]) for line in lines))
+    others = [system for system in systems if system != ours] if ours in systems else []
+    cases = dict.fromkeys(
+        name.removeprefix(f"{system} ") for system in systems for name in found if name.startswith(f"{system} ")
+    )
+    rows = []
+    for case in cases:
+        # A peer without a choice of calls has a single line for all of our calls.
+        of = {
+            system: found.get(f"{system} {case}", found.get(f"{system} {case.split(' ')[0]}", {})) for system in systems
+        }
+        for figure in FIGURES:
+            values = {system: of[system].get(figure) for system in systems}
+            if any(value is not None for value in values.values()):
+                factors = [_times_better(figure, values[ours], values[other]) for other in others]
+                rows.append((f"{case}, {figure.replace('_', ' ')}", *map(figure_text, (*values.values(), *factors))))
+    return markdown(("case", *systems, *(f"against {other}" for other in others)), rows)
+
+
+def _times_better(figure: str, ours: float | None, theirs: float | None) -> float | None:
+    if not ours or not theirs:
+        return None
+    return ours / theirs if _more_is_better(figure) else theirs / ours
+
+
+def _more_is_better(figure: str) -> bool:
+    return figure.endswith("_per_second") or figure == "of_the_bare_loop"
+
+
 def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table."""
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
@@ -138,7 +164,7 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         for figure, value in figures.items():
             old = before["figures"].get(name, {}).get(figure) if figure in FIGURES else None
             if old and abs(value / old - 1) > CHANGE:
-                better = (value > old) == (figure.endswith("_per_second") or figure == "of_the_bare_loop")
+                better = (value > old) == _more_is_better(figure)
                 told.append(
                     f"{name}, {figure}: {old:.4g} → {value:.4g} ({value / old - 1:+.0%}, {'better' if better else 'worse'} than "
                     f"{before['commit']} of {before['time']}; load {before['load']:.1f} then, {now['load']:.1f} now)"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bookspark.errors import ConfigurationError
-from bookspark.lab.bench.kept_results import Results, markdown, medians
+from bookspark.lab.bench.kept_results import Results, side_by_side
 from bookspark.lab.bench.ledger.cases import Turn
 
 HERE, THERE = "this tree", "against"
@@ -40,7 +40,7 @@ def against(
                 for system, place in pair[:: -1 if number % 2 else 1]:
                     for line in bench(place, turn, scale, directory):
                         results.add(line, system=system, round=number)
-    return table(results.lines, revision), results.lines
+    return side_by_side(results.lines, HERE), results.lines
 
 
 @contextmanager
@@ -81,18 +81,3 @@ def bench(tree: Path, turn: Turn, scale: float, directory: Path | None, cases: S
             yield json.loads(line)
     if process.returncode != 0:
         raise RuntimeError(f"{' '.join(command)} failed in {tree}")
-
-
-def table(lines: Sequence[Line], revision: str) -> str:
-    """Medians of both trees, and their ratio."""
-    found = medians(lines)
-    rows = []
-    for name, figures in found.items():
-        if not name.startswith(f"{HERE} "):
-            continue
-        case = name.removeprefix(f"{HERE} ")
-        for figure, value in figures.items():
-            other = found.get(f"{THERE} {case}", {}).get(figure)
-            if other:
-                rows.append((case, figure, f"{value:,.4g}", f"{other:,.4g}", f"{value / other:.3f}"))
-    return markdown(("case", "figure", HERE, revision, "ratio"), rows)

@@ -30,13 +30,13 @@ _REPAIRS = frozenset(("LedgerHealing", "LedgerReplication"))
 class Bookie:
     def __init__(self) -> None:
         self.rows: set[int] = set()
-        """Entries that it acknowledged."""
+        """Entries that the bookie acknowledged."""
         self.last_add_confirmed = NO_ENTRY
-        """Its highest LAC (last add confirmed)."""
+        """The bookie's highest LAC (last add confirmed)."""
         self.fenced_in = ""
-        """The process that fenced it."""
+        """The process that fenced the ledger at this bookie."""
         self.taken_after_fence: tuple[str, Span] | None = None
-        """Process and time of a writer's add that it accepted after its fence."""
+        """Process and time of a writer's add that the bookie accepted after its fence."""
         self.lossy_boots: set[int] = set()
 
 
@@ -60,15 +60,15 @@ class Ledger:
         self.metadata: LedgerMetadata | None = None
         self.version = -1
         self.begun: LedgerMetadata | None = None
-        """The metadata at the start of its writer."""
+        """The ledger's metadata at the start of its writer."""
         self.writers: set[str] = set()
-        """The processes that wrote it."""
+        """The processes that wrote the ledger."""
         self.confirmed = NO_ENTRY
         """The highest entry confirmed by a writer."""
         self.acked: dict[int, set[str]] = {}
         """The bookies that acknowledged each entry."""
         self.batch_ends: dict[int, int] = {}
-        """By the last entry of each append, its first entry."""
+        """Last entry of each append → its first entry."""
         self.given_up = False
         """Whether an operator accepted a loss."""
 
@@ -88,7 +88,7 @@ class Joined:
     def __init__(self) -> None:
         self.ledgers: dict[int, Ledger] = {}
         self._asked: dict[tuple[str, int], LedgerMetadata] = {}
-        """By machine, the metadata of its write in progress."""
+        """Machine → metadata of its write in progress."""
         self._ledger_of: dict[tuple[str, int], int] = {}
         self._began: dict[tuple[str, int], Span] = {}
 
@@ -203,6 +203,6 @@ class Joined:
 
 
 def machine_knows_more(machine: Any) -> bool:
-    """Whether the machine ended because the ledger is closed. Its LAC is then the ledger's end, already seen as ``CLOSED``."""
+    """True if the machine ended because the ledger is closed: its LAC is then the ledger's end, already noted as ``CLOSED``."""
     metadata = metadata_of(machine)
     return metadata is not None and metadata.closed

@@ -29,7 +29,7 @@ from bookspark.store.decisions.recorder import version
 
 _decode = msgspec.msgpack.Decoder().decode
 _NO_WORDS = "IllegalEventError"
-"""Its message quotes the event with entry contents, which the record lacks."""
+"""Errors whose message quotes entry contents, which the record lacks."""
 
 
 class Span(NamedTuple):
@@ -271,7 +271,7 @@ class ProcessReplay:
 
     @staticmethod
     def _looked(machine: Any, form: list[Any]) -> list[Any]:
-        """The arguments of a look for lost bookies. It may set the delay first."""
+        """The arguments of a look for lost bookies. A look may set the delay first."""
         machine.delay_seconds = form[-1]
         return form[:-1]
 
@@ -301,7 +301,7 @@ class ProcessReplay:
         try:
             return repr(self._values.value(form))
         except Exception:
-            # This version can't make such a value.
+            # This version has no class for the recorded value.
             return repr(form)
 
     def _same(self, was: Any, now: Any) -> bool:

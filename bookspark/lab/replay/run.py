@@ -157,7 +157,7 @@ def history_page(
     command: str,
     simulation: str,
 ) -> str:
-    """The page as HTML. ``command`` makes it again, ``simulation`` searches the simulator for such a history."""
+    """The page as HTML. ``command`` makes it again, ``simulation`` lets the simulator search for the same violation."""
     law, failing_ns = "", None
     if broken:
         first = min(broken, key=lambda one: one.at_ns)
@@ -256,5 +256,5 @@ class Replay:
         return staging.play()
 
     def simulation(self, ledger_id: int) -> str:
-        """The command that searches the simulator for such a history."""
+        """Command that lets the simulator search for the same violation."""
         return simulator_command(self._joined.ledgers[ledger_id])

@@ -57,7 +57,7 @@ class Played(NamedTuple):
     moves: list[Move]
     violation: Violation | None
     left: str
-    """Where reality left the simulator, in words; "": nowhere."""
+    """Step at which reality differs from the simulator, in words; "": none."""
     passed_over: int
 
     def lines(self) -> list[str]:
@@ -183,8 +183,8 @@ class _Stage:
             matters = matters and not _is_fenced(event)
 
     def _heard(self, client: int, event: Any, first: int | None, matters: bool) -> None:
-        """Deliver a bookie's answer, or a timeout, to a client. ``first``: the first requested entry. ``matters``: the
-        client reacted to it."""
+        """Deliver a bookie's answer, or a timeout, to a client. ``first``: the first requested entry. ``matters``: the client
+        reacted to the answer."""
         asked, answer = _ANSWERS[type(event)]
         name = self._names[event.bookie]
         if _unheard(event):
@@ -299,7 +299,7 @@ class _Stage:
 
     def _make(self, move: Move) -> None:
         after = self.world.apply(self.state, move)
-        # Fails here if the move can't be told as a sentence.
+        # Fails here if the story has no sentence for the move.
         sentence(self.world, self.state, move, after)
         self.moves.append(move)
         self.state = after

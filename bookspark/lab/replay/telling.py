@@ -292,7 +292,7 @@ def _ids(first: int, last: int) -> str:
 
 
 def simulator_command(ledger: Ledger) -> str:
-    """The command that searches the simulator for such a history, in a small world of the ledger's shape."""
+    """Command that lets the simulator search for the same violation, with the ledger's ensemble and quorum sizes."""
     m = ledger.metadata
     words = ["bookspark simulate --random 10000"]
     if m is not None:

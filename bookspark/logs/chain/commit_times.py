@@ -85,7 +85,7 @@ def time_of(bookkeeper: BookKeeper, name: Lane, password: bytes, row: int) -> in
         if row < at + commit.rows:
             for item in commit.ranges if commit.stamped else ():
                 if row < at + item.rows:
-                    # Of rows that were offloaded, only the time of the commit is known.
+                    # Offloaded rows have only the time of their commit.
                     with suppress(NoSuchLedgerError):
                         rows = OpenRows(bookkeeper, item.ledger_id, password)
                         return rows.stamp_at(item.first_entry_id + row - at).time_ms
@@ -189,7 +189,7 @@ class _Search:
         self._entries: dict[tuple[int, int], bytes] = {}
         """Payloads of the entries read, by link and entry id."""
         self.is_end = False
-        """Did the search find no row of the time among the rows that it looked at?"""
+        """True if no examined row has the time."""
 
     def row(self, known_rows: int) -> int:
         """The first row of the time; the end, if there is none."""

@@ -43,7 +43,7 @@ class StreamingQuery(NamedTuple):
 
     id: str
     follows: str = ""
-    """The query whose lane it may take over; empty: none."""
+    """The query whose lane the new query may take over; empty: none."""
     checkpoint: str = ""
     """Path of its Spark checkpoint; empty: unknown."""
 

@@ -125,7 +125,7 @@ class LaneIndex:
 
     def _put_block(self, block: int, lanes: tuple[int, ...]) -> None:
         name = lane_name(self._log.key, block + 1)
-        # It is there if a crash came before the index was written.
+        # The record exists already if a crash came before the index was written.
         with suppress(MetadataVersionError):
             document = proven_struct(EndedBlock(lanes), f"block {name!r} of lanes that ended")
             self._store.write_record(BLOCKS, name, document, None)

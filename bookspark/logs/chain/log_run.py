@@ -60,7 +60,7 @@ CLOSE_SECONDS_MAX = 30.0
 
 @dataclass(frozen=True)
 class LogAddress:
-    """A log, as clients of its cluster reach it."""
+    """Address of a log: its cluster, its name and its password."""
 
     zookeeper: str
     """The cluster: ``host:port[,host:port…][/chroot]``."""

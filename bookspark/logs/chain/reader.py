@@ -234,7 +234,7 @@ class LogReader:
                 self._heard = last >= self._next_entry
                 return self._heard or self._handle.metadata.closed
         except NoSuchLedgerError:
-            # It left the chain with rows that were read, or the log was deleted: the next look says which.
+            # The ledger left the chain with rows already read, or the log was deleted: the next look decides.
             return True
         if self._record_changed is None:
             changes = threading.Event()

@@ -221,7 +221,7 @@ class LogRegistry:
                 before = decode_name(document, name)
                 if before != made.log and self.exists(before):
                     raise LogExistsError(f"there is a log {name!r} already; choose another name, or delete that log")
-                # Its deletion was interrupted.
+                # The log's deletion was interrupted.
                 self.forget(before)
             return encode_name(made.log)
 

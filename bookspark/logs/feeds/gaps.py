@@ -39,7 +39,7 @@ class GapKind(Enum):
     LOST = "lost"
     """No replica has them, or an operator accepted their loss, or their ledger was deleted."""
     INVALID = "invalid"
-    """Their entry is no row of the log, or larger than a row may be: it was not written by Bookspark."""
+    """The rows' entry is no row of the log, or too large for a row: Bookspark did not write it."""
     NOT_YET_KNOWN = "not_yet_known"
     """No replica answered with them, and a silent one may have them: retry later."""
 

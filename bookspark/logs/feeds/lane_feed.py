@@ -90,7 +90,7 @@ class LaneFeed:
         return self._head.wait(seconds)
 
     def close(self) -> None:
-        """End its watches. Never raises."""
+        """End the lane's watches. Never raises."""
         self._head.close()
 
     def size(self, first: int, last: int) -> int:
@@ -159,7 +159,7 @@ class LaneFeed:
                 self._planned.append(following)
                 yield from self._positioned(following, kept, last)
             else:
-                # Passed: a plan that begins before it reads the commits again.
+                # Drop the passed commits; a plan that begins before them reads them again.
                 self._pass(following)
 
     def _kept(self, first: int) -> int:

@@ -199,7 +199,7 @@ class LogFeed:
         with_times: bool = False,
         log: LaneId | None = None,
     ) -> None:
-        """``log``: the log that ``name`` means; None: the one that has the name now."""
+        """``log``: id of the log; None: the log that has ``name`` now."""
         self._bookkeeper, self._password, self._with_times = bookkeeper, password, with_times
         self.name = name
         """Name of the log or lane."""
@@ -286,8 +286,8 @@ class LogFeed:
         return self._folded({**self.all_rows(otherwise), **found})
 
     def at_time(self, time_ms: int) -> Offset:
-        """Offset before the first row of each lane at ``time_ms`` or later, else at the lane's end. The number of rows of a lane
-        is updated only if no row of that time or later is known."""
+        """Offset before the first row of each lane at ``time_ms`` or later, else at the lane's end. A lane's number of
+        rows is read again only if no row of that time or later is known."""
         self._look_for_lanes()
         every, lanes = self._all_ended(), list(self._lanes.items())
         found = {number: self._ended[number].rows for number in every if self._ended_before(number, time_ms)}
@@ -325,7 +325,7 @@ class LogFeed:
             return self._watch.wait(self._lanes, seconds, changed.is_set)
 
     def close(self) -> None:
-        """End its watches. The feed waits no more. Never raises."""
+        """End the feed's watches and waits. Never raises."""
         self._end_watch()
         for lane in self._lanes.values():
             lane.close()
@@ -520,7 +520,7 @@ class LogFeed:
 
     def _known_ended(self, number: int, record: LogRecord | None) -> LogRecord:
         if record is None:
-            # It was deleted since; this raises the reason.
+            # The log was deleted meanwhile; this raises the reason.
             record = LogRegistry(self._bookkeeper.metadata).get(self._log.lane(number))
         assert record.ended_rows is not None, "the index says so"
         self._ended[number] = _Ended(record.ended_rows, record.ended_ms)

@@ -27,7 +27,7 @@ class PassedOver:
         self.rows = 0
         """Number of missing rows."""
         self.told_elsewhere = False
-        """Does the caller get each gap itself? Then rows are not counted, and the read does not fail."""
+        """Does the caller report each gap itself? Then rows are not counted, and the read does not fail."""
         self._up_to: dict[str, int] = {}
 
     def add(self, what: str, source: str, first: int, last: int) -> None:

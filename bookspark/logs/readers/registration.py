@@ -183,7 +183,7 @@ class _Teller:
     """Reports for all readers of a process, in a thread that lives while there are any."""
 
     def __init__(self) -> None:
-        # Reentrant: a signal handler may interrupt the thread that holds it.
+        # Reentrant: a finalizer may run in the thread that holds it.
         self._lock = threading.RLock()
         self._readers: dict[str, weakref.ref[Registration]] = {}
         self._changed = Latch()

@@ -78,7 +78,7 @@ class ValueEncoder:
         yield Payloads(values)
 
     def finish(self) -> Iterator[Payloads]:
-        """No entries: no value waits for others."""
+        """No entries, because no value waits for others."""
         return iter(())
 
     def statistics(self, size: int) -> str:

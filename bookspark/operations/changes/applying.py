@@ -463,7 +463,7 @@ class Applying:
     def _under_way(self) -> ChangeRecord:
         record = self._kept.own()
         if record is None or not record.under_way:
-            raise ConfigurationError("no change of this cluster is under way; say what is wanted, or look at --help")
+            raise ConfigurationError("no change of this cluster is under way; name a change (see --help)")
         return record
 
     # -- one step
@@ -497,7 +497,7 @@ class Applying:
             self._asked_of = incarnation
         request = wanted.taking(step.bookie_id) if step.bookie_id in progress.away else None
         if isinstance(step, Resume | Forget) and request not in (None, self._ended):
-            # An earlier process may still carry its request out. Wait for its end, then look again.
+            # An earlier process may still carry out the request: wait for its end, then look again.
             self._hands.seen(request)
             self._ended = request
             return record, ""

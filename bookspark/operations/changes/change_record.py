@@ -110,7 +110,7 @@ class ChangeRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return not self.ended_at_ms
 
     def after(self, progress: Progress) -> ChangeRecord:
-        """The record with another progress."""
+        """The record with ``progress`` replaced."""
         return msgspec.structs.replace(self, progress=_progress_document(progress))
 
 

@@ -23,7 +23,7 @@ Request = Restart | ReplaceDisk | Stop
 
 
 class Hands(Protocol):
-    """Carries out requests. Raises BookieError for impossible ones."""
+    """Carries out requests to bookies. Raises BookieError for an impossible request."""
 
     def do(self, request: Request, note: Callable[[], None]) -> None:
         """Carry the request out or pass it on; it may be done after the return. ``note`` notes it in the change's record

@@ -40,7 +40,7 @@ class Seen(NamedTuple):
     """Results of the last successful look."""
 
     facts: Facts
-    """Its fragments belong to the watch, which changes them in place at the next look."""
+    """The latest facts. The watch changes their fragments in place at the next look."""
     before: Facts | None
     """Facts of the previous look, for rates."""
     health: Health

@@ -149,7 +149,7 @@ def marks_together(told: Sequence[MarksTold]) -> MarksTogether:
     if not left:
         return MarksTogether(mark, HealedNoted(mark.boot), left)
     healed = max(one.healed for one in told)
-    # Above every number that a directory has for a limbo or its end.
+    # Higher than every boot number in a directory's limbo records.
     return MarksTogether(mark._replace(boot=max(mark.boot, healed.boot) + 1), healed, left)
 
 

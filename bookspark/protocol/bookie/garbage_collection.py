@@ -37,7 +37,7 @@ from bookspark.protocol.ledger.responses import Negative, NegativeReason, Respon
 
 
 class Complete(NamedTuple):
-    """It has every ledger that existed during the whole listing."""
+    """A listing with every ledger that existed during the whole listing."""
 
     ledgers: Set[int]
 
@@ -71,13 +71,13 @@ class Suspected(NamedTuple):
     """Suspects by verdict, each ascending."""
 
     asked: tuple[int, ...]
-    """Their own records are to be read now."""
+    """Ledgers whose own records are to be read now."""
     not_given_out: tuple[int, ...]
-    """Kept: their deletion can't be proved."""
+    """Kept ledgers whose deletion can't be proved."""
     lost: tuple[int, ...]
-    """Kept: their records are lost."""
+    """Kept ledgers whose records are lost."""
     no_ledgers: tuple[int, ...]
-    """Ids that no ledger can have: they may be thrown away."""
+    """Ids that no ledger can have; their entries may be dropped."""
 
 
 def sort_suspects(suspected: Collection[int], given_out: int, lost: Collection[LostRecords] = ()) -> Suspected:

@@ -39,17 +39,17 @@ class Held(NamedTuple):
     frame: int = 0
     """Number of the frame under way; 0: none, or the bookie does not read on."""
     frame_bytes: int = 0
-    """Its size, as far as it is known."""
+    """Size of that frame, as far as known."""
 
 
 class Shrink(NamedTuple):
-    """Free the slack of this peer. Nothing is reported afterwards: it counts as freed."""
+    """Order to free the slack of this peer; it counts as freed at once."""
 
     peer: object
 
 
 class End(NamedTuple):
-    """End this connection. It counts as ended."""
+    """Order to end this connection; it counts as ended at once."""
 
     peer: object
     why: str
@@ -75,11 +75,11 @@ class PeerMemory:
         """Bytes of all peers."""
         self._holders: dict[object, _Holder] = {}
         self._groups: dict[tuple[bool, str], dict[object, None]] = {}
-        """(Known?, address) → its holders; the one whose frame began first, first."""
+        """(Known?, address) → peers of the address that hold memory, oldest frame first."""
         self._bytes: dict[tuple[bool, str], int] = {}
-        """The same → its bound bytes."""
+        """(Known?, address) → bound bytes of these peers."""
         self._counted = 0.0
-        """Seconds in which the bookie read."""
+        """Seconds during which the bookie read from its peers."""
         self._ticked_at: float | None = None
 
     def __len__(self) -> int:

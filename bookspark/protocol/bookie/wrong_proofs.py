@@ -3,10 +3,10 @@
 Law: for ``PAUSE_SECONDS`` after a wrong proof, proofs from its address wait, right ones as well; at the end of the pause all
 waiting ones are judged together. Proofs from other addresses don't wait.
 
-So somebody who guesses on one connection after the other has one try a pause. Who guesses on many connections at once has as many
-tries a pause as a bookie keeps connections of strangers, and no more. A right client at the same address (a host that others
-share, a gateway) waits for a pause at most, however many guess beside it. A lower rate would need an order among the waiting, and
-so let those who guess keep it out: worse than more tries at a secret of 16 random bytes, which no rate finds.
+An attacker who guesses on one connection after the other has one try a pause. On many connections at once the attacker has as
+many tries a pause as a bookie keeps connections of strangers. A right client at the same address (a shared host, a gateway) waits
+for a pause at most, however many guess beside it. A lower rate would need an order among the waiting proofs, by which guessers
+could keep the client out: worse than more tries at a secret of 16 random bytes, which no rate finds.
 
 Memory is bounded: ``ADDRESSES_MAX`` addresses. Of more, those with the oldest wrong proofs are forgotten. Who has more addresses
 than that is not slowed down by their pauses.

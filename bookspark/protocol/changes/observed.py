@@ -21,7 +21,7 @@ class Placed(NamedTuple):
     write_quorum: int
     ack_quorum: int
     open: bool
-    """It may still get entries: the last fragment of a ledger that is not closed."""
+    """True for the last fragment of a ledger that is not closed: more entries may come."""
     byte_count: int
     """Approximate bytes on each bookie of the ensemble; 0 while the length is unknown."""
     loss: bool = False
@@ -78,7 +78,7 @@ class Fragments:
             self.put(ledger_id, each)
 
     def put(self, ledger_id: int, fragments: Iterable[Placed]) -> None:
-        """Replace the ledger's fragments; none: it is gone."""
+        """Replace the ledger's fragments; none: the ledger is gone."""
         for old in self._of_ledger.pop(ledger_id, ()):
             key = old.ledger_id, old.first_entry_id
             self._forget(_shape(old), ledger_id)
@@ -143,11 +143,11 @@ class ObservedBookie:
     has_cookie: bool = True
     read_only: bool = False
     read_only_by_change: bool = False
-    """A change made it read-only, this change or an earlier one."""
+    """A change made the bookie read-only, this change or an earlier one."""
     change_order: int = 0
-    """Highest order of a change that it obeyed."""
+    """Highest order of a change that the bookie obeyed."""
     settled: bool = True
-    """It answers, has nothing in limbo, and knows of no lacking entry."""
+    """The bookie answers, has nothing in limbo, and knows of no lacking entry."""
     unsettled_why: str = ""
     incarnation: int = 1
     lossy_boot: int = 0
@@ -163,7 +163,7 @@ class ObservedBookie:
 
     @property
     def writable(self) -> bool:
-        """May new entries and copies go to it?"""
+        """May new entries and copies go to the bookie?"""
         return self.counts and not self.read_only
 
 

@@ -129,7 +129,7 @@ def levelling(observed: Observed, takers: Collection[str], count_max: int, giver
         left = pieces.setdefault(donor, iter(list(observed.fragments.of(donor))))
         found = _fitting(spread, left, donor, receiver, loads[donor] - loads[receiver], moved)
         if found is None:
-            # All its fragments were tried: it stays as it is for now. The next look begins anew.
+            # All fragments of the bookie were tried, so it stays as it is until the next look.
             heapq.heappop(full)
             continue
         moved.add((found.ledger_id, found.first_entry_id))
@@ -230,7 +230,7 @@ class _Deciding:
     waits: list[str] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
     going_down: set[str] = field(default_factory=set)
-    """These take no copies of each other: two bookies before their restart would hand the same ones to and fro."""
+    """Bookies that take no copies of each other: two bookies before their restart would exchange the same copies for ever."""
 
     def decided(self) -> Decision:
         self._refuse()

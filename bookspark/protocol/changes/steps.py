@@ -52,7 +52,7 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """The copies of a fragment on ``source`` go to ``target``, and the record names it instead."""
+    """Copy a fragment from ``source`` to ``target``, which then replaces ``source`` in the record."""
 
     ledger_id: int
     first_entry_id: int

@@ -387,7 +387,7 @@ class Placement:
             return None
         best: tuple[Lack, tuple[str, ...]] | None = None
         for attempt in range(_ATTEMPTS):
-            # What is required is more important than the quarantine: the later attempts ignore the quarantine.
+            # The rule is more important than the quarantine: later attempts ignore the quarantine.
             doubtful_too = attempt >= _ATTEMPTS // 2
             if doubtful_too and best is not None and not best[0].required:
                 break

@@ -68,7 +68,7 @@ class Fingerprint(NamedTuple):
 
     rows: int
     values: str = ""
-    """A sum over its rows, independent of their order. Empty: unknown."""
+    """A sum over the batch's rows, independent of their order. Empty: unknown."""
     plan: str = ""
     """Digest of Spark's plan before the batch ran: the offsets, and the time of the plan. Empty: unknown."""
     offsets: str = ""
@@ -112,15 +112,15 @@ class Commit:
     fingerprint: Fingerprint | None = None
     """None: a batch write without a version."""
     first_row: int = 0
-    """The rows of the chain before it."""
+    """Rows of the chain before the commit."""
     first_byte: int = 0
-    """The bytes of payload of the chain before it."""
+    """Bytes of payload of the chain before the commit."""
     open_ledger: int | None = None
-    """The opened ledger: its confirmed entries are the rows that follow. None: none."""
+    """The ledger that the commit opens: its confirmed entries are the rows that follow. None: none."""
     stamped: bool = False
-    """Its rows carry their append times (``rows.stamped_rows``); none of them is later than ``time_ms``."""
+    """The commit's rows carry their append times (``rows.stamped_rows``), none later than ``time_ms``."""
     statistics: str = ""
-    """Statistics of its rows (``logs.rows.statistics``), for readers that want few of them. Empty: none."""
+    """Statistics of the commit's rows (``logs.rows.statistics``), for readers that select rows. Empty: none."""
 
     @property
     def rows(self) -> int:
@@ -143,7 +143,7 @@ class CommitHeader:
     time_ms: int = 0
     """The time of the newest commit; 0: none."""
     open_ledger: int | None = None
-    """Opened by the newest commit. It is not written: the first commit of a ledger settles the open one."""
+    """Ledger that the newest commit opened. Not written: the first commit of a commit ledger settles it."""
 
     @property
     def last_query(self) -> str:

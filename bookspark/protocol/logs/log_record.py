@@ -110,9 +110,9 @@ class BatchWrite(NamedTuple):
     run: str
     epoch: int
     begun_ms: int = 0
-    """A time at which it was under way, by the metadata store's clock, in ms since 1970; 0: not known yet."""
+    """A time at which the batch write was under way, by the metadata store's clock, in ms since 1970; 0: not known yet."""
     commit_ledger: int = -1
-    """The ledger with its commit; −1: it has not committed yet."""
+    """Ledger with the batch write's commit; −1: not committed yet."""
 
 
 class Lane(NamedTuple):
@@ -120,7 +120,7 @@ class Lane(NamedTuple):
 
     number: int
     writers: tuple[str, ...]
-    """The last one writes, and followed those before it."""
+    """Writers of the lane; the last is current, and followed the earlier ones."""
     checkpoint: str = ""
     """The place of the last writer's Spark checkpoint; empty if unknown or none."""
     after: int = 0
@@ -259,7 +259,7 @@ class LogRecord:
         return replace(self, batch_writes=others, claims=(*self.claims, run)[-CLAIMS_MAX:])
 
     def batch_write(self, run: str) -> BatchWrite | None:
-        """None if it is not under way."""
+        """The batch write of ``run``; None if it is not under way."""
         return next((write for write in self.batch_writes if write.run == run), None)
 
     def altered(self, **options: object) -> LogRecord:
@@ -319,7 +319,7 @@ class LogRecord:
             raise LogChangedError(
                 f"log {self.name!r}: commit ledgers changed to {[c.ledger_id for c in self.commit_ledgers]}"
             )
-        # It has the commits of those that it replaces, so it begins as the first of them.
+        # The new ledger has the commits of the replaced ledgers, so it has the start of the first.
         starts = [s._replace(ledger_id=by) if s.ledger_id == replaced[0].ledger_id else s for s in self.link_starts]
         return self._with_chain((*before, link, *after), starts)
 

@@ -20,7 +20,7 @@ STALE_MS = 4 * BEAT_MS
 KEPT_MS = 7 * 24 * 3600 * 1000
 """Silence of a reader after which its record is deleted."""
 UNNAMED_KEPT_MS = 3600 * 1000
-"""The same for a reader without a name, whose place is of no use."""
+"""The same for a reader without a name, whose place has no use later."""
 KEPT_MAX = 100
 """Most records of dead readers for each log."""
 
@@ -43,7 +43,7 @@ class ReaderState(Enum):
 class ReaderRecord:
     kind: ReaderKind
     offset: Mapping[str, int]
-    """The place behind its last finished row."""
+    """Offset behind the reader's last finished row."""
     since_ms: int
     """Start of the reader, by its own clock."""
     reader: str = ""
@@ -65,8 +65,8 @@ class ReaderRecord:
 def outdated(records: Mapping[str, ReaderRecord], now_ms: int) -> set[str]:
     """The names of outdated ``records``, all of one log.
 
-    Of the runs of a query and the readers of a group, all that live are kept, or else the one heard last; a run with all of its
-    sources.
+    All live runs of a query and live readers of a group are kept; without a live one, the last heard. A run is kept with all
+    of its sources.
     """
     gone = {name for name, one in records.items() if _old(one, now_ms)}
     same: dict[tuple[str, ...], dict[str, ReaderRecord]] = defaultdict(dict)

@@ -51,9 +51,9 @@ class Batch(NamedTuple):
     log: str
     query: str
     number: int
-    """Its number in the query."""
+    """The batch's number in the query."""
     fingerprint: Fingerprint | None = None
-    """None: not known yet, or the batch is to be accepted as the one of its number."""
+    """None: not known yet, or the user accepts the batch as a replay of its number."""
     checkpoint: str = ""
     """The place of the query's Spark checkpoint. Empty: unknown."""
     before: Callable[[int], Fingerprint] | None = None

@@ -153,7 +153,7 @@ class RangeRead:
             raise IllegalEventError(self.phase, event, f"the bookie was asked for entries up to {asked_to}")
         if any(not event.last < entry_id <= asked_to for entry_id, _ in event.ahead):
             raise IllegalEventError(
-                self.phase, event, f"entries came ahead that are not between its last and {asked_to}"
+                self.phase, event, f"early entries outside the range from its last answer to {asked_to}"
             )
         return False
 

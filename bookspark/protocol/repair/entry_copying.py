@@ -62,7 +62,7 @@ from bookspark.protocol.repair.underreplication_task import Missed
 RUN_BYTES = 1 << 20
 """Approximate bytes of one read, if the entries' size is known."""
 LONG_RUN_BYTES = 2 * RUN_BYTES
-"""The same, if the ends of stored batches are known."""
+"""Approximate bytes of one read, if the ends of stored batches are known."""
 
 
 def run_entries(metadata: LedgerMetadata, entries_max: int) -> int:

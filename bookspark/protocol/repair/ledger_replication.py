@@ -94,7 +94,8 @@ class WaitForWriter:
 
 @dataclass(frozen=True, slots=True)
 class WriterWaitedFor:
-    """The writer had ``waited_seconds``. ``lives``: a bookie has an open connection of this ledger's writer."""
+    """The wait for the writer has lasted ``waited_seconds``. ``lives``: a bookie has an open connection of this ledger's
+    writer."""
 
     waited_seconds: float
     lives: bool = False
@@ -182,7 +183,7 @@ class LedgerReplication:
         self._refusing: frozenset[str] = frozenset()
         """Bookies that refused the ledger's password: others are chosen."""
         self._refused: EntriesNotCopiedError | None = None
-        """The last such refusal."""
+        """The last refusal of the password."""
         self._wider: LedgerMetadata | None = None
         """The record with a copy more, as far as bookies are chosen for it and have the entries."""
         self._to_fence: MetadataRead | None = None

@@ -195,8 +195,8 @@ class EnsembleChanges:
         return left
 
     def keep_slow(self) -> frozenset[str]:
-        """Too few bookies for the change. Returns the slow ones, which stay so that others can be replaced; none if there are no
-        others."""
+        """Too few bookies are free for the change. Keeps the slow bookies, so that the failed ones can be replaced, and returns
+        them; none if all are slow."""
         slow = self.replaced & self.slow
         if slow == self.replaced:
             return NOBODY

@@ -57,7 +57,7 @@ class InOrder:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """These entries never go out: an earlier one is missing."""
+    """Entries that never go out, because an earlier entry is missing."""
 
     entry_ids: tuple[int, ...]
 

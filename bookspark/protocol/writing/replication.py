@@ -32,9 +32,9 @@ class BestEffort:
 
     __slots__ = ()
     keeps_confirmed = False
-    """Is a confirmed entry kept?"""
+    """Does the writer keep a confirmed entry (until its whole write set has it)?"""
     withholds_adds = True
-    """Are completions of adds withheld during an ensemble change?"""
+    """Are acknowledgements withheld during an ensemble change?"""
     gives_up = True
     """Is the ledger closed at its last confirmed entry if there are too few bookies to go on?"""
 

@@ -192,7 +192,7 @@ class Member(NamedTuple):
     assignment: Assignment
     last_add_synced: int
     incarnation: int = 0
-    """0 until it is known."""
+    """Incarnation of the bookie; 0 until known."""
 
 
 class Volatile:
@@ -256,7 +256,7 @@ class Volatile:
         if add is None or bookie not in add.bookies:
             return [], restarted
         add.acks.add(bookie)
-        # It may have come after the bookie's last sync began.
+        # The add may have arrived after the bookie's last sync began.
         return self.sync((bookie,)) if add.last <= self._goal else [], restarted
 
     def is_ahead(self, bookie: str, report: SyncReport, last_add_pushed: int) -> bool:
@@ -437,7 +437,7 @@ class Cursors:
                 yield add, missing
 
     def replace(self, bookies: Mapping[str, str]) -> None:
-        """Put values in the places of keys; acks of the keys are taken back."""
+        """Replace bookies, old → new; acknowledgements of the old bookies are taken back."""
         for add in self.pending.values():
             add.bookies = tuple(bookies.get(bookie, bookie) for bookie in add.bookies)
             add.acks -= bookies.keys()
@@ -853,7 +853,7 @@ class LedgerWriter:
                 if event.bookie in self._ensemble:
                     self._adds.explicit_lac.answered(event.bookie, event.response, event.now)
                 return []
-        raise AssertionError(f"{event!r} is taken, and nothing takes it")
+        raise AssertionError(f"{event!r} has a TAKEN cell and no code")
 
     def _not_taken(self, event: WriterEvent) -> list[Action]:
         """An event without a TAKEN cell in ``TRANSITIONS``."""
@@ -899,7 +899,7 @@ class LedgerWriter:
                 return self._change_read(event) if asked is Asked.CHANGE_READ else self._close_read(event)
             case act.MetadataFailed():
                 return self._store_failed(event.error)
-        raise AssertionError(f"{event!r} is an answer, and nothing takes it")
+        raise AssertionError(f"{event!r} is an answer without code")
 
     def _store_failed(self, error: BookKeeperError) -> list[Action]:
         """The metadata store timed out. An ensemble change goes on once it answers, because appends have their own deadline. The
@@ -1002,7 +1002,7 @@ class LedgerWriter:
 
     @property
     def _gives_up(self) -> bool:
-        """Does the writer end without enough bookies? One that has nothing to write waits for them."""
+        """Does the writer end without enough bookies? A writer with nothing to write waits for them."""
         return self._replication.gives_up and bool(self.cursors.pending)
 
     def _bookies_chosen(self, event: act.BookiesChosen) -> list[Action]:

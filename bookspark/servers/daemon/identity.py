@@ -69,7 +69,7 @@ class Identity:
         for directory, unusable_error in self.unreadable.items():
             if found is None or directory not in found.value.directories:
                 raise unusable_error
-            log.error("%s; the bookie goes on without it, and what was in it is unknown", unusable_error)
+            log.error("%s; the bookie goes on without it; its contents are unknown", unusable_error)
         named = found.value.directories if found is not None else ()
         self._hollow = tuple(
             directory

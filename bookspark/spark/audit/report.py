@@ -59,7 +59,7 @@ class Point(NamedTuple):
     entries: int = 0
     """Confirmed entries."""
     missing_copies: int = 0
-    """Their copies that are missing on bookies that are up."""
+    """Missing copies of these entries on bookies that are up."""
     bytes: int = 0
 
 

@@ -37,9 +37,9 @@ class Known:
 
     bookie_id: str
     number: int
-    """The number in the names of its directories."""
+    """Number in the names of the home's directories."""
     host: str = ""
-    """Host where it served last; empty if unknown."""
+    """Host of the bookie's last service; empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,9 @@ class Found:
 
     number: int
     bookie_id: str = ""
-    """The id in its cookie; empty if no directory has a readable cookie."""
+    """Bookie id in the home's cookie; empty if no directory has a readable cookie."""
     unreadable: bool = False
-    """Whether all its cookies are unreadable. The bookie itself reports the remedy."""
+    """Whether all cookies of the home are unreadable. The bookie itself reports the remedy."""
     foreign: bool = False
     """Whether the cookie is another cluster's. The bookie itself reports that."""
 

@@ -53,13 +53,13 @@ class BookieReport(msgspec.Struct, frozen=True):
     address: str = ""
     """``host:port`` of its request server; empty while unknown."""
     pid: int = 0
-    """Its process id; 0 if it does not run."""
+    """Process id; 0 if the bookie does not run."""
     adopted: bool = False
     """Whether the bookie ran before the task did."""
     failures: int = 0
-    """Failures since it last served for ``SERVED_WELL_SECONDS``."""
+    """Failures since the bookie last served for ``SERVED_WELL_SECONDS``."""
     problem: str = ""
-    """Its last words; empty while it serves."""
+    """The bookie's last error; empty while it serves."""
 
 
 class TaskReport(msgspec.Struct, frozen=True):
@@ -92,7 +92,7 @@ Record = TypeVar("Record", ServiceRecord, TaskReport)
 
 
 def service_name(master: str, roots: Sequence[str]) -> str:
-    """A name by roots and master: a run finds and replaces the records of a killed run."""
+    """The service's name, a hash of its roots and master, so that a run finds the records of a killed run."""
     return "bookies-" + hashlib.sha256("\0".join([master, *roots]).encode()).hexdigest()[:12]
 
 

@@ -250,7 +250,7 @@ class _Run:
         table, the log can have no retention. Raises Spark's errors."""
         if self._record().offload is None:
             writer = self._rows(0, 0).write.format("delta").mode("append")
-            # At most one such version, however often a log without rows to offload is tried.
+            # At most one empty version, however often an offload finds no rows.
             writer.option("txnAppId", self._transactions).option("txnVersion", 0).save(self._table)
 
     def _check_table(self) -> int:

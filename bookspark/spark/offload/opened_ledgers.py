@@ -168,7 +168,7 @@ class _Opened:
             at += some.num_rows
             yield some
         if last == self._last == self._after_held - 1 and piece.rows_each == 1:
-            # No later piece needs them.
+            # No later piece needs these entries.
             self._held, self._first_held = None, self._after_held
 
     def _begin(self, first: int, last: int) -> None:

@@ -108,7 +108,7 @@ class SmallPieces:
 
 
 class _Place:
-    """The places of one ledger's pieces among all rows of their entries."""
+    """Positions of one ledger's pieces among all rows of their entries."""
 
     def __init__(self) -> None:
         self.counts: list[int] = []

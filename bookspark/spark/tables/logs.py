@@ -42,7 +42,7 @@ def _gap_rows(bookkeeper: BookKeeper, lane: LaneId, password: bytes) -> Rows:
         for gap in gaps_of_lane(bookkeeper, lane, password):
             yield str(lane), gap.lane, gap.first, gap.last, gap.rows, gap.kind.value
     except (NoSuchLogError, UnauthorizedAccessError):
-        # It was deleted since the listing, or has another password.
+        # The log was deleted since the listing, or has another password.
         return
 
 
@@ -170,7 +170,7 @@ def _commit_rows(bookkeeper: BookKeeper, lane: LaneId, password: bytes) -> Rows:
             yield from _ranges(name, placed, placed.before.rows, placed.commit.ranges)
         if _opened_is_deleted(reader):
             assert reader.opened is not None
-            # Its number of rows is unknown.
+            # The log's number of rows is unknown.
             yield from _ranges(name, placed, reader.position.rows, (EntryRange(reader.opened, 0, -1, 0, 0),))
             return
         opened = reader.open_rows

@@ -51,7 +51,7 @@ class SystemTable:
     """A system table."""
 
     name: str
-    """Its name in option ``table``."""
+    """The table's name in option ``table``."""
     comment: str
     """The subject of a row, in one sentence."""
     columns: tuple[tuple[str, DataType, str], ...]

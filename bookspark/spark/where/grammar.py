@@ -64,9 +64,9 @@ class Token(NamedTuple):
 
     kind: Kind
     text: str
-    """As written; strings and quoted names without their quotes."""
+    """The token as written; strings and quoted names without their quotes."""
     at: int
-    """Its first character, from 0."""
+    """Position of the token's first character, from 0."""
 
     @property
     def word(self) -> str:

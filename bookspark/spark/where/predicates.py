@@ -150,29 +150,24 @@ class Not:
 
 
 @dataclass(frozen=True)
-class All:
-    """AND."""
-
+class _Several:
     parts: tuple[Predicate, ...]
 
     @property
     def columns(self) -> frozenset[str]:
         return frozenset().union(*(part.columns for part in self.parts))
+
+
+class All(_Several):
+    """AND."""
 
     def outlook(self, known: Known, rows: int) -> Outlook:
         each = [part.outlook(known, rows) for part in self.parts]
         return Outlook(all(one.true for one in each), any(one.false for one in each))
 
 
-@dataclass(frozen=True)
-class Any:
+class Any(_Several):
     """OR."""
-
-    parts: tuple[Predicate, ...]
-
-    @property
-    def columns(self) -> frozenset[str]:
-        return frozenset().union(*(part.columns for part in self.parts))
 
     def outlook(self, known: Known, rows: int) -> Outlook:
         each = [part.outlook(known, rows) for part in self.parts]

@@ -67,7 +67,7 @@ class AutorecoveryProcess:
             raise BookieError(f"the autorecovery process did not start; its log {self._log} ends with: {said}")
 
     def stop(self) -> None:
-        """Stop it cleanly: it releases its locks first. Raises BookieError if it had to be killed after 60 s."""
+        """Stop the process cleanly, so that it releases its locks. Raises BookieError if it had to be killed after 60 s."""
         if self.pid is None or self._child is None:
             return
         assert self._child.stdin is not None

@@ -36,7 +36,7 @@ class DecommissionProgress(NamedTuple):
     ledgers: int
     """Ledgers that named the bookie at the beginning."""
     ledgers_left: int
-    """Ledgers that still name it."""
+    """Ledgers that still name the bookie."""
     problem: str = ""
     """Why a remaining ledger could not be repaired yet, or ""."""
 

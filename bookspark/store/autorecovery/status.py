@@ -32,7 +32,7 @@ class TaskStatus(msgspec.Struct, frozen=True):
     next_attempt_seconds: float
     """Seconds until the next attempt; 0: now."""
     holder: str | None
-    """The worker that repairs it now."""
+    """The worker that repairs the ledger now."""
     missed: tuple[Missed, ...] = ()
     """Entries that the last attempt could not copy."""
 
@@ -51,9 +51,9 @@ class AutorecoveryStatus(msgspec.Struct, frozen=True):
     ledgers: int
     """Ledgers known to lack copies."""
     being_repaired: int
-    """Such ledgers under repair now."""
+    """Ledgers that lack copies and are under repair now."""
     failed: int
-    """Such ledgers whose last attempt failed."""
+    """Ledgers that lack copies and whose last repair failed."""
     missed: dict[int, tuple[Missed, ...]]
     """Entries that the last attempts could not copy, by ledger."""
     unreadable: dict[int, str]

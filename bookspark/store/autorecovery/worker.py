@@ -339,7 +339,7 @@ class ReplicationWorker:
             if repair is not None:
                 self._repair_or_wait(repair)
         except BookKeeperError as error:
-            log.warning("what became of ledger %d could not be noted: %s", ledger_id, error)
+            log.warning("the outcome of the repair of ledger %d could not be noted: %s", ledger_id, error)
         except Exception:
             # A defect must not silently end a cluster's repairs.
             log.exception("taking the task of ledger %d failed; it is tried again", ledger_id)

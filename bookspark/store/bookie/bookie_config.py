@@ -80,8 +80,8 @@ class BookieConfig(Config, frozen=True, kw_only=True):
     """Bytes a second that rewriting reads and writes together. 0: no limit; none either while rewriting is behind, and for a
     nearly full directory (``serving.maintenance``)."""
     scrub_interval_hours: Hours = 168.0
-    """Hours within which every stored byte is read and checked. Unreadable batches are replaced by another bookie's copy; what
-    the process knows is rewritten. 0: only what is read is checked."""
+    """Hours within which every stored byte is read and checked. Damaged batches are replaced by another bookie's copy, damaged
+    control files rewritten. 0: check only bytes that clients read."""
     scrub_rate_bytes_per_second: BytesOrNone = 64 << 20
     """Bytes a second that a late scrub may read. 0: no limit."""
     disk_check_interval_seconds: IntervalSeconds = 10.0
@@ -151,7 +151,7 @@ class BookieConfig(Config, frozen=True, kw_only=True):
     shared_secret_file: str = ""
     """File with secrets, one a line, of which each client must prove one. It is reread when it changes."""
     shared_secret_without_tls: bool = False
-    """True: accept a secret without TLS off loopback. It then keeps out who only reaches a port, not who stands between."""
+    """True: accept a secret without TLS off loopback. A secret then stops strangers who reach a port, but no relay on the way."""
     record_decisions: str = ""
     """Folder for the decisions of the process, without payloads and passwords, for ``bookspark replay``. "": none. At most 2
     GiB a process."""

@@ -239,9 +239,9 @@ class Losses:
         self._under_way = 0
         """Leading records of ``_not_durable`` that are being written."""
         self._taken: list[tuple[int, int]] = []
-        """Those of ``holdings.back`` that the last prepared checkpoint has."""
+        """Copies of ``holdings.back`` in the last prepared checkpoint."""
         self._durable: list[tuple[int, int]] = []
-        """Those that a durable checkpoint has."""
+        """Copies of ``holdings.back`` in a durable checkpoint."""
 
     def begin(self) -> None:
         """After the boot: write its losses, and from now on each loss at once."""
@@ -259,7 +259,7 @@ class Losses:
         if self._holdings.back:
             self._checkpoints.outdated()
         for ledger_id in self._holdings.ledgers_lacking:
-            # The scrub reads them first: their bytes may be good.
+            # The scrub reads these logs first, because their bytes may be good.
             wheres = self._holdings.control.lost_copies.get(ledger_id, ())
             self._holdings.suspected.update(log for log in map(log_of, wheres) if log in self._holdings.logs)
 
@@ -281,7 +281,7 @@ class Losses:
         for ledger_id, where in good:
             back.pop((ledger_id, where), None)
             rows, copies = index.get(ledger_id), control.lost_copies.get(ledger_id, {})
-            # It may be damaged again, or another copy may have taken its place.
+            # The copy may be damaged again, or replaced by another.
             if where in copies and rows is not None and rows.numbers_at(where):
                 del copies[where]
         return bool(good)
@@ -294,7 +294,7 @@ class Losses:
         self._records.write(self._not_durable[: self._under_way], self._written)
 
     def end(self) -> bool:
-        """After the end of the commit threads: write the rest. False if no directory took it."""
+        """Write the remaining losses, after the end of the commit threads. False if no directory took them."""
         if not self._not_durable:
             return True
         content = encode_records(self._not_durable)
@@ -621,7 +621,7 @@ class Adds:
 
 @cache
 def _acked_after_sync(journal_write_data: bool) -> list[bool]:
-    """By the number of an add's flags: is the add acknowledged after its sync?"""
+    """Flags of an add (as a number) → True if it is acknowledged after its sync."""
     return [
         acked_after_sync(
             recovery=bool(flags & _RECOVERY),

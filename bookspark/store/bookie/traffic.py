@@ -68,11 +68,11 @@ class Traffic:
         self.entries_in = 0
         """Entries accepted for a log."""
         self.bytes_in = 0
-        """Bytes of their batches."""
+        """Bytes of the accepted batches."""
         self.entries_out = 0
         """Entries sent to readers."""
         self.bytes_out = 0
-        """Bytes of their batches, as stored."""
+        """Bytes of the sent batches, as stored."""
         self.reads = Histogram()
         """Seconds of the answers to entry reads."""
         self.fences = 0
@@ -87,7 +87,7 @@ class GroupFigures:
         self.entry_batches = Histogram(COUNTS)
         """Adds per group, of groups with adds."""
         self.bytes = Histogram(BYTES)
-        """Bytes of the adds of such a group."""
+        """Bytes of the adds per group, of groups with adds."""
         self.syncs = Histogram()
         """Seconds of each sync of the log."""
         self.lately = Lately()

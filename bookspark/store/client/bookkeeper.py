@@ -295,7 +295,7 @@ def _noted(store: MetadataStore, given: int) -> int:
 
 
 def _told(ledger_id: Future[int], seconds: float) -> int:
-    """The new id. The store's own deadline begins only when a thread starts the request."""
+    """The new id. This waits with its own deadline: the store's begins only when a thread starts the request."""
     try:
         return ledger_id.result(seconds)
     except TimeoutError:

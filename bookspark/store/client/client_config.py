@@ -84,10 +84,10 @@ class ClientConfig(Config, frozen=True, kw_only=True):
     """True: a bookie's certificate must have the extended key usage serverAuth, the client's own clientAuth, so neither passes
     for the other. (A certificate with other usages alone is refused with False too.)"""
     shared_secret_file: str = ""
-    """File with the secret that bookies have to prove, and that they ask for. Of several, one a line, the first that a bookie
-    proves counts. It is reread when it changes."""
+    """File with secrets, one a line. A bookie has to prove one of them, and the client proves the same one to the bookie. It is
+    reread when it changes."""
     shared_secret_without_tls: bool = False
-    """True: accept a secret without TLS off loopback. It then keeps out who only reaches a port, not who stands between."""
+    """True: accept a secret without TLS off loopback. A secret then stops strangers who reach a port, but no relay on the way."""
     record_decisions: str = ""
     """Folder for the decisions of the process, without payloads and passwords, for ``bookspark replay``. "": none. At most 2
     GiB a process."""

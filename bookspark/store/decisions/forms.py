@@ -103,7 +103,7 @@ class Forms(dict[type, Callable[[Any], Form]]):
         return self[type(value)](value)
 
     def secret(self, key: bytes | None) -> bytes | None:
-        """The stand-in of a key. An empty or absent key stays as it is."""
+        """Stand-in for a master key. An empty or absent key stays as it is."""
         return self._secret(key) if key else key
 
     def define_again(self) -> None:

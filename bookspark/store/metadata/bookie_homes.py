@@ -34,7 +34,7 @@ def read_home(store: MetadataStore, bookie_id: str) -> BookieHome | None:
     try:
         return None if found is None else read_struct(found.value, BookieHome, f"home of {bookie_id}")
     except UnreadableRecordError:
-        # The bookie rewrites it at its next start.
+        # The bookie rewrites the record at its next start.
         return None
 
 

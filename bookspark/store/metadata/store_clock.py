@@ -22,7 +22,7 @@ from bookspark.errors import MetadataStoreError
 from bookspark.protocol.kept_times import AGREES_MS
 
 RENEW_SECONDS = 600.0
-"""Age of a reading after which who changes the cluster reads the store's time again."""
+"""Age of a reading after which a writer of the cluster's records reads the store's time again."""
 _MS = 1_000_000
 
 
@@ -35,7 +35,7 @@ class _Reading(NamedTuple):
     at_ns: int
     """Moment of the reading, by the monotonic clock."""
     own: bool
-    """This session asked the store. False: somebody told it."""
+    """True: this session read the time from the store. False: it came from a bookie or another caller."""
 
 
 class StoreClock:
@@ -47,7 +47,7 @@ class StoreClock:
         self._reading: _Reading | None = None
 
     def ahead_ns(self) -> int:
-        """What has to be added to ``time.monotonic_ns()`` for the time now. Raises MetadataStoreError if the store was never
+        """Difference between the time now and ``time.monotonic_ns()``. Raises MetadataStoreError if the store was never
         reached."""
         reading = self._reading
         sent_ns = time.monotonic_ns()

@@ -149,7 +149,7 @@ class FrameReceiver:
         """Bytes of memory that the present chunk may take, 0 for a small one."""
         length = len(self._chunk)
         if isinstance(self._memory, mmap.mmap) and length != LARGE_CHUNK_BYTES:
-            # Its pages are new.
+            # Pages behind ``_end`` were never written, and take no memory.
             return self._end
         return 0 if length == _FIRST_CHUNK_BYTES else length
 

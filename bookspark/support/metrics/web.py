@@ -152,7 +152,7 @@ class _Server(ThreadingMixIn, HTTPServer):
 
     @contextmanager
     def at_work(self, request: Any) -> Iterator[None]:
-        """The block makes a page: its connection keeps its place."""
+        """Context in which a page is made: the connection is not ended for a newer one."""
         with self._lock:
             self._at_work.add(request)
         try:

@@ -26,7 +26,7 @@ class Kind(StrEnum):
     """Reads of a closed ledger, in order, by one call that fetches ahead of the caller. A peer whose call returns only with
     the whole range makes many calls. Writing the ledger is not timed."""
     READ_COLD = "read_cold"
-    """The same reads after a restart of the bookies with their files dropped from the page cache."""
+    """Reads as READ, after a restart of the bookies with their files dropped from the page cache."""
     RECOVER = "recover"
     """Opens of ledgers left open by their writer, with all appends acknowledged."""
     CREATE_CLOSE = "create_close"
@@ -81,7 +81,7 @@ class Workload:
 
     @property
     def case(self) -> str:
-        """Its case, such as L2."""
+        """The workload's case, such as L2."""
         return self.label.partition("-")[0]
 
     @property
@@ -96,7 +96,7 @@ class Workload:
         return replace(self, entries=entries, ledgers=max(1, round(self.ledgers * scale)), reads=reads)
 
     def numbers(self) -> dict[str, Any]:
-        """Its numbers, as in its JSON line."""
+        """The workload's numbers, as in its JSON line."""
         told = {name: value for name, value in asdict(self).items() if name not in ("label", "kind")}
         return told | {"replication": self.replication.value}
 

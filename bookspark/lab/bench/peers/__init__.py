@@ -2,12 +2,11 @@
 
 =====================  ========================================================================================================
 ``ledger_comparison``  ledgers beside Apache BookKeeper
-``ledger_targets``     the targets of this comparison, and its table
 ``client_comparison``  BookKeeper's own client with our bookies, beside it with BookKeeper's
 ``bookkeeper_peer``    Apache BookKeeper: its ZooKeeper, three bookies, and the client that times it
-``spark_comparison``   the sink and the source beside Delta and Kafka, and their table
+``spark_comparison``   the sink and the source beside Delta and Kafka
 ``spark_systems``      the three systems as Spark sees them
-``log_comparison``     a log's producer and readers beside a bare ledger and Kafka, and their table
+``log_comparison``     a log's producer and readers beside a bare ledger and Kafka
 ``kafka_peer``         Kafka's brokers and the jars that Spark needs for them
 ``services``           ports, settings, start and end of measured servers
 ``java``               the poms, the timing client for Apache BookKeeper, and a stand-in for Kafka's token provider

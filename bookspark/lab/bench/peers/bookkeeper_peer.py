@@ -145,7 +145,7 @@ class Peer:
                     "journalDirectories": data / "journal",
                     "ledgerDirectories": data / "ledgers",
                     "indexDirectories": data / "index",
-                    # These three bound disk use and listening sockets.
+                    # The next three settings bound disk use and listening sockets.
                     "journalMaxBackups": 0,
                     "httpServerEnabled": "false",
                     "enableStatistics": "false",

@@ -14,14 +14,13 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from bookspark.lab.bench.kept_results import Results, checkout, keep, with_changes
+from bookspark.lab.bench.kept_results import Results, checkout, keep, side_by_side, with_changes
 from bookspark.lab.bench.peers.bookkeeper_peer import Peer, build, timed_by_client
-from bookspark.lab.bench.peers.ledger_targets import ADDS, P50, P99, READS, Target, bookies_cpu, table
 from bookspark.lab.bench.trees import checked_out
 
 OURS, THEIRS, OTHER = "bookspark", "bookkeeper", "against"
@@ -50,32 +49,6 @@ def workloads(wire: int, scale: float) -> list[str]:
     ]
 
 
-TARGETS: Sequence[Target] = tuple(
-    target
-    for wire in WIRES
-    for target in (
-        Target("B1", f"one in flight, 1 KiB, version {wire}, p50 ms", f"B1-v{wire}", P50, -2.0),
-        Target("B1", "… p99 ms", f"B1-v{wire}", P99, None),
-        *(
-            target
-            for size in _SIZES
-            for target in (
-                Target("B2", f"1,000 in flight, {size} B, version {wire}, adds/s", f"B2-{size}-v{wire}", ADDS, 0.5),
-                Target("B2", "… bookies' CPU µs an add", f"B2-{size}-v{wire}", bookies_cpu, None),
-            )
-        ),
-        *(
-            target
-            for size in _SIZES
-            for target in (
-                Target("B3", f"read in order, {size} B, version {wire}, entries/s", f"B3-{size}-v{wire}", READS, 1.0),
-                Target("B3", "… bookies' CPU µs an entry", f"B3-{size}-v{wire}", bookies_cpu, None),
-            )
-        ),
-    )
-)
-
-
 def compare(
     cache: Path, directory: Path | None, rounds: int, scale: float, against: str, alone: bool
 ) -> tuple[str, list[str]]:
@@ -101,13 +74,7 @@ def compare(
                     failures.append(f"round {number}, {system}: {error}")
     lines = results.lines
     changed = keep(cache, "client", lines, scale, here)
-    tables = [] if alone else [table(lines, TARGETS)]
-    if against:
-        renamed = [line | {"system": THEIRS if line["system"] == OTHER else line["system"]} for line in lines]
-        beside = [line for line, was in zip(renamed, lines, strict=True) if was["system"] != THEIRS]
-        unjudged = [target._replace(bound=None) for target in TARGETS]
-        tables.append(table(beside, unjudged, peer=f"bookies of {against[:12]}"))
-    return with_changes("\n".join(tables), changed), failures
+    return with_changes(side_by_side(lines, OURS), changed), failures
 
 
 def _measured(class_path: list[str], home: Path, tree: Path | None, scale: float) -> Iterator[Line]:

@@ -67,7 +67,7 @@ class Kafka:
 
     def __exit__(self, *exc_info: object) -> None:
         for broker in self._brokers:
-            # Their data is thrown away, and a clean stop takes minutes after the controller's end.
+            # The brokers' data is temporary, and a clean stop takes minutes after the controller's end.
             broker.kill()
         for broker in self._brokers:
             broker.wait()

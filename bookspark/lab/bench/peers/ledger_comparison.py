@@ -21,11 +21,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bookspark.lab.bench.kept_results import Results, checkout, keep, with_changes
+from bookspark.lab.bench.kept_results import Results, checkout, keep, side_by_side, with_changes
 from bookspark.lab.bench.ledger.cases import Kind, Turn, Workload, chosen
 from bookspark.lab.bench.ledger.workloads import BOOKIES, latencies, timed
 from bookspark.lab.bench.peers.bookkeeper_peer import Peer, build
-from bookspark.lab.bench.peers.ledger_targets import table
 from bookspark.lab.bench.processes import bytes_written_by_ended_children, drop_cached, resident_bytes, use_memory_once
 from bookspark.lab.bench.trees import bench
 from bookspark.protocol.ledger.ledger_metadata import Replication
@@ -279,7 +278,7 @@ def compare(
                     except RuntimeError as error:
                         failures.append(f"round {number}, {turn}: {error}")
     changed = keep(cache, "ledger", results.lines, scale, checkout())
-    return with_changes(table(results.lines), changed), failures
+    return with_changes(side_by_side(results.lines), changed), failures
 
 
 def theirs(turn: Turn, workloads: list[Workload], class_path: list[str], directory: Path) -> Iterator[Line]:

@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, NamedTuple
 
-from bookspark.lab.bench.kept_results import Results, checkout, figure_text, keep, markdown, with_changes
+from bookspark.lab.bench.kept_results import Results, checkout, keep, side_by_side, with_changes
 from bookspark.lab.bench.peers.kafka_peer import Kafka, kafka_jars
 from bookspark.lab.bench.processes import family_cpu_seconds
 from bookspark.local import LocalCluster
@@ -44,7 +44,7 @@ _ANSWER_SECONDS_MAX = 600.0
 
 
 class Appends(NamedTuple):
-    """A system, as the bench writes to it."""
+    """The bench's ways to write to a system."""
 
     name: str
     single: Callable[[Sequence[bytes]], None]
@@ -123,7 +123,7 @@ def make_topic(servers: str, topic: str, copies: int) -> None:
     """Make a topic of one partition. Raises KafkaException."""
     from confluent_kafka.admin import AdminClient, NewTopic
 
-    # Kept in a variable: its requests fail when it is freed.
+    # Kept in a variable, because the client's requests fail when it is freed.
     admin = AdminClient({"bootstrap.servers": servers})
     admin.create_topics([NewTopic(topic, 1, copies)])[topic].result(_ANSWER_SECONDS_MAX)
 
@@ -161,30 +161,6 @@ _WAIT_SECONDS_MAX = 60.0
 Line = dict[str, Any]
 
 
-class Limit(NamedTuple):
-    case: str
-    figure: str
-    what: str
-    ratio_min: float | None = None
-    """Minimum of the producer's figure divided by the bare ledger's; inverted where less is better."""
-    at_most: float | None = None
-
-
-LIMITS = (
-    Limit("single", "rows_per_second", "single rows, rows/s", ratio_min=0.8),
-    Limit("single", "cpu_us", "… µs of processor time a row"),
-    Limit("batch", "rows_per_second", "batches of 1,000, rows/s", ratio_min=0.8),
-    Limit("batch", "cpu_us", "… µs of processor time a row"),
-    Limit("one", "p50_ms", "one row at a time, p50 ms", ratio_min=0.8),
-    Limit("one", "p99_ms", "… p99 ms"),
-    Limit("tail", "p50_ms", "a tail has a row after its acknowledgement, p50 ms", at_most=5.0),
-    Limit("tail", "p99_ms", "… p99 ms"),
-    Limit("time", "p50_ms", "a time in 10⁷ rows of 12,000 commits, p50 ms", at_most=5.0),
-    Limit("time", "p99_ms", "… p99 ms", at_most=5.0),
-    Limit("time", "cpu_ms", "… ms of the client's processor time"),
-)
-
-
 def compare(cache: Path, directory: Path | None, rounds: int, scale: float, kafka: bool) -> str:
     """Measure. Each line goes to standard output and to ``log-results.jsonl`` in ``cache``, the folder of the jars too.
     ``directory``: a folder on the disk to measure (default: ``cache``). Returns the table."""
@@ -201,7 +177,8 @@ def compare(cache: Path, directory: Path | None, rounds: int, scale: float, kafk
             for system in systems:
                 for line in system:
                     results.add(line, round=number)
-    return with_changes(table(results.lines), keep(cache, "logs", results.lines, scale, checkout()))
+    changed = keep(cache, "logs", results.lines, scale, checkout())
+    return with_changes(side_by_side(results.lines, "producer"), changed)
 
 
 def ours(home: Path, scale: float, number: int) -> Iterator[Line]:
@@ -331,7 +308,7 @@ def filled(bookkeeper: BookKeeper) -> tuple[Log, int, int]:
     committer, first_ms = Committer(bookkeeper, run), 1_700_000_000_000
     committer.recover()
     time_ms = float(first_ms)
-    # It has the labels of the run's rows, and no row is read.
+    # The ledger has only labels: no row of it is read.
     data_ledger = run.create_ledger(bookkeeper, record.options, DATA_ROLE).ledger_id
 
     def following(number: int) -> Commit:
@@ -354,27 +331,3 @@ def filled(bookkeeper: BookKeeper) -> tuple[Log, int, int]:
         committer._header = header
     committer.close()
     return log, first_ms, int(time_ms)
-
-
-def table(lines: Sequence[Line]) -> str:
-    rows = []
-    for limit in LIMITS:
-        ours, ledger, kafka = (_median(lines, system, limit) for system in ("producer", "ledger", "kafka"))
-        if ours is None:
-            continue
-        ratio = None
-        if ledger and ours:
-            ratio = ours / ledger if limit.figure == "rows_per_second" else ledger / ours
-        wanted, met = "", ""
-        if limit.ratio_min is not None and ratio is not None:
-            wanted, met = f"ratio ≥ {limit.ratio_min:g}", "met" if ratio >= limit.ratio_min else "missed"
-        if limit.at_most is not None:
-            wanted, met = f"≤ {limit.at_most:g}", "met" if ours <= limit.at_most else "missed"
-        shown = "" if ratio is None else f"{ratio:.2f}"
-        rows.append((limit.what, figure_text(ours), figure_text(ledger), shown, figure_text(kafka), wanted, met))
-    return markdown(("", "producer", "bare ledger", "ratio", "Kafka", "wanted", ""), rows)
-
-
-def _median(lines: Sequence[Line], system: str, limit: Limit) -> float | None:
-    values = [line[limit.figure] for line in lines if (line["system"], line["case"]) == (system, limit.case)]
-    return median(values) if values else None

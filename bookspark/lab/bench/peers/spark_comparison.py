@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
 from bookspark.lab.bench.bare_source import BareSource
-from bookspark.lab.bench.kept_results import Results, checkout, keep, markdown, with_changes
+from bookspark.lab.bench.kept_results import Results, checkout, keep, side_by_side, with_changes
 from bookspark.lab.bench.peers.kafka_peer import kafka_jars
 from bookspark.lab.bench.peers.spark_systems import SYSTEMS, System
 from bookspark.lab.bench.processes import family_cpu_seconds
@@ -68,7 +68,7 @@ def compare(
                 except (RuntimeError, *SPARK_ERRORS) as error:
                     failures.append(f"round {number}, {name}: {error}")
     changed = keep(cache, "spark", results.lines, scale, checkout())
-    return with_changes(table(results.lines), changed), failures
+    return with_changes(side_by_side(results.lines), changed), failures
 
 
 def turn(
@@ -227,39 +227,3 @@ def _wait(done: Callable[[], bool], queries: Sequence[StreamingQuery]) -> None:
         if ended or time.monotonic() > deadline:
             raise RuntimeError(f"rows are missing: {ended[0].exception() if ended else 'they take too long'}")
         time.sleep(0.1)
-
-
-def table(lines: list[Line]) -> str:
-    """A Markdown table: each figure of each system, and the factor by which Bookspark is better than each other system."""
-    names = list(dict.fromkeys(line["system"] for line in lines))
-    others = [name for name in names if name != "bookspark"] if "bookspark" in names else []
-    heads = ["case", *names, *(f"against {name}" for name in others)]
-    rows = []
-    figures = [
-        (case, figure)
-        for case in dict.fromkeys(line["case"] for line in lines)
-        for figure in ("rows_per_second", "cpu_seconds_per_million_rows", "p50_seconds", "p99_seconds")
-        if any(line["case"] == case and figure in line for line in lines)
-    ]
-    for case, figure in figures:
-        found = {
-            name: median(values)
-            for name in names
-            if (values := [line[figure] for line in lines if (line["system"], line["case"]) == (name, case)])
-        }
-        cells = [
-            f"{case}, {figure.replace('_', ' ')}",
-            *(_text(found.get(name)) for name in names),
-        ]
-        for name in others:
-            theirs, ours = found.get(name), found.get("bookspark")
-            if theirs is None or ours is None:
-                cells.append("")
-                continue
-            cells.append(f"{ours / theirs if figure == 'rows_per_second' else theirs / ours:.2f}")
-        rows.append(cells)
-    return markdown(heads, rows)
-
-
-def _text(value: float | None) -> str:
-    return "" if value is None else f"{value:,.0f}" if value > 100 else f"{value:.2f}"

@@ -49,7 +49,7 @@ class Then(NamedTuple):
     waiting: int
     """Ledgers with a task of autorecovery."""
     reasons: Mapping[str, int]
-    """Pairs of ledger and bookie in the tasks, by reason."""
+    """Reason → number of (ledger, bookie) pairs in the tasks."""
     enabled: bool | None
     """Autorecovery was enabled. None: not known."""
     lanes: int

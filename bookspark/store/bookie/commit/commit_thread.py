@@ -339,7 +339,7 @@ class GroupWriter:
         self._no_space: NoSpaceError | None = None
         """A write without room that the loop has not acknowledged by a ``SealLog``."""
         self._cut = False
-        """The loop has acknowledged it, so the log is to be sealed."""
+        """The loop has acknowledged the write without room, so the log is to be sealed."""
         self._log: EntryLog | None = None
         self._end = 0
         """End of the written part of ``_log``."""
@@ -419,7 +419,7 @@ class GroupWriter:
         )
 
     def note_idle(self) -> None:
-        """No item came for ``patience`` seconds: mark the directory clean if it is fully synced."""
+        """Called after ``patience`` seconds without an item: mark the directory clean if it is fully synced."""
         if self._marker.removable and not self.relaxed_bytes and self._is_synced and self.failure is None:
             try:
                 # A marker that stays costs nothing.
@@ -469,7 +469,7 @@ class GroupWriter:
         for item in controls:
             if isinstance(item, ControlRewrite):
                 self._control.rewrite(item.content, item.number)
-                # The new content has these records already.
+                # The rewritten control log has these records already.
                 appended = []
             elif isinstance(item, RemovalNote):
                 self._control.note_removal(item.gone, item.rewritten)

@@ -162,7 +162,7 @@ class PackedDict(Generic[T]):
         self.packed[key] = value if packed is None else packed
 
     def rest_all(self) -> None:
-        """Pack all packable values at once. Callers must hold none."""
+        """Pack all packable values at once. Callers must hold no value of the dict."""
         for _ in self.turn():
             pass
         self.rest_some(len(self._resting))

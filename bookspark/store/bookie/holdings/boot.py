@@ -190,7 +190,7 @@ def in_each(directories: list[LogDirectory], act: Callable[[LogDirectory], Found
         try:
             found.append((directory, act(directory)))
         except OSError as error:
-            log.error("%s can't be used: %s; check the disk. What was in it is unknown", directory.path, error)
+            log.error("%s can't be used: %s; check the disk. Its contents are unknown", directory.path, error)
             directories.remove(directory)
             if not directories:
                 raise StorageError(
@@ -382,7 +382,7 @@ class _Filling:
         return {log_of(where) for copies in self._state.lost_copies.values() for where in copies}
 
     def _is_void(self, found: LoggedFrame | Block) -> bool:
-        """Is it of another key than the one that the metadata decided for?"""
+        """Do the rows belong to another master key than the metadata's?"""
         decided = self._state.decided.get(found.ledger_id)
         return decided is not None and found.master_key != decided.master_key
 

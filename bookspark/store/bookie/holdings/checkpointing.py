@@ -77,7 +77,7 @@ class Checkpoints:
         """Damages of the checkpoint on the disk, in any thread. Raises OSError."""
         _, found = check_checkpoint(self._file_system, directory.path, directory.parts or ())
         if found and self._writing.acquire(timeout=_WRITE_SECONDS_MAX):
-            # It may have been replaced meanwhile.
+            # The part may have been replaced meanwhile.
             try:
                 _, found = check_checkpoint(self._file_system, directory.path, directory.parts or ())
             finally:

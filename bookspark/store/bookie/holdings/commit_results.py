@@ -185,5 +185,5 @@ class CommitResults:
 
 
 def _is_synced(item: Item) -> bool:
-    """Is the item of a group without room synced? It is if it was written to the log before."""
+    """Is the item of a group without room synced? True if the item was written to the log earlier."""
     return isinstance(item, (EntryWrite, RelaxedWrite)) and item.log.synced > item.position

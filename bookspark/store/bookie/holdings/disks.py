@@ -49,7 +49,7 @@ _SWITCHED = {
     False: "the bookie was switched to read-only (bookspark bookie read-only ID off)",
     True: "a change of the cluster made the bookie read-only (bookspark cluster status)",
 }
-"""Reason of a switched bookie, by an operator or by a change."""
+"""Reason of a bookie that an operator or a change made read-only, by the kind of switch."""
 
 log = logging.getLogger(__name__)
 

@@ -63,13 +63,13 @@ class LongPolls:
         self._soon = soon
 
     def add(self, ledger_id: int, target: int, told: Callable[[], None]) -> int:
-        """Call ``told`` once the LAC of the ledger rises to ``target``, an entry id; return a number for ``remove``."""
+        """Call ``told`` once the ledger's LAC reaches the entry id ``target``. Returns a number for ``remove``."""
         self._last += 1
         self._ledgers.setdefault(ledger_id, {})[self._last] = (target, told)
         return self._last
 
     def remove(self, ledger_id: int, poll: int) -> None:
-        """Forget a poll; no error if it is gone."""
+        """Forget a poll; no error if it is gone already."""
         polls = self._ledgers.get(ledger_id)
         if polls is not None:
             polls.pop(poll, None)
@@ -88,7 +88,7 @@ class LongPolls:
         left = len(due) if self._soon is None else min(len(due), _TOLD_A_TURN)
         for _ in range(left):
             poll = due.popleft()
-            # A later rise may have answered it, or it may be removed.
+            # The poll may be answered by a later rise of the LAC, or removed.
             _, told = self._ledgers.get(ledger_id, {}).get(poll, (0, None))
             if told is not None:
                 self.remove(ledger_id, poll)
@@ -108,7 +108,7 @@ _ROWS_A_STEP = 2048
 _PLACES_MAX = 1 << 16
 """Places of lost copies in missing logs that are noted. The entries of further copies share records."""
 _UNREAD_MAX = 1 << 16
-"""Rows set aside. More of them stay held: reads find them again."""
+"""Most rows set aside. Further unreadable rows stay held, until reads find them again."""
 _ROWS_LOOKED_AT = 1 << 13
 """More rows than any single request reads. Seeking and removing the gone rows takes four milliseconds."""
 
@@ -125,7 +125,7 @@ class Holdings:
         self.unreadable: Sequence[str] = ()
         """Directories unreadable at the boot."""
         self.absent_directories = 0
-        """Their numbers, as bits."""
+        """Numbers of the directories that were absent at the boot, as bits."""
         self.control = ControlState()
         self.ledgers = self.control.ledgers
         self.index = Index()
@@ -152,7 +152,7 @@ class Holdings:
         self.gone: set[int] = set()
         """Logs of failed directories, while rows may still point into them."""
         self.carry_through: Callable[[Steps[None]], None] = at_once
-        """Runs steps to their end while other tasks may change the index: at once, unless an owner with a loop replaces it."""
+        """Runs steps to their end: by default at once; an owner with a loop replaces it, so that other tasks run in between."""
         self.made_objects: Callable[[], None] = lambda: None
         """Called after the creation of hundreds of lasting objects, to keep Python's collector from walking over them."""
         self.suspected: set[int] = set()
@@ -235,7 +235,7 @@ class Holdings:
         return [Piece(ledger_id, *row, None) for ledger_id, row in islice(found, count)]
 
     def looked_again(self, good: Sequence[Piece], bad: Sequence[tuple[Piece, Stop]]) -> None:
-        """Pieces set aside were read again. Those that failed again come last from now on."""
+        """Note which set-aside pieces were read again. Pieces that failed again come last from now on."""
         self.read_well(good)
         for piece, stop in bad:
             if stop is Stop.UNREADABLE and (rows := self.unread.pop(piece.ledger_id, None)) is not None:

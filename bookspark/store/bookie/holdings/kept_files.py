@@ -41,7 +41,7 @@ class KeptFile(NamedTuple):
 
     path: str
     is_good: Callable[[], bool]
-    """Reads the file from the disk and checks it."""
+    """Reads the file from the disk and checks its bytes."""
     renew: Callable[[], None]
     """Replaces the file, durably."""
 

@@ -90,7 +90,7 @@ class LogDirectory:
         self.why = "its control log has no room; free some space on its disk"
         """Reason for taking less than all adds, if it does, with the remedy."""
         self.refusals = 0
-        """Number of times that writes without room, or behind such a write, have left the index."""
+        """Number of times that refused writes (without room, or queued behind one) were taken out of the index."""
         self.no_room: OSError | None = None
         self.control_behind = False
         """A control record lacked room here: the directory needs a new control log before it takes anything."""

@@ -71,12 +71,11 @@ class ScrubProgress(msgspec.Struct, frozen=True):
     end_log: int = 0
     done_bytes: int = 0
     finished_ms: int = 0
-    """When the last whole round ended. 0: never."""
+    """End of the last whole round. 0: never."""
 
 
 class ToRead(NamedTuple):
-    """What a look at a log has to read. ``pieces``: all of the index's pieces in it. ``lacking``: the entries noted as lost, by
-    ledger."""
+    """A log to read. ``pieces``: all pieces of the index in it. ``lacking``: the entries noted as lost, by ledger."""
 
     pieces: list[Piece]
     lacking: Mapping[int, EntryRanges]
@@ -194,7 +193,7 @@ class Scrubbing:
         return (yield from self._pieces(numbers)), following
 
     def read_again(self) -> Steps[None]:
-        """Read the pieces set aside once more: some of them, and the others if any of these can be read."""
+        """Read the pieces set aside once more: first some of them, and the rest if any of the first can be read."""
         left = sum(map(len, self._holdings.unread.values()))
         while left > 0:
             pieces = self._holdings.unread_pieces(_AGAIN_PIECES)

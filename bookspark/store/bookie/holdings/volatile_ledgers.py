@@ -79,7 +79,7 @@ class VolatileLedgers:
             ledger = self._begin(ledger_id, assignment)
             if ledger.following is None:
                 return
-            # Its row may be among the rows not yet visited.
+            # The ledger's row may be among the rows not yet visited.
         self._settled.pop(ledger_id, None)
         ledger.unsynced.append((where, first, last))
 

@@ -53,7 +53,7 @@ class KeyMeetings:
         self._take_over = take_over
         self._met: dict[tuple[int, bytes], tuple[KeyMeeting, list[_Waiting]]] = {}
         self._stopped: dict[int, list[_Waiting]] = {}
-        """Requests, with any key, that came while their ledger is stopped."""
+        """Requests, with any key, to a stopped ledger."""
         self._refused: dict[tuple[int, bytes], float] = {}
         """Keys refused by the metadata, each with the end of its time by the monotonic clock, ascending."""
         self._count = self._bytes = 0

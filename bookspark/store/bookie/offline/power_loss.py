@@ -27,8 +27,8 @@ def lose_unsynced(directory: str) -> None:
 
 
 def _is_new(files: FileSystem, path: str, note: SyncedNote) -> bool:
-    """Is the control log a fresh one, just rewritten and synced, or with its first record only? Then its note is 0, or the bytes
-    below the note's position lack a write that the note covers."""
+    """Is the control log new: just rewritten and synced, or with its first record only? Its note is then 0, or still that of
+    the former log, which covers a write that the new log lacks."""
     position, number = note.read(), note.read_write_number()
     if not position or number is None or not files.exists(path):
         return position == 0

@@ -89,7 +89,7 @@ class Stranger(Protocol):
     """Deadline for the greeting, in the loop's seconds."""
 
     def end(self) -> None:
-        """End it at once, in any state."""
+        """End the connection at once, in any state."""
 
 
 Placed = TypeVar("Placed", Stranger, Admitted)
@@ -250,7 +250,8 @@ class Admission:
             stranger.end()
 
     def _end_silent(self, origin: str) -> bool:
-        """End the connection with the longest silence, of the address with the most, if ``origin`` has far fewer."""
+        """Make room for a connection from ``origin``: of the address with the most connections, end the longest silent, if
+        ``origin`` has far fewer."""
         now = asyncio.get_running_loop().time()
         if now - self._looked_at < _LOOK_SECONDS:
             return False

@@ -53,17 +53,17 @@ class Peer(Protocol):
         """Address and name, for log lines."""
 
     origin: str
-    """Its address, as connections are counted by it."""
+    """The peer's address, by which connections are counted."""
 
     @property
     def certificate_hash(self) -> bytes:
-        """SHA-256 of the certificate that the bookie showed it; b"" without TLS."""
+        """SHA-256 of the certificate that the bookie showed the peer; b"" without TLS."""
 
     def greeted(self) -> None:
         """Allow all requests from now on: TLS, the secret and HELLO are through."""
 
     def name_peer(self, name: str) -> None:
-        """Note the client's name for itself. It may change later."""
+        """Note the name that the client gives itself; a later HELLO may change it."""
 
     def refuse(self, why: str) -> None:
         """Send the reason, take nothing more, and end the connection."""
@@ -201,7 +201,7 @@ def refusal_frame(incarnation: int, why: str) -> bytes:
 
 
 SHORT_BYTES_MAX = 8 << 10
-"""Longer batches stay as they are."""
+"""Batches up to this size are joined; longer ones stay as they are."""
 JOINED_BYTES_MAX = 256 << 10
 """Approximate limit of a joined batch."""
 
@@ -434,7 +434,7 @@ class EntryReads:
         if following is None:
             self._peer.read_ends()
         else:
-            # The part has ended; a later failure must not end it again.
+            # The part has ended, and a later failure must not end it twice.
             self._next(header, following)
 
     def _send_part(self, header: Header, answer: _Answer, plan: ReadPlan, fetched: Fetched) -> _Answer | None:
@@ -533,7 +533,7 @@ class LacReads:
         self._timers = bookie.poll_timers
         self._writers = bookie.writers
         self._polls: dict[int, tuple[Header, tuple[int, int]]] = {}
-        """By their numbers in ``storage.long_polls``."""
+        """Long polls of the connection, by their numbers in ``storage.long_polls``."""
 
     def end(self) -> None:
         for poll, (header, timer) in self._polls.items():
@@ -655,7 +655,7 @@ class Dispatch:
         self._exchange: Exchange | None = None
         """The exchange that the peer's proof has to match; None: the peer was not asked for a proof."""
         self._judging: asyncio.TimerHandle | None = None
-        """The peer's proof, while it waits."""
+        """The peer's proof, while it waits for its turn."""
         self._before_hello = 0
         """Requests before the greeting."""
 
@@ -668,7 +668,7 @@ class Dispatch:
             self._bookie.refusals.tell(self._peer.peer, "it did not prove the shared secret")
 
     def handle(self, frame: Frame) -> None:
-        """Take one request. It is answered now or later, on the loop; raises nothing."""
+        """Handle one request; the answer may come later, on the loop. Raises nothing."""
         header = frame.header
         answers = self._answers
         answers.under_way += 1
@@ -875,7 +875,7 @@ class Requests(Protocol):
     """Takes the requests of a connection, one after the other."""
 
     def handle(self, frame: Any) -> None:
-        """Take one request. It is answered now or later; raises nothing."""
+        """Handle one request; the answer may come later. Raises nothing."""
 
     def end(self) -> None:
         """The connection has ended."""
@@ -927,7 +927,7 @@ class Connection(asyncio.BufferedProtocol):
         self._writing_paused = False
         self._reading_paused = False
         self._going_on = False
-        """Is ``_go_on`` running? Its work may end at once, and call it again."""
+        """Is ``_go_on`` running? Its own work may call it again."""
 
     # -- the protocol
 

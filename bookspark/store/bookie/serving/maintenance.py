@@ -349,7 +349,7 @@ class Maintenance:
         if not period:
             return
         await self._in_scrub_thread(scrubbing.load)
-        # What it noted is judged by the metadata store's time.
+        # The times in its notes are compared with the metadata store's.
         await _tried("the metadata store's time could not be read", self._read_time)
         while True:
             scrubbing.set_right(self._now_ms(), period)

@@ -187,7 +187,7 @@ class Caller:
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
                 self._hand_over(tls)
             elif len(seen) < self._needed or needed <= self._needed:
-                # The kernel reported it with bytes missing: no more will come.
+                # The kernel reported the connection although bytes are missing: no more will come.
                 self.end()
             else:
                 self._needed = needed
@@ -227,7 +227,7 @@ class Caller:
     def _handed_over(self, task: asyncio.Task[None]) -> None:
         self._porch.tasks.discard(task)
         if self._connection is None:
-            # It was ended before its start.
+            # The connection was ended before its start.
             self._socket.close()
 
     def _leave(self) -> None:
@@ -238,14 +238,14 @@ class Caller:
             self._timer.cancel()
 
     def end(self) -> None:
-        """End it at once, in any state."""
+        """End the connection at once, in any state."""
         if self._task is None:
             self._leave()
             self._socket.close()
             return
         self._porch.admission.lost(self)
         if self._connection is None:
-            # Its task has not started, and never will.
+            # The connection's task has not started, and never will.
             self._task.cancel()
         else:
             self._connection.abort()

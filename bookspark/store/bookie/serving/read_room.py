@@ -98,7 +98,7 @@ class ReadRoom:
         self._waiting = [one for one in self._waiting if one.reader is not reader]
         self._seen.pop(reader, None)
         self.hold(reader, 0)
-        # It may have held nothing, and been the first to wait.
+        # The peer may have held nothing, and been the first to wait.
         self._begin_those_that_fit()
 
     def _begin_those_that_fit(self) -> None:
@@ -125,7 +125,7 @@ class ReadRoom:
                 behind_first |= self._is_first(one)
 
     def _is_first(self, waiting: _Waiting) -> bool:
-        """Does its reader hold nothing, so that it can't free room itself?"""
+        """Does the part's reader hold nothing, so that it can't free room itself?"""
         return waiting.reader not in self._held
 
     def _fits(self, size: int, bytes_max: int) -> bool:

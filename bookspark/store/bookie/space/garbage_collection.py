@@ -57,7 +57,7 @@ _LEDGERS_A_STEP = 256
 _ROWS_A_STEP = 1 << 11
 _FAILING_SECONDS_MAX = 30.0
 _KEPT_TOLD = 3
-"""Kept ledgers with their reason in the log message."""
+"""Most kept ledgers named, with their reason, in the log message."""
 _FORGOTTEN_PART = 0.1
 """A collection above this fraction of the remaining ledgers writes a new control log."""
 

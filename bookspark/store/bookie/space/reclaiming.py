@@ -173,9 +173,9 @@ def _gathered(uses: Iterable[LogUse], job_bytes: int) -> Iterator[list[LogUse]]:
 
 
 _ROWS_A_STEP = 1 << 10
-"""A row takes up to 2 µs."""
+"""Rows in one step of the loop; a row takes up to 2 µs."""
 _A_LEDGER = 8
-"""A ledger costs as much time as this many of its rows."""
+"""Cost of a ledger, in rows."""
 _LOW = (1 << 32) - 1
 
 _Part = tuple[int, Sequence[int], Sequence[int], Sequence[int]]

@@ -188,7 +188,7 @@ def _body(bookie_id: str, answer: Answer, kind: type[Body]) -> Body:
 
 
 def _following(bookie_id: str, cursor: int, told: int) -> int:
-    """Where a question goes on, as told by the answer: behind ``cursor``, or −1."""
+    """The answer's next cursor: behind ``cursor``, or −1 at the end."""
     if 0 <= told <= cursor:
         raise ReadError(
             f"bookie {bookie_id} would repeat its answer for ever: it goes on at {told}, asked from {cursor}"

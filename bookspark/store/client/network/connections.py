@@ -66,7 +66,7 @@ class Patience:
         """Bookie → (spent seconds, time of the last hold-up)."""
 
     def spend(self, bookies: Iterable[str], now: float) -> None:
-        """Each of ``bookies`` holds a writer up at ``now``, in seconds of a monotonic clock."""
+        """Note that each of ``bookies`` holds a writer up at ``now``, in seconds of a monotonic clock."""
         for bookie in bookies:
             spent, at = self._noted.get(bookie, (0.0, now))
             since = now - at
@@ -95,11 +95,11 @@ class Quarantine:
         self._failures: dict[str, tuple[float, Unknown]] = {}
 
     def failed(self, bookie_id: str, why: Unknown) -> None:
-        """The bookie did not answer, could not be reached, or failed at a request."""
+        """Begin the quarantine of a bookie that did not answer, could not be reached, or failed at a request."""
         self._failures[bookie_id] = time.monotonic() + self._seconds, why
 
     def is_back(self, bookie_id: str) -> None:
-        """A new connection to the bookie was made."""
+        """End the bookie's quarantine, after a new connection."""
         self._failures.pop(bookie_id, None)
 
     def now(self) -> dict[str, str]:
@@ -258,7 +258,7 @@ class Connections:
         self._connect(bookie_id, lambda outcome: failed(outcome) if isinstance(outcome, Unknown) else None)
 
     def quietest_first(self, bookie_ids: Iterable[str]) -> tuple[str, ...]:
-        """These bookies, longest silence first; bookies without a connection come before all."""
+        """The given bookies, longest silence first; bookies without a connection come before all."""
         ready = self._ready
         return tuple(sorted(bookie_ids, key=lambda b: (ready[b].heard_at, b) if b in ready else (0.0, b)))
 
@@ -351,10 +351,9 @@ class Connections:
         return task
 
     async def _connect_once(self, bookie_id: str, attempt: _Attempt) -> None:
-        """Tell the outcome of one attempt to all who wait for it.
-
-        A request that came during the attempt is not failed by it: the attempt may have looked before the bookie was back. It
-        gets an attempt of its own, unless this one took the whole connect timeout.
+        """Report the outcome of one attempt to all its waiters. A failed attempt does not fail requests that came during it,
+        because it may have begun before the bookie was back: they get another attempt, unless this one took the whole connect
+        timeout.
         """
         outcome: BookieConnection | Unknown
         seconds = self._config.connect_timeout_seconds

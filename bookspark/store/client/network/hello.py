@@ -38,7 +38,7 @@ class ClientSecurity(NamedTuple):
 
     tls: Callable[[], ssl.SSLContext | None] = lambda: None
     secrets: Callable[[], tuple[bytes, ...]] = tuple
-    """A bookie has to prove one of them."""
+    """Secrets of the client; a bookie has to prove one of them."""
     secret_without_tls: bool = False
     """Are secrets used without TLS off loopback?"""
 
@@ -114,7 +114,7 @@ def _proof(
             f"{address} passes on to a bookie whose clients dial {challenge.address!r}, and may be anybody's, so no secret is "
             "proved to it; if it is a proxy of yours, set advertised_address of the bookie to it"
         )
-    # The address is the dialled one, and the certificate the received one: whoever stands between can choose neither.
+    # The address is the dialled one, and the certificate the received one: a relay can choose neither.
     exchange = Exchange(nonce, challenge.nonce, connection.bookie_id, address, connection.certificate_hash)
     secret = proven(secrets, "bookie", challenge.proofs, exchange)
     if secret is None:

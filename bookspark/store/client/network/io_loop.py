@@ -39,10 +39,10 @@ class IoLoop:
         self._submitted: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
         self._submitted_once: dict[Callable[[], Any], None] = {}
         self._woken = False
-        """True if the loop will look at ``_submitted``. Waking it takes a system call, so only the first caller does."""
+        """True if the loop will look at ``_submitted``. A wake takes a system call, so only the first caller makes it."""
         self._ends = False
         self._ended = False
-        """The loop has ended; submitting threads run ``_submitted``."""
+        """True after the loop's end: submitting threads run ``_submitted`` then."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -95,7 +95,7 @@ class IoLoop:
         if self._ended:
             self._run_submitted()
         elif not self._woken:
-            # No call in between: a signal handler that runs there would see the loop woken, and wait.
+            # No call in between: an interrupt between the two would leave the loop asleep although it counts as woken.
             self._woken = True
             try:
                 self.loop.call_soon_threadsafe(self._run_submitted)

@@ -77,7 +77,7 @@ def read_range(
 
     ``read_metadata`` reads the ledger's metadata again and blocks until it has it.
     """
-    # Longer than the request's own time limit: it only guards against a defect.
+    # This wait is longer than the request's own time limit: it only guards against a defect.
     longest = config.answer_timeout_seconds + config.connect_timeout_seconds + _SPARE_SECONDS
     delay = config.speculative_read_delay_ms / 1000 or longest
     mailbox = Mailbox(longest)
@@ -215,10 +215,10 @@ class ReadHandle(AnyHandle):
         self._follow_at = self._follow_pause = 0.0
         """Time of the next attempt to watch, and the pause before it; 0 if the metadata store answered last."""
         self._polls: dict[Mailbox, None] = {}
-        """Running long polls; each gets changed metadata at once."""
+        """Running long polls; changed metadata is passed to each."""
         self._delivered_by: str | None = None
         self._asks: tuple[Runtime, LedgerRequests] | None = None
-        """The runtime and the ledger's requests in it; a forked process has another runtime."""
+        """This process's runtime, and the ledger's requests through it."""
         self._last_add_confirmed = metadata.last_entry_id if metadata.closed else NO_ENTRY
 
     @property

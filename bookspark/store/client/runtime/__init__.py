@@ -1,10 +1,10 @@
-"""What the handles of one client share: options, threads, connections, watches, and the drivers of machines.
+"""Shared by the handles of one client: options, threads, connections, watches, and the drivers of machines.
 
 =====================  =====================================================================================================
-``client_context``     ``ClientContext``: what handles and drivers need of a client, in whatever process they are
-``runtime``            ``Runtime``: what a client has in one process, made on first use; ``Room``: the bytes of its writers
-``store_actions``      what a machine asks of the metadata store, and the answers
-``calls``              calls that wait, begun in a thread: the futures that a coroutine awaits
+``client_context``     ``ClientContext``: a client's options, runtime and placement, in every process that uses it
+``runtime``            ``Runtime``: a client's threads and connections in one process; ``Room``: the bytes of its writers
+``store_actions``      a machine's requests to the metadata store, and the answers
+``calls``              waiting calls run in a thread, with futures that a coroutine awaits
 ``machine_driver``     drives a machine that recovers or repairs a ledger, in the caller's thread
 =====================  =====================================================================================================
 

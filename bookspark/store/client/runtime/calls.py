@@ -1,9 +1,9 @@
-"""Calls that wait, begun in a thread: what asyncio and ``concurrent.futures`` need of them.
+"""Waiting calls run in a thread, with futures for asyncio and ``concurrent.futures``.
 
-Law: a call that was begun ends as the call that waits would, with the same result or error, within the same times. Each future is
-completed once. Nothing waits in the thread of the caller, and nothing here runs in the client's I/O thread.
+Law: a call ends here as in the caller's thread: with the same result or error, within the same time. Each future is
+completed once. The caller's thread waits for nothing, and the client's I/O thread runs nothing of this.
 
-Threads are few (``_THREADS_MAX``): a call that is begun while all are busy waits for one of them.
+There are at most ``_THREADS_MAX`` threads; further calls wait for a free thread.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class AwaitableFuture(Future[Result]):
     """
 
     def add_done_callback(self, fn: Callable[[Future[Result]], object]) -> None:
-        """Call ``fn(self)`` when done, or at once if it is done. What it raises later is logged, a SystemExit too: that would end
-        the thread that tells the outcome, and others would not hear of theirs."""
+        """Call ``fn(self)`` when done, or at once if it is done. Later exceptions of ``fn`` are logged, SystemExit too, which
+        would end the thread that completes other futures."""
         super().add_done_callback(fn if self.done() else partial(_logged, fn))
 
     def __await__(self) -> Generator[Any, None, Result]:
@@ -63,7 +63,7 @@ def done_with(result: Result) -> AwaitableFuture[Result]:
 
 
 class Calls:
-    """The calls of one process that were begun and not waited for. Thread-safe."""
+    """The waiting calls that run in threads of one process. Thread-safe."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -94,7 +94,7 @@ class Calls:
         return future
 
     def close(self) -> None:
-        """Calls that have not begun to run fail. Those that run end in their own time; this does not wait for them."""
+        """Fail the calls that have not begun. Running calls end in their own time; ``close`` does not wait for them."""
         self._closed = True
         self._threads.stop(0.0)
 

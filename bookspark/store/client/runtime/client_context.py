@@ -1,10 +1,10 @@
-"""What handles and the drivers of machines need of a client: its options, its runtime, and how it asks and chooses.
+"""A client as handles and machine drivers see it: its options, its runtime, its requests and placement.
 
-Law: it is made before any connection and may be copied into a forked process (Spark forks its Python workers). Each process
-has a runtime of its own, made on first use. Nothing here knows a handle or ``BookKeeper``: they are built on it.
+Law: a context exists before any connection and may be copied into a forked process (Spark forks its Python workers). Each
+process has its own runtime, made on first use. Handles and ``BookKeeper`` are built on the context, and unknown to it.
 
-A client that nobody refers to any more, and no handle of it, is closed, with a ResourceWarning, as Python does with files. Its
-parent's runtime is kept in a forked process, and never freed there: that would touch the parent's sockets.
+A client is closed, with a ResourceWarning, when neither it nor a handle of it is referred to any more, as Python does with
+files. A forked process never frees its parent's runtime, because that would touch the parent's sockets.
 
 Source: BookKeeper's ``ClientContext``.
 """
@@ -41,11 +41,11 @@ _LISTED_SECONDS_AGO_MAX = 1.0
 """After the death of a bookie, thousands of open ledgers need another one. The listing also ends when the bookies change."""
 
 _of_parents: list[Runtime] = []
-"""The runtimes of the processes that this one was forked from."""
+"""Runtimes of the parent processes of this forked process."""
 
 
 class ClientContext:
-    """One client, in every process that uses it. Thread-safe."""
+    """The state of one client, in every process that uses the client. Thread-safe."""
 
     def __init__(self, connect: Callable[[], MetadataStore], config: ClientConfig) -> None:
         """``connect`` makes the metadata session of a process."""
@@ -88,7 +88,7 @@ class ClientContext:
         return runtime if runtime is not None and runtime.pid == os.getpid() else None
 
     def _made(self) -> Runtime:
-        """A new runtime. A signal handler that came meanwhile may have made one too, or closed the client."""
+        """A new runtime. A finalizer that ran meanwhile may have made one too, or closed the client."""
         made = Runtime(self._connect, self.config)
         try:
             other = self._this_process()
@@ -110,8 +110,7 @@ class ClientContext:
 
     @property
     def calls(self) -> Calls:
-        """This process's calls that were begun and not waited for. It connects to nothing. Raises BookKeeperError if the client
-        was closed."""
+        """This process's waiting calls in threads. Makes no connection. Raises BookKeeperError if the client was closed."""
         with self._lock:
             if self._closed:
                 raise BookKeeperError("this client was closed; make another one")
@@ -126,11 +125,12 @@ class ClientContext:
 
     @property
     def _lock(self) -> threading.RLock:
-        """This process's lock: the parent's may have been held at the fork. A signal handler may take it again."""
+        """This process's lock, because the parent's may have been held at the fork. Reentrant, because a finalizer may need
+        it."""
         return self._locks.setdefault(os.getpid(), threading.RLock())
 
     def close(self) -> None:
-        """End this process's connections and threads, and make no new ones. Open writers are told."""
+        """End this process's connections and threads for good. Open writers end, too."""
         check_may_wait()
         with self._lock:
             self._closed = True
@@ -150,7 +150,7 @@ class ClientContext:
         if sys.is_finalizing():
             return
         if calls is not None and calls.pid == os.getpid():
-            # Its threads would outlast it. This does not wait for them.
+            # The calls' threads would outlast the client; nothing waits for them here.
             calls.close()
         if runtime is None:
             return
@@ -199,10 +199,10 @@ class ClientContext:
         action: StoreAction,
         listed_seconds_ago_max: float = _LISTED_SECONDS_AGO_MAX,
     ) -> StoreAnswer:
-        """Do what a ledger's machine asks of the metadata store, and wait for it. Errors of the store are an answer too.
+        """Carry out a machine's request to the metadata store, and wait for the answer; an error of the store is an answer.
 
-        ``listed_seconds_ago_max``: sound bookies are chosen from a listing of the bookies that may be so old. The bookies are
-        listed anew before one in quarantine is chosen, or none."""
+        ``listed_seconds_ago_max``: largest age of the listing that sound bookies are chosen from. The bookies are listed anew
+        before a quarantined bookie is chosen, or none."""
 
         def choose(action: act.ChooseBookies) -> tuple[str, ...]:
             with contextlib.suppress(NotEnoughBookiesError):

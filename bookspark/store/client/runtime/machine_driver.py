@@ -1,8 +1,8 @@
 """The driver of the protocol's machines that recover or repair one ledger, in the caller's thread.
 
-Law: the driver decides nothing. It does what the machine asks of bookies and of the metadata store, in order, and each answer
-goes back to the machine as an event. An action for somebody else ends ``run``, and the machine goes on with the next ``run``.
-No wait lasts past the deadline: the machine is told that it has passed, and ends.
+Law: the driver decides nothing. It sends the machine's requests to bookies and metadata store, in order, and each answer
+goes back to the machine as an event. An action for the caller ends ``run``, and the machine goes on with the next ``run``.
+No wait lasts past the deadline: its passing is an event too, and ends the machine.
 """
 
 from __future__ import annotations
@@ -34,10 +34,9 @@ class MachineDriver:
         self._mailbox = Mailbox(timeout_seconds)
 
     def run(self, step: Callable[[Any], Iterable[Any]], actions: Iterable[Any]) -> Any:
-        """Do ``actions`` and what follows from them. ``step`` is the machine's.
+        """Carry out ``actions`` and the actions that follow from them. ``step`` is the machine's.
 
-        Returns the first action that is for somebody else; the last one is ``Finish``. Raises the error that the machine fails
-        with.
+        Returns the first action for the caller; the last such action is ``Finish``. Raises the machine's error.
         """
         while True:
             for action in actions:
@@ -57,7 +56,7 @@ class MachineDriver:
         return self._context.answer_from_store(self._metadata, action)
 
     def _send(self, action: BookieAction) -> None:
-        """Do what is asked of bookies. Subclasses may do it in another way."""
+        """Send a request to bookies. Subclasses may send it in another way."""
         self._requests.send(action, self._mailbox.put)
 
     def _before(self, action: BookieAction) -> None:

@@ -1,11 +1,11 @@
-"""What a client has in one process: the session with the metadata store, the I/O thread, the connections and the open writers.
+"""A client's state in one process: session with the metadata store, I/O thread, connections and open writers.
 
-Law: it is made on first use, wholly or not at all, and belongs to the process that made it. When it is closed, every append that
-still waits fails. A writer with nothing to do costs nothing, however many there are.
+Law: a runtime is made on first use, wholly or not at all, and belongs to its process. Its close fails every waiting append.
+Idle writers cost no time, however many there are.
 
-Decision: callbacks of users run in a thread of their own, one after the other. In the I/O thread a callback that waits would have
-kept every answer from everybody; and it may well wait for one itself. A callback may call everything, also the client's
-``close``. A slow one delays the other callbacks of the client, and nothing else.
+Decision: users' callbacks run in a thread of their own, one after the other, because a waiting callback in the I/O thread would
+hold up every answer, possibly its own. A callback may call everything, also the client's ``close``. A slow callback delays the
+other callbacks of the client, and nothing else.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class LedgerWatches:
     def listen(self, ledger_id: int, listener: Listener) -> None:
         """Call ``listener``, a bound method, at each change from now on, from a thread of the store's.
 
-        Raises MetadataStoreError, NoSuchLedgerError. Nobody listens to this ledger then; other listeners are told.
+        Raises MetadataStoreError, NoSuchLedgerError. The listeners of this ledger are dropped then, and the others called.
         """
         with self._lock:
             standing = self._listeners.get(ledger_id)
@@ -159,7 +159,7 @@ class OpenWriter(Protocol):
 
     @property
     def ensemble(self) -> tuple[str, ...]:
-        """The bookies that it writes to."""
+        """Bookies of the current ensemble."""
 
     def bookies_lost(self, lost: Collection[str]) -> None:
         """``lost``: all bookies that count as lost."""
@@ -197,7 +197,7 @@ class Room:
         self.appended = self.released = 0
         self.waiting = Waiters()
         self.pressed: dict[OpenWriter, Callable[[], None]] = {}
-        """Ledgers whose entries a sync releases, with the function that starts one."""
+        """Ledgers whose entries a sync would release, each with the function that starts the sync."""
 
     @property
     def held(self) -> int:
@@ -241,32 +241,31 @@ class Room:
 
 _TICK_SECONDS = 0.05
 _TOLD_A_TICK = 16
-"""At each tick, the bookies are told the LAC (last add confirmed) of at most this many ledgers without an entry. Each is a synced
-record at every bookie, and a client that writes to a thousand ledgers in turn would keep them busy with it. The others come at
-the next ticks."""
+"""Most ledgers for which a tick sends the LAC (last add confirmed) without an entry; the rest wait for the next ticks. Each LAC
+is a synced record at every bookie, and a client may write to thousands of ledgers in turn."""
 
 _LOOK_SECONDS = 0.1
 """Shortest pause between two looks for lost bookies without news."""
 
 _STORE_CALLS_AT_ONCE = 16
-"""So many of the writers' calls to the metadata store are in flight at once. After the death of a bookie each open ledger needs a
-compare-and-set, and ZooKeeper makes many that come together with one sync. 64 were slower."""
+"""Most simultaneous calls of the writers to the metadata store. After the death of a bookie each open ledger needs a
+compare-and-set; ZooKeeper syncs simultaneous ones together. 64 were slower."""
 
 
 class _Listing(NamedTuple):
-    """The registered bookies, as they were found."""
+    """A listing of the registered bookies."""
 
     bookies: Mapping[str, BookieRegistration]
     at: float
-    """Monotonic seconds, taken before they were asked for."""
+    """Monotonic seconds just before the listing was requested."""
     changes: int
-    """The changes that had been heard of by then."""
+    """Number of known changes of the bookies at that time."""
     homes: dict[str, BookieHome | None]
-    """Homes of bookies that were not registered, as far as they were asked for."""
+    """Requested homes of unregistered bookies."""
 
 
 class Runtime:
-    """What the handles of one client share in one process."""
+    """Everything that the handles of one client share in one process."""
 
     def __init__(self, connect: Callable[[], MetadataStore], config: ClientConfig) -> None:
         """``connect`` makes the session with the metadata store. Raises what ``connect`` raises, and ConfigurationError if a file
@@ -277,18 +276,19 @@ class Runtime:
         self._awake: dict[OpenWriter, None] = {}
         """The writers that each tick looks at. Only the I/O thread uses it."""
         self._owing: dict[OpenWriter, None] = {}
-        """Those that no tick need look at but that owe the bookies their LAC, in the order in which they came to rest: nearly all
-        of ten thousand ledgers that are written in turn. Some have been woken since. Only the I/O thread uses it."""
+        """Idle writers that owe the bookies their LAC, in the order in which they became idle; some may be active again. Ticks
+        don't visit them: of ten thousand ledgers that are written in turn, nearly all wait here. Only the I/O thread uses it."""
         self._changes = 0
-        """How often registered bookies changed. Only the I/O thread counts."""
+        """Number of changes of the registered bookies. Only the I/O thread counts."""
         self._listed: _Listing | None = None
         self._rule: PlacementRule | None = None
         self._rule_changes = 0
         """How often the cluster's placement rule may have changed."""
         self._lost = LostBookies(config.lost_bookie_delay_seconds)
-        """Only the I/O thread uses it."""
+        """Bookies that count as lost. Only the I/O thread uses it."""
         self._listing = self._list_again = self._look_is_due = False
-        """The bookies are being listed, have changed since, or are listed again later. Only the I/O thread uses them."""
+        """Three flags: the bookies are being listed; they have changed since; they are to be listed again later. Only the I/O
+        thread uses them."""
         self._closed = False
         """Nothing is opened for writing any more. Only the I/O thread uses it."""
         security = client_security(config)
@@ -358,14 +358,14 @@ class Runtime:
         DeadlineTimer(_TICK_SECONDS, self._tick)
 
     def _tell_lacs(self, now: float) -> None:
-        """Have some writers tell their LAC, the one that has rested longest first."""
+        """Let some idle writers send their LAC, the longest idle first."""
         left = _TOLD_A_TICK
         for writer in list(self._owing):
             try:
                 if not left or not writer.is_quiet(now):
                     break
                 del self._owing[writer]
-                # One that is awake is back when it rests again. So is one that tells its LAC, if it owes it then.
+                # An active writer re-queues itself when idle, and so does a writer that still owes its LAC.
                 if writer not in self._awake:
                     self.wake(writer)
                     left -= writer.tell_idle_lac(now)
@@ -379,8 +379,8 @@ class Runtime:
         writer.abandon(defect(writer.ledger_id, error))
 
     def bookies(self, listed_seconds_ago_max: float = 0.0) -> Mapping[str, BookieRegistration]:
-        """Every registered bookie by id, from a listing that may be so old. It is not used any more once a change of the bookies
-        was heard of, and so no writer that was told of the change chooses from it. Raises MetadataStoreError."""
+        """Every registered bookie by id, from a listing of at most this age. A change of the bookies ends the listing: a writer
+        that knows of the change chooses from a newer listing. Raises MetadataStoreError."""
         listed, changes, now = self._listed, self._changes, time.monotonic()
         if listed is None or listed.changes != changes or now - listed.at >= listed_seconds_ago_max:
             listed = self._listed = _Listing(self.store.bookies(), now, changes, {})

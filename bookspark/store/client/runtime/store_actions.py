@@ -1,4 +1,4 @@
-"""What a ledger's machine asks of the metadata store. It is done here, and answered with an event.
+"""A machine's requests to the metadata store, each carried out and answered with an event.
 
 Law: an error of the store is an answer like any other. Only a lost compare-and-set, a full record and too few bookies have
 answers of their own; everything else is ``MetadataFailed``, after which nothing is known.
@@ -27,7 +27,7 @@ StoreAnswer = (
 def answer_from_store(
     store: MetadataStore, ledger_id: int, action: StoreAction, choose: Callable[[act.ChooseBookies], tuple[str, ...]]
 ) -> StoreAnswer:
-    """Do what a machine asks of the metadata store, and wait for it. ``choose`` is the placement.
+    """Carry out a machine's request to the metadata store, and wait for the answer. ``choose`` is the placement.
 
     Errors of the store, and too few bookies, are answers too.
     """

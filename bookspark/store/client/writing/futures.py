@@ -1,12 +1,11 @@
 """The futures of appends: one watermark completes all futures of a ledger, without a lock for each.
 
 Law: a ledger's appends are acknowledged in id order, so one number, the last acknowledged id, completes all of them. A future
-looks at that number, and leaves something behind only when somebody waits or wants to be called back. No lock is held meanwhile:
-a signal handler may interrupt a wait, and wait itself. A callback of a user's may wait: it runs in the client's thread for
-callbacks. docs/decisions/completing-appends.md has the measurement.
+compares its id with that number, and registers only for a wait or a callback. No lock is held during a wait. A user's callback
+may wait: it runs in the client's thread for callbacks. docs/decisions/completing-appends.md has the measurement.
 
-It is a ``concurrent.futures.Future`` without that class's fields, which cost more than the append. ``concurrent.futures.wait``
-and ``as_completed`` look at three of them. These are made when somebody looks first, and from then on the future is told.
+An append's future is a ``concurrent.futures.Future`` without that class's fields, which cost more than the append. The three
+fields for ``concurrent.futures.wait`` and ``as_completed`` are made at their first use, and kept up to date from then on.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _WAIT = taken_by(WaitSeconds)
 log = logging.getLogger(__name__)
 
 _RUNNING, _FINISHED = "RUNNING", "FINISHED"
-"""What ``concurrent.futures`` calls them."""
+"""Names of the states in ``concurrent.futures``."""
 _watching = threading.RLock()
 """Held while a future's fields for watchers are made."""
 
@@ -59,17 +58,16 @@ class Watermark:
         self.error: BookKeeperError | None = None
         self._waiters = Waiters()
         self._new: list[tuple[int, int, list[Callable[[], object]]]] = []
-        """What was registered and is not in ``_callbacks`` yet: (entry id, number, the callback). Whoever takes the callback out
-        of its list calls it. In no order, as the heap has one. (An empty deque takes 700 bytes, and each ledger has this.)"""
+        """New callbacks that are not in ``_callbacks`` yet, unordered: (entry id, number, [callback]). The thread that takes the
+        callback out of its list calls it. (Not a deque: an empty one takes 700 bytes, and each ledger has this.)"""
         self._callbacks: list[tuple[int, int, list[Callable[[], object]]]] = []
-        """The rest, as a heap. Only the thread that advances the watermark uses it."""
+        """All other callbacks, as a heap. Only the thread that advances the watermark uses it."""
         self._order = itertools.count()
         self._pid = os.getpid()
 
     def advance(self, value: int) -> None:
         """Everything up to ``value`` is acknowledged (or confirmed) now."""
-        # The value is written before the look. Whoever waits registers before he reads the value. So one of the two sees the
-        # other.
+        # The value is written before the lists are read; a waiter registers before it reads the value. So one sees the other.
         self.value = value
         if self._new or self._callbacks or self._waiters:
             self._tell()
@@ -80,7 +78,7 @@ class Watermark:
         self._tell()
 
     def wake(self) -> None:
-        """Something else that is waited for may have come. May be called from any thread."""
+        """Let waiters check their conditions again. From any thread."""
         self._waiters.wake()
 
     def _tell(self) -> None:
@@ -92,7 +90,7 @@ class Watermark:
             try:
                 callback.pop()()
             except IndexError:
-                # Who registered it found it due, and called it.
+                # The registering thread has called it already.
                 pass
             except BaseException:
                 log.exception("telling the outcome of an append failed")
@@ -177,7 +175,7 @@ class AppendFuture(AwaitableFuture[int]):
         """
         error = self.exception(timeout)
         if error is not None:
-            # The one error is raised to every caller: with its traceback it would collect all of their frames.
+            # Every caller gets this one error object: without a reset, its traceback would collect the frames of all.
             raise error.with_traceback(None)
         return self.entry_id
 
@@ -199,14 +197,14 @@ class AppendFuture(AwaitableFuture[int]):
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
         """Call ``callback(self)`` when done, in the client's thread for callbacks, also if it is done already.
 
-        The callback may call everything. While it waits, the client's other callbacks do, too, and nothing else does. What it
-        raises is logged. Raises LedgerClosedError in a forked process."""
+        The callback may call everything. While it waits, the client's other callbacks do, too, and nothing else does.
+        Exceptions are logged. Raises LedgerClosedError in a forked process."""
         if not callable(callback):
             raise refusal("add_done_callback", "callback", callback, "a function")
         self._watermark.call_when(self.entry_id, partial(self._watermark.deliver, partial(callback, self)))
 
     def tell_at_once(self, callback: Callable[[AppendFuture], object]) -> None:
-        """Call ``callback(self)`` when done: now, or in the I/O thread, at the moment when that hears of it. It must not wait.
+        """Call ``callback(self)`` when done: now, or in the I/O thread as soon as the answer is there. It must not wait.
 
         Not part of the public API: for measurements, and histories of what happened when."""
         self._watermark.call_when(self.entry_id, partial(callback, self))
@@ -226,7 +224,7 @@ class AppendFuture(AwaitableFuture[int]):
 
     @property
     def _state(self) -> str:  # type: ignore[override]
-        """Changes only while ``_condition`` is held, as watchers need it."""
+        """State for watchers; changes only while ``_condition`` is held."""
         return self._watched().state
 
     @property
@@ -247,7 +245,7 @@ class AppendFuture(AwaitableFuture[int]):
         if self.done():
             told()
         else:
-            # Not in the I/O thread: a watcher may hold the condition, and a signal handler that interrupted him may wait.
+            # Not in the I/O thread, which must not wait for a watcher that holds the condition.
             self._watermark.call_when(self.entry_id, partial(self._watermark.deliver, told))
         return made
 
@@ -262,7 +260,7 @@ class AppendFuture(AwaitableFuture[int]):
 
 
 class _Watched:
-    """What watchers of one future look at."""
+    """The fields of ``concurrent.futures.Future`` for the watchers of one future."""
 
     def __init__(self) -> None:
         self.condition = threading.Condition()

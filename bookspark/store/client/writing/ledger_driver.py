@@ -84,7 +84,7 @@ _RETRY_SECONDS = 0.1
 _JUST_NOW_SECONDS = 0.1
 """A writer whose last progress is not older than this waits for no slow bookie, and owes no bookie its LAC."""
 _TELL_SECONDS = 0.001
-"""A confirmation waits so long for an entry that carries it."""
+"""Longest wait of a new LAC (last add confirmed) for an entry that carries it."""
 _MOMENT_SECONDS = 0.5
 _MARK_SECONDS = 0.5
 """Adds that fail after the close are marked together."""
@@ -134,8 +134,8 @@ class _SentAdd(Request):
 
 
 OnFenced = Callable[[Watermark, LedgerFencedError], object]
-"""Called in the I/O thread after a ledger was fenced, with its watermark of acknowledgements. It sees to it that every waiting
-append is acknowledged or fails. It must not wait."""
+"""Called in the I/O thread after a ledger was fenced, with its watermark of acknowledgements. It has every waiting append
+acknowledged or failed, and must not wait."""
 
 
 class LedgerDriver:
@@ -149,7 +149,7 @@ class LedgerDriver:
         config, runtime = context.config, context.runtime
         mode = ChangeMode.DELAYED if config.delay_ensemble_change else ChangeMode.AT_ONCE
         seconds = config.explicit_lac_interval_seconds
-        # Appends would else wait for room that only a sync makes.
+        # Otherwise appends would wait for room that only a sync makes.
         sync_bytes = min(config.sync_bytes, max(1, config.bytes_in_flight_max // 4))
         self.writer = made(LedgerWriter, metadata, version, mode, sync_bytes, explicit_lac_interval_seconds=seconds)
         self.cursors = self.writer.cursors
@@ -192,30 +192,30 @@ class LedgerDriver:
         self._wake = partial(runtime.wake, self)
         self._progress_at = self._synced_at = time.monotonic()
         self._sync_wanted = NO_ENTRY
-        """The machine was not asked yet to sync everything up to this id."""
+        """Sync up to this id is wanted, and not requested from the machine yet."""
         self._sync_awaited = NO_ENTRY
-        """A caller waits for the sync of everything up to this id."""
+        """A caller waits for the sync up to this id."""
         self._just_now_seconds = min(_JUST_NOW_SECONDS, config.add_timeout_seconds, seconds)
         self._pressed = False
         """Waiting appends are to be synced as soon as they have a frame."""
         self.tells_soon = False
-        """The bookies get the LAC soon after each confirmation that no entry carries. Any thread may set it."""
+        """Send the bookies each new LAC soon, unless an entry carries it. Any thread may set it."""
         self._will_tell = False
         self._dropped = False
         """The handle was dropped."""
         self._all_well = True
-        """No bookie has failed since the ledger was made, as far as its machine knows."""
+        """True while no bookie has failed since the ledger's creation, as far as the machine knows."""
         self._held_back: dict[str, deque[act.SendAdd]] = {}
-        """Adds that wait for a bookie which is behind, by bookie. No queue is empty."""
+        """Adds held back for slow bookies, by bookie. No queue is empty."""
         self._lacking: dict[str, EntryRanges] = {}
-        """Entries of failed and dropped adds, by bookie, which it has not acknowledged since."""
+        """Entries of failed and dropped adds that a bookie has not acknowledged since, by bookie."""
         self._will_mark = False
         self._pauses: dict[str, BackOff] = {}
         """The pauses of each bookie that refused its last request."""
         self._paused = NOBODY
-        """Bookies that get everything again after their pause."""
+        """Bookies that get all pending adds again after their pause."""
         self._warned_of = NOBODY
-        """Slow bookies that the log names already."""
+        """Slow bookies already named in the log."""
         self._context, self._config, self._runtime = context, config, runtime
         self._io, self._connections, self._threads = runtime.io, runtime.connections, runtime.threads
 
@@ -231,7 +231,7 @@ class LedgerDriver:
             self._connections.unwant(bookie, self._bookie_back)
 
     def _leave(self) -> None:
-        """Watch no more deadlines, and want no more connections, for this ledger."""
+        """Stop watching the ledger's deadlines and keeping its connections."""
         self._runtime.remove_writer(self)
         self._unwant_bookies()
 
@@ -246,7 +246,7 @@ class LedgerDriver:
         self._step(BookieBack(bookie, incarnation))
 
     def _refused(self, bookie: str, response: Response) -> None:
-        """Send the bookie everything again after a pause, if ``response`` is a refusal for a while."""
+        """Send the bookie all pending adds again after a pause, if ``response`` is a temporary refusal."""
         if isinstance(response, Unknown) and response.reason not in FINAL_REASONS and bookie not in self._paused:
             self._paused |= {bookie}
             pauses = self._pauses.setdefault(bookie, BackOff(_PAUSE_SECONDS, _PAUSE_SECONDS_MAX))
@@ -287,7 +287,7 @@ class LedgerDriver:
         return not all(map(patience.is_spent, behind))
 
     def _look_at_slow_bookies(self, now: float) -> None:
-        """Step ``HeldUp`` for the bookies with which the client has no more patience."""
+        """Step ``HeldUp`` for the bookies that have used up the client's patience."""
         behind = self._connections.behind(self._ensemble)
         slow = self._awaited_for_long(now)
         if behind and not self._needs(behind):
@@ -368,7 +368,7 @@ class LedgerDriver:
             self._step(Close())
 
     def sync(self, entry_id: int) -> None:
-        """Have everything up to ``entry_id`` confirmed; ``confirmed`` reaches it then."""
+        """Sync up to ``entry_id``; then ``confirmed`` reaches it."""
         if not self._is_awaited():
             self._progress_at = time.monotonic()
         self._sync_wanted = max(self._sync_wanted, entry_id)
@@ -393,12 +393,12 @@ class LedgerDriver:
         self._wake()
 
     def give_up(self) -> None:
-        """Fail everything that is not done now (``close(wait=False)``)."""
+        """Fail all unfinished appends (``close(wait=False)``)."""
         if self.cursors.pending or self.outgoing:
             self.end()
 
     def end(self) -> None:
-        """The time of a close is over."""
+        """The deadline of a close has passed."""
         self._step(act.DeadlinePassed())
 
     def drop(self) -> None:
@@ -495,7 +495,7 @@ class LedgerDriver:
             self._leave_dropped()
 
     def _only_waits(self) -> bool:
-        """Is a late answer the only thing to look for? So it is for most of many busy ledgers."""
+        """Is a late answer the only event that a tick looks for, as on most of many busy ledgers?"""
         return not (
             self.outgoing.waiting
             or self.outgoing.taken
@@ -572,17 +572,17 @@ class LedgerDriver:
 
     # -- entries that a bookie lacks
     #
-    # Law: who closes a ledger marks the copies of it that it could not make, before the close ends; so does it with adds that
-    # fail only afterwards. A failure to mark fails nothing: exact checks find the copies too.
+    # Law: before its close ends, a writer marks the copies that it could not make, and later the adds that fail after the
+    # close. A failure to mark fails nothing: exact checks find the copies too.
 
     def _drop_held_back(self, kept: Collection[str]) -> None:
-        """Hold no adds back any more, except for these bookies."""
+        """Drop the held-back adds of all other bookies."""
         for bookie in [bookie for bookie in self._held_back if bookie not in kept]:
             self._lacks(bookie, *((add.first, add.last) for add in self._held_back.pop(bookie)))
 
     def _lacks(self, bookie: str, *ranges: tuple[int, int]) -> None:
         lacking = with_ranges(self._lacking.get(bookie, NO_RANGES), ranges)
-        # A striped ledger's are single entries: the repair looks which of them lack.
+        # On a striped ledger the ids are single entries: the repair looks which of them lack.
         self._lacking[bookie] = lacking if len(lacking) < _RANGES_MAX else ((lacking[0][0], lacking[-1][1]),)
         if self.writer.state is State.CLOSED and self.ended.is_set() and not self._will_mark:
             self._will_mark = True
@@ -616,7 +616,7 @@ class LedgerDriver:
             actions = self.writer.step(event)
         except Exception as error:
             actions = self._stepped_anyway(event, error)
-        # An ack without an action leaves a writer as awake as it was.
+        # An ack without an action does not change whether the writer is idle.
         if actions or type(event) is not act.AddAnswered:
             self._wake()
         return actions
@@ -641,8 +641,8 @@ class LedgerDriver:
         return replace(event, response=response, synced=None)
 
     def _fail(self, error: BookKeeperError) -> None:
-        """Nothing more is acknowledged, and the handle need not be closed. Waiting callers get ``error``, unless they go on
-        elsewhere."""
+        """End the ledger: no further append is acknowledged. Waiting callers get ``error``, unless ``on_fenced`` moves their
+        appends."""
         self._under_way.clear()
         self._held_back.clear()
         self._leave()
@@ -662,7 +662,7 @@ class LedgerDriver:
         self.ended.set()
 
     def unacknowledged(self) -> list[bytes]:
-        """The payloads after the last acknowledged entry of a fenced ledger, once its caller appends no more."""
+        """Payloads after the last acknowledged entry of a fenced ledger. Only after the caller's last append."""
         self._io.submit(self._room.forget, self)
         sent = (kept.frame for first, kept in self._frames.items() if first > self.acknowledged.value)
         return [*(bytes(one) for frame in sent for one in EntryBatch(frame).payloads()), *self.outgoing.payloads()]
@@ -741,7 +741,7 @@ class LedgerDriver:
         add = _SentAdd(self, action, self._config.answer_timeout_seconds)
         away = self._connections.away(bookies)
         for bookie in away:
-            # It gets all that it missed once it is back, so nothing is kept for it until then.
+            # A bookie gets all missed entries once it is back, so nothing is held back for it until then.
             self._connections.try_again(bookie, partial(self._still_away, bookie, add))
         bookies = [bookie for bookie in bookies if bookie not in away] if away else bookies
         if action.assignment is None:

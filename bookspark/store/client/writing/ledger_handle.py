@@ -56,7 +56,7 @@ log = logging.getLogger(__name__)
 
 
 _END_SECONDS = 15.0
-"""How long a close whose time is over may take to end: one answer of the metadata store."""
+"""Time for a close to end after its deadline: one answer of the metadata store."""
 
 
 @checks_methods
@@ -78,8 +78,8 @@ class LedgerHandle(ReadHandle):
 
     @property
     def last_add_confirmed(self) -> int:
-        """The LAC: the highest id such that every entry up to it is acknowledged and synced; −1 if there is none. Once the writer
-        has failed and another client has recovered the ledger, it is what ``read_last_add_confirmed`` found, if that is more."""
+        """The LAC: the highest id such that every entry up to it is acknowledged and synced; −1 if there is none. After the
+        writer's failure and another client's recovery: the result of the last ``read_last_add_confirmed``, if higher."""
         return max(self._cursors.last_add_confirmed, self._last_add_confirmed)
 
     @property
@@ -89,7 +89,7 @@ class LedgerHandle(ReadHandle):
 
     @property
     def last_add_pushed(self) -> int:
-        """The highest id that an append was given; −1 if there was none."""
+        """Highest id given to an append; −1 if none."""
         return self._driver.next_entry_id - 1
 
     @property
@@ -139,7 +139,7 @@ class LedgerHandle(ReadHandle):
     def _await_confirmed(self, entry_id: int, deadline: float) -> None:
         """Wait until this writer has confirmed the entry, the ledger is closed, by whomever, or the time is over.
 
-        A writer that has nothing to append does not hear that another client recovers its ledger: the metadata tells it."""
+        An idle writer learns only from the metadata that another client recovers its ledger."""
         cursors, ended = self._cursors, self._driver.ended
         while True:
             left = deadline - time.monotonic()
@@ -238,8 +238,8 @@ class LedgerHandle(ReadHandle):
         return AppendFuture(self._driver.acknowledged, first + count - 1)
 
     def sync(self, timeout: WaitSeconds | None = None) -> int:
-        """Have everything that was appended before this call synced by an ack quorum. Returns the last synced entry id, which is
-        that of the last such append or a later one. On a PD_JOURNAL ledger each append waits for that anyway.
+        """Wait until an ack quorum has synced all earlier appends. Returns the last synced entry id: that of the last such
+        append, or a later one. On a PD_JOURNAL ledger each append waits for its sync anyway.
 
         Raises TimeoutError after ``timeout`` seconds; without it, AddTimeoutError after ``add_timeout_seconds`` without progress.
         Raises LedgerFencedError, UnauthorizedAccessError, NotEnoughBookiesError, MetadataStoreError or NoSuchLedgerError if the
@@ -259,7 +259,7 @@ class LedgerHandle(ReadHandle):
     def flush_last_add_confirmed(self) -> int:
         """Tell the bookies the LAC now (explicit LAC), so that readers see the last entry; returns the LAC.
 
-        An idle writer does so by itself within ``explicit_lac_interval_seconds``. Of a closed ledger the metadata tells it.
+        An idle writer does so by itself within ``explicit_lac_interval_seconds``. For a closed ledger the metadata has it.
         Raises AddTimeoutError if fewer bookies than an ack quorum took it, LedgerClosedError in a forked process, and the error
         that ended the ledger, if one did.
         """
@@ -296,16 +296,16 @@ class LedgerHandle(ReadHandle):
         return SoleAppender(self, on_fenced)
 
     def tell_last_add_confirmed_soon(self) -> None:
-        """From now on tell the bookies the LAC (explicit LAC) a millisecond after each confirmation unless an entry tells it,
-        so that readers see each entry soon after its acknowledgement."""
+        """From now on send the bookies the LAC (explicit LAC) a millisecond after each confirmation unless an entry carries
+        it, so that readers see each entry soon after its acknowledgement."""
         self._driver.tells_soon = True
 
     def close(self, wait: bool = True, timeout: WaitSeconds | None = None) -> None:
         """Wait until all appends are acknowledged and synced, and of a guaranteed ledger on their whole write sets, then close
         the ledger at the last one. Does nothing in a forked process.
 
-        ``wait=False``: what is not done at this moment fails. ``timeout``: the close fails after this many seconds. Without it
-        the close fails after ``add_timeout_seconds``; but a guaranteed ledger whose appends are all acknowledged goes on trying
+        ``wait=False``: unfinished appends fail at once. ``timeout``: the close fails after this many seconds. Without it the
+        close fails after ``add_timeout_seconds``; but a guaranteed ledger whose appends are all acknowledged goes on trying
         until each entry is on ``write_quorum`` bookies, however long that takes, and warns in the log.
 
         Raises AddTimeoutError when the time is over, LedgerFencedError if another client closed or recovers the ledger, or the
@@ -354,7 +354,7 @@ class LedgerHandle(ReadHandle):
             failed.add_note(f"ledger {self.ledger_id} could not be closed either: {error}")
 
     def __del__(self) -> None:
-        # Any thread may run this, also the I/O thread, and in the middle of anything. It must not wait.
+        # Any thread may run this finalizer, also the I/O thread, at any point. It must not wait.
         driver: LedgerDriver | None = getattr(self, "_driver", None)
         if driver is None or os.getpid() != self._pid or sys.is_finalizing():
             return
@@ -370,7 +370,7 @@ class LedgerHandle(ReadHandle):
     # -- inside, in callers' threads
 
     def _wait_for_end(self, timeout: float | None) -> bool:
-        """Wait for the close; False if the time is over before."""
+        """Wait for the close; False at the deadline."""
         ended, limit = self._driver.ended, self._context.config.add_timeout_seconds
         if timeout is not None or self.metadata.replication is not Replication.GUARANTEED:
             return ended.wait(limit if timeout is None else timeout)
@@ -404,7 +404,7 @@ class LedgerHandle(ReadHandle):
             self._wait_for_room(self._has_room)
         put = driver.outgoing.put
         with room.lock:
-            # Python delivers an interrupt behind a call only. So all of this is done, or nothing.
+            # Python delivers an interrupt after a call only, so these lines run together or not at all.
             if driver.closing or driver.acknowledged.error is not None:
                 raise self._why_ended()
             first = driver.next_entry_id
@@ -439,7 +439,7 @@ class LedgerHandle(ReadHandle):
         )
 
     def _why_ended(self) -> BookKeeperError:
-        """Why nothing can be appended any more."""
+        """Error for appends after the end."""
         error = self._driver.acknowledged.error
         if self._driver.closing or error is None:
             return LedgerClosedError(f"ledger {self.ledger_id} is closed; append to a new one")
@@ -608,8 +608,8 @@ class LedgerHandleAdv(LedgerHandle):
 class SoleAppender:
     """Appends to one ledger by a caller that orders them itself: a log's producer. ``LedgerHandle.sole_appender`` makes it.
 
-    Law: the caller holds a lock of its own around every call here and around ``close`` of the handle, and appends by nothing
-    else. It judges the arguments, and refuses a forked process. So an append makes no future and judges nothing."""
+    Law: the caller holds its own lock around every call here and around the handle's ``close``, and appends only through this
+    object. The caller checks the arguments and refuses a forked process, so an append makes no future and checks nothing."""
 
     __slots__ = ("_handle", "_pump", "_room", "_split", "_submit_once", "acknowledged", "driver")
 
@@ -636,7 +636,7 @@ class SoleAppender:
         self._submit_once(self._pump)
 
     def send(self) -> None:
-        """Submit the appends again: an interrupt of the last one may have come before that."""
+        """Submit the appends again, because an interrupt may have prevented it."""
         self._submit_once(self._pump)
 
     def append_all(self, payloads: list[bytes], heads: Heads | None = None) -> int:

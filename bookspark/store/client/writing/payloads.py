@@ -67,13 +67,13 @@ class PayloadRun:
 
     @property
     def is_list(self) -> bool:
-        """Is each of ``pieces`` a payload?"""
+        """True if each of ``pieces`` is one payload."""
         return len(self.pieces) == self.count
 
     @property
     def with_heads(self) -> Sequence[Buffer]:
-        """The pieces, each behind its head, some of them together: so many parts, or one of a megabyte, for which the kernel has
-        to give memory each time, would cost the frame more than a copy of a few does."""
+        """The pieces, each behind its head, copied together in groups of ``_TOGETHER``. Very many parts, or a single large
+        part in new memory, would cost the frame more."""
         if self.heads is None:
             return self.pieces
         parts: list[Buffer] = [b""] * (2 * self.count)
@@ -96,7 +96,7 @@ _BINARY = "a list of bytes, or an Arrow array, binary or string, without nulls"
 
 
 def payload_of(payload: object, function: str) -> bytes:
-    """The bytes of one payload. ``function``: who is asked to append it. Raises InvalidArgumentError."""
+    """The bytes of one payload. ``function``: the called function, for errors. Raises InvalidArgumentError."""
     try:
         return bytes_of(payload)
     except Misfit as misfit:
@@ -203,9 +203,8 @@ def _is_large(kind: pyarrow.DataType) -> bool:
 
 
 _MANY = 256
-"""While nothing is under way, half of so many waiting entries leave, and the others right after them. A caller with a bound on
-unacknowledged entries would else go in step with the bookies: all its entries would be one frame, and each side would wait while
-the other works (docs/decisions/profile.md, "Small adds")."""
+"""From this number of waiting entries on, an idle ledger sends them as two frames, half each. As a single frame, a caller with
+a bound on unacknowledged entries and the bookies would wait for each other in turns (docs/decisions/profile.md, "Small adds")."""
 
 
 class Outgoing:
@@ -220,17 +219,17 @@ class Outgoing:
         self._frame_bytes = frame_bytes
         self._striped = striped
         self.waiting: list[bytes | PayloadRun] = []
-        """Always the same list. A frequent check for waiting appends looks at the two lists, which takes no call."""
+        """Always the same list, so that the frequent check for waiting appends needs no call."""
         self.taken: list[bytes | PayloadRun] = []
         """Appends before those in ``waiting``, in reverse order."""
         self.put: Callable[[Sequence[bytes | PayloadRun]], None] = self.waiting.extend
-        """Add appends at the end. It runs no Python code, so no signal handler comes in the middle."""
+        """Add appends at the end, without Python code, so that no interrupt comes in the middle."""
 
     def __len__(self) -> int:
         return len(self.taken) + len(self.waiting)
 
     def payloads(self) -> Iterator[bytes]:
-        """The payloads of all appends, in their order. Only while nobody puts or takes."""
+        """The payloads of all appends, in their order. Only while no thread puts or takes appends."""
         for item in (*reversed(self.taken), *self.waiting):
             yield from (item,) if isinstance(item, bytes) else item.entries()
 
@@ -239,17 +238,17 @@ class Outgoing:
         self.waiting.clear()
 
     def _more(self) -> bool:
-        """Take what waits, if all that was taken has gone. Returns whether something is left."""
+        """Move ``waiting`` to ``taken`` if that is empty. False if both are empty."""
         if not self.taken and (came := self.waiting[:]):
-            # Other threads add at the end, so those that were copied are still the first ones.
+            # Other threads add at the end, so the copied appends are still the first.
             del self.waiting[: len(came)]
             came.reverse()
             self.taken = came
         return bool(self.taken)
 
     def take(self, *, idle: bool = False) -> PayloadRun:
-        """The entries of the next frame: what waits, up to the frame size. The run of an Arrow array goes alone. ``idle``:
-        nothing is under way."""
+        """The entries of the next frame: waiting appends up to the frame size, or one run of an Arrow array. ``idle``: nothing
+        is under way."""
         if not self._more():
             raise IndexError("nothing waits")
         left = len(self) // 2 if idle and len(self) >= _MANY else 0

@@ -58,7 +58,7 @@ log = logging.getLogger(__name__)
 
 
 class Taken(NamedTuple):
-    """A task whose lock the caller holds."""
+    """A task, with its lock held by the caller."""
 
     task: Task
     version: int
@@ -78,7 +78,7 @@ class Progress(msgspec.Struct, frozen=True):
     bytes: int = 0
     failed: int = 0
     clock_ahead_ms: int = 0
-    """Lead of its host's clock over the metadata store's, to the minute; below 0: lag."""
+    """Lead of the worker's clock over the metadata store's, to the minute; below 0: lag."""
 
 
 class Underreplication:
@@ -287,7 +287,7 @@ class Underreplication:
             return self._encoded(decode_task(mark.ledger_id, document).marked(mark))
         except UnreadableRecordError as error:
             if error.newer:
-                # It stays: newer versions can read it.
+                # The task stays: newer versions can read it.
                 log.warning("ledger %d is marked already: %s", mark.ledger_id, error)
                 return None
             log.warning("a damaged task is made anew: %s", error)

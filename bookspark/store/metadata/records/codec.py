@@ -312,7 +312,7 @@ def _cookie_in_text(document: bytes, where: str) -> Cookie:
     except ValueError as error:
         raise unreadable(f"cookie {where}", document, error) from error
     if not found.own:
-        # A tool of BookKeeper wrote it. Without a nonce it matches no bookie until an operator confirms it.
+        # A tool of BookKeeper wrote the cookie. Without a nonce it matches no bookie until an operator confirms it.
         return Cookie(found.bookie_id, found.directories, found.instance_id, "")
     cookie = decode_cookie(found.own, where)
     text = cookie_of(_cookie_text(cookie))

@@ -25,7 +25,7 @@ ID_BYTES = 64
 _END_BYTES = 60
 """State, last entry id and length in their longest forms, above those of an open ledger."""
 _FRAGMENT_BYTES, _MEMBER_BYTES = 60, ID_BYTES + 3
-"""Of a fragment as JSON: its frame with the longest entry id, and each member with quotation marks and comma."""
+"""Bytes of a fragment as JSON, with the longest entry id, and of each member with quotation marks and comma."""
 
 
 def new_ledger(document: bytes, metadata: LedgerMetadata) -> bytes:

@@ -64,7 +64,7 @@ def compare_and_set(
     write: Callable[[Value, int | None], object],
 ) -> Value | None:
     """Change a record by compare-and-set: read it, change it, write it; begin anew after a pause if another client wrote it in
-    between. Of clients that do this at the same moment one succeeds; drawn pauses spread the others.
+    between. One of several simultaneous clients succeeds; drawn pauses spread the others.
 
     ``change`` gets the value (None: no record) and returns the new value, or None to leave the record. ``write`` gets the new
     value and the version that was read (None: create); it returns False or raises MetadataVersionError if it lost. Returns the

@@ -67,7 +67,7 @@ _LATELY = 16
 class SessionFigures:
     """Call durations and lost connections of one session.
 
-    Law: any thread may count, and a signal handler may interrupt it and count too, so the lock is reentrant. A call takes a
+    Law: any thread may count, and a finalizer may count in the middle of a count, so the lock is reentrant. A call takes a
     thousand times as long as the lock.
     """
 
@@ -131,7 +131,7 @@ _SILENCE_SECONDS = 60.0
 """A server silent lately is tried last for so long."""
 _SECONDS_MIN = 0.001
 _EARLY_SECONDS = 0.05
-"""A socket's wait may end so much before its time."""
+"""A socket's wait may end this much before its time."""
 
 
 class _Answer(AsyncResult):  # type: ignore[misc]
@@ -232,7 +232,7 @@ class _Servers(ConnectionHandler):  # type: ignore[misc]
             if time.monotonic() > self.handler.silent_at - _EARLY_SECONDS:
                 self._silences[address, port] = time.monotonic()
             if self.handler.answer_seconds:
-                # It was connected. The addresses may be others by now.
+                # The session was connected before. Its host names may have other addresses by now.
                 self._failed_rounds = 0
                 break
         else:

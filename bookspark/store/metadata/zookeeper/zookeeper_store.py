@@ -477,7 +477,7 @@ class RecordNodes:
 
     def _create(self, what: str, kind: str, name: str, value: bytes) -> int:
         path, guard, stats = self._layout.record(kind, name), self._guard(kind, name), list[Any]()
-        # Its answer comes before the node is made, or known to exist.
+        # The read's answer comes before the node is made, or known to exist.
         self._nodes.create(what, path, value, before=lambda: stats.append(self._client.exists_async(guard)))
         return self._version(guard, stats[-1].get(timeout=0))
 
@@ -723,7 +723,7 @@ class ZooKeeperStore:
         self._upkeep = Upkeep()
         self._registrar: Registrar | None = None
         self._known_bookies: tuple[Marks, dict[str, BookieRegistration]] | None = None
-        """With the marks that validate it."""
+        """Cached bookies, with the marks that validate the cache."""
         self._bookies_changed: list[Callable[[], None]] = []
         self._lock = threading.RLock()
         self.clock = StoreClock(self._store_ms)

@@ -1,7 +1,7 @@
 """The tables of test classes in docs/compatibility.md, one for each set.
 
-Law: only the command writes the lines between the two marks, from runs. The row of a class is replaced when the class was run;
-the other rows stay. The sums are those of the rows.
+Law: only the command writes the lines between the two marks, from runs. A class that was run replaces its earlier result; the
+other results stay. Classes that passed whole share one line, each with its number of tests. The sums are those of all results.
 
 The reason of a failed test comes from ``reasons.toml``, where it was investigated, else from JUnit.
 """
@@ -18,8 +18,9 @@ from tests.system.peers.java_tests.running import ROOT, ClassRun, JavaTest, Peer
 
 PAGE = ROOT / "docs/compatibility.md"
 _HEAD = "| class | tests | passed | failed | skipped | those that did not pass |\n|---|---|---|---|---|---|"
+_PASSED = re.compile(r"`([\w.]+)` \((\d+)\)")
 _KINDS = {
-    "insides": ("reaches into a Java bookie's insides", "reach into a Java bookie's insides"),
+    "insides": ("needs a Java bookie", "need a Java bookie"),
     "not offered": ("tests what we don't have", "test what we don't have"),
 }
 
@@ -50,15 +51,28 @@ def _write_rows(tests: PeerTests, runs: list[ClassRun], page: Path) -> str:
     old, end, after = rest.partition(end_mark)
     assert begin and end, f"{page} has no marks for the table of {tests.name}"
     rows = {line.split("`")[1]: line for line in old.splitlines() if line.startswith("| `")}
+    rows |= {name: _passed_row(name, int(count)) for name, count in _PASSED.findall(old)}
     rows |= {run.name: row(tests, run) for run in runs}
     counts = [[int(cell) for cell in line.split("|")[2:6]] for line in rows.values()]
     sums = [sum(column) for column in zip(*counts, strict=True)]
     classes = "1 class" if len(rows) == 1 else f"{len(rows)} classes"
     skipped = "1 was skipped" if sums[3] == 1 else f"{sums[3]} were skipped"
     total = f"{classes} with {sums[0]} tests: {sums[1]} passed, {sums[2]} failed, {skipped}."
-    table = "\n".join([_HEAD, *(rows[name] for name in sorted(rows))])
-    page.write_text(f"{before}{begin}\n{total}\n\n{table}\n{end}{after}")
+    whole = {
+        name: line.split("|")[2].strip() for name, line in rows.items() if line == _passed_row(name, line.split("|")[2])
+    }
+    parts = [total]
+    if whole:
+        parts.append(f"All passed: {', '.join(f'`{name}` ({whole[name]})' for name in sorted(whole))}.")
+    if len(whole) < len(rows):
+        parts.append("\n".join([_HEAD, *(rows[name] for name in sorted(rows.keys() - whole.keys()))]))
+    written = "\n\n".join(parts)
+    page.write_text(f"{before}{begin}\n{written}\n{end}{after}")
     return total
+
+
+def _passed_row(name: str, count: int | str) -> str:
+    return f"| `{name}` | {int(count)} | {int(count)} | 0 | 0 |  |"
 
 
 def _reasons(tests: PeerTests, run: ClassRun) -> str:
