@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from urllib.parse import quote
@@ -12,14 +13,14 @@ import pytest
 from markupsafe import escape
 
 from bookspark.local import LocalCluster
-from bookspark.logs import LogRegistry, create_log, open_log
+from bookspark.logs import LogRegistry, create_log, delete_log, open_log
 from bookspark.logs.readers.lag import ReaderLag
 from bookspark.operations.console import WebConsole, logs, rows
 from bookspark.operations.console.looks import Look
 from bookspark.protocol.logs.log_record import LogRecord
 from bookspark.protocol.logs.reader_record import ReaderKind, ReaderState
 from bookspark.store.client import BookKeeper
-from tests.awaiting import await_that
+from tests.awaiting import await_that, time_passes
 from tests.operations.console.conftest import PATIENT, ask, page, words
 from tests.operations.console.parsing import EVIL, Parsed
 
@@ -187,6 +188,24 @@ def test_figures_of_a_log_have_its_rates_and_the_lag_of_each_reader(viewer, orde
         refused = ask(viewer, f"{path}seconds=7")
         assert refused.status == 400 and "'7' is no range: give 900, 3600" in refused.text
     assert json.loads(ask(viewer, "/figures/log?name=nothing&seconds=900").text)["plots"] == {}
+
+
+def test_log_made_anew_begins_with_no_figures_and_a_deleted_one_leaves_the_list(cluster, viewer):
+    def times():
+        shown = json.loads(ask(viewer, "/figures/log?name=anew&seconds=900").text)["plots"]
+        return shown["rows"]["x"] if shown else []
+
+    with BookKeeper(cluster.zookeeper, **PATIENT) as bookkeeper:
+        first = create_log(bookkeeper, "anew").id
+        await_that(times)
+        time_passes(1.0)
+        deleted_at = time.time()
+        delete_log(bookkeeper, "anew", b"")
+        second = create_log(bookkeeper, "anew").id
+        await_that(lambda: str(second) in page(viewer, "/log?name=anew"))
+        assert times()[0] >= deleted_at - 0.5 and first != second
+        delete_log(bookkeeper, "anew", b"")
+        await_that(lambda: "There is none" in words(viewer, "/logs?find=anew") and not times())
 
 
 def test_log_metadata_is_escaped_in_the_page():
