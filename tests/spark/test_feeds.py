@@ -688,6 +688,28 @@ def test_reader_that_pauses_before_its_wait_goes_on_although_its_commit_ledger_i
             reader.read(timeout=60)
 
 
+def test_rows_truncated_between_the_plan_and_the_read_are_data_loss_in_the_same_read(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The read said "try again" with a ReadError, and only the next one that the rows are gone."""
+    log.commit()
+    log.begin("b")
+    log.commit()
+    log.bookkeeper.zookeeper = "memory"
+    planned = LogFeed.pieces
+
+    def truncated_behind(feed: LogFeed, *between: Any) -> Any:
+        found = planned(feed, *between)
+        truncate_log(cast(BookKeeper, log.bookkeeper), "orders", ROWS, b"")
+        return found
+
+    with RowReader(cast(BookKeeper, log.bookkeeper), LogAddress("memory", "orders"), "earliest", "") as reader:
+        monkeypatch.setattr(LogFeed, "pieces", truncated_behind)
+        for _ in range(2):
+            with pytest.raises(DataLossError, match=rf"rows 0 to {ROWS - 1} .*truncated"):
+                reader.read()
+
+
 @pytest.mark.parametrize("is_created_again", [False, True])
 @pytest.mark.parametrize("fail", [False, True])
 def test_task_whose_log_is_deleted_after_the_plan_leaves_its_rows_out_or_tells_which_log_it_was(
