@@ -507,6 +507,8 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
         """Losses that were reported."""
         self._patience = Patience(options.poll_timeout_seconds)
         self._pinned = PinnedStart(options) if options.start == LATEST else None
+        self._begins_at: Offset | None = None
+        """The initial offset, if Spark asked for it; else its checkpoint has the query's place."""
         self._unpinned = False
         self._place = self._new_place()
         self._delay = TriggerDelay(options.rows_min, options.trigger_delay_seconds) if options.rows_min else None
@@ -556,7 +558,8 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
         """The offset at which a query without a Spark checkpoint starts."""
         if self._pinned is not None:
             assert isinstance(self._feed, LogFeed)
-            return self._pinned.pin(self._feed.newest(), self._feed.key)
+            self._begins_at = self._pinned.pin(self._feed.newest(), self._feed.key)
+            return self._begins_at
         source, wanted = self._feed, self.options.start
         if isinstance(source, LogFeed) and not isinstance(wanted, str):
             newest = source.newest()
@@ -585,9 +588,12 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
         except LogRecreatedError as error:
             self._again(error)
             end = self._latest(place, limit)
-        if PIN not in start or (self._unpinned and end != place):
+        if PIN not in start:
             return end
-        return {**end, PIN: start[PIN]}
+        if self._begins_at is None or (self._target is not None and place != _place(self._begins_at)):
+            # Spark's checkpoint has ``start``; without a target it may be written later (asynchronous progress tracking).
+            self._unpin(start)
+        return end if self._unpinned and end != place else {**end, PIN: start[PIN]}
 
     def _latest(self, start: Offset, limit: ReadLimit) -> Offset:
         before, start = start, self._from(start)
@@ -655,9 +661,14 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
         without rows."""
         self._patience.batch_done()
         self._place.tell(_place(end))
-        if self._pinned is not None and PIN in end and not self._unpinned:
+        if PIN in end:
+            self._unpin(end)
+
+    def _unpin(self, done: Offset) -> None:
+        """Delete the pin: Spark's checkpoint has ``done``, an offset that names the pin's owner."""
+        if self._pinned is not None and not self._unpinned:
             assert isinstance(self._feed, LogFeed)
-            self._pinned.unpin(end[PIN], self._feed.key)
+            self._pinned.unpin(done[PIN], self._feed.key)
             self._unpinned = True
 
 
