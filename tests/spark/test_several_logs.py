@@ -32,6 +32,7 @@ from bookspark.spark.connector.several_logs import (
     schema_of_logs,
 )
 from bookspark.spark.options.source_options import SourceOptions
+from bookspark.store.metadata.memory.memory_store import MemoryStore
 from tests.awaiting import await_that
 from tests.spark.checkpoint_matrix import Query
 from tests.spark.stand_in_spark import StandInSpark
@@ -302,6 +303,30 @@ def test_log_deleted_while_the_limit_is_shared_out_does_not_stop_the_others(
     left.append("c")
     with pytest.raises(DataLossError, match=r"log 'c' with id [0-9]+ was deleted since this query read it"):
         strict.trigger()
+
+
+def test_feeds_of_deleted_and_stopped_logs_leave_no_watch(
+    engine: StandInSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writers, watch, kept = Writers(engine, tmp_path), MemoryStore.watch_record, set[object]()
+
+    def counted(store: MemoryStore, *given: Any) -> Any:
+        end, one = watch(store, *given), object()
+        kept.add(one)
+        return lambda: (kept.discard(one), end())
+
+    monkeypatch.setattr(MemoryStore, "watch_record", counted)
+    for log in "ab":
+        writers.write(log, "batch", 6)
+    reading = Reading(engine, logPattern="[ab]", failOnDataLoss="false")
+    for _ in range(3):
+        assert reading.trigger()
+        assert LogsReader(reading.reader.options, reading.reader.schema, ()).partitions()
+        writers.delete("a")
+        writers.write("a", "batch", 6)
+    assert len(kept) == 2
+    reading.reader.stop()
+    assert not kept
 
 
 def test_lagging_zookeeper_server_repeats_no_row(

@@ -386,13 +386,17 @@ class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAv
             if log is not None and offset["log"] == log.feed.log_id:
                 log.place.tell(offset)
 
+    def stop(self) -> None:
+        for log in self._logs.values():
+            log.feed.close()
+
     # -- Helpers of the stream
 
     def _look(self) -> None:
         self._looked = time.monotonic()
         there = logs_of(self.options)
         for name in [name for name in self._logs if name not in there]:
-            del self._logs[name]
+            self._logs.pop(name).feed.close()
         for name in there:
             if name not in self._logs:
                 options = self.options.of(name)
@@ -428,7 +432,7 @@ class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAv
         for name, log in list(self._logs.items()):
             record = registry.find(name)
             if record is None or record.log_id != log.feed.log_id:
-                del self._logs[name]
+                self._logs.pop(name).feed.close()
                 deleted.add((name, log.feed.log_id))
         if deleted:
             self._looked = float("-inf")

@@ -28,7 +28,7 @@ import os
 import random
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -483,13 +483,13 @@ class EntryReader(EntryPartitions, DataSourceReader):
 
     def planned(self, choose: Choice | None) -> Sequence[InputPartition]:
         """The plan of the rows that ``choose`` chooses."""
-        source = feed(self.options)
-        start, end = source.earliest(), source.newest()
-        if isinstance(source, LogFeed):
-            source.choose = choose
-            start = chosen_place(source, "startingOffsets", self.options.start, start, end)
-            end = chosen_place(source, "endingOffsets", self.options.end, end, end)
-        return self.plan(source.pieces(start, end), log_of(source)) or [Ranges(())]
+        with closing(feed(self.options)) as source:
+            start, end = source.earliest(), source.newest()
+            if isinstance(source, LogFeed):
+                source.choose = choose
+                start = chosen_place(source, "startingOffsets", self.options.start, start, end)
+                end = chosen_place(source, "endingOffsets", self.options.end, end, end)
+            return self.plan(source.pieces(start, end), log_of(source)) or [Ranges(())]
 
 
 class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -551,7 +551,7 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
     def _again(self, error: LogRecreatedError) -> None:
         """After ``error`` of the feed: read the log that has the name now, or raise."""
         self._lost(error)
-        self.__dict__.pop("_feed", None)
+        self.stop()
         self._place, self._target = self._new_place(), None if self._target is None else self._feed.newest()
 
     def initialOffset(self) -> Offset:
@@ -663,6 +663,10 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
         self._place.tell(_place(end))
         if PIN in end:
             self._unpin(end)
+
+    def stop(self) -> None:
+        if (known := self.__dict__.pop("_feed", None)) is not None:
+            known.close()
 
     def _unpin(self, done: Offset) -> None:
         """Delete the pin: Spark's checkpoint has ``done``, an offset that names the pin's owner."""
