@@ -38,6 +38,7 @@ from msgspec import Meta
 from bookspark.errors import (
     BookKeeperError,
     ConfigurationError,
+    DataLossError,
     InvalidRowError,
     LedgerClosedError,
     NoSuchLedgerError,
@@ -643,11 +644,16 @@ class RowReader:
         lane = self._id.lane(piece.lane)
         return entry_decoder(label, lambda: self._registry.get(lane).dictionary, f"data ledger {piece.ledger_id}")
 
-    def _gone(self, piece: Piece) -> ReadError:
+    def _gone(self, piece: Piece) -> BookKeeperError:
+        """The error for a piece whose ledger was deleted after the plan."""
         lane = self._id.lane(piece.lane)
-        offload = self._registry.get(lane).offload
-        where = (
-            f"they were offloaded to the table {offload.table}: read them with Spark" if offload else "it was deleted"
+        record = self._registry.get(lane)
+        gap = deleted_gap(record, piece)
+        if gap is not None:
+            return DataLossError(
+                f"log '{lane}': {gap}; their ledger {piece.ledger_id} was deleted. `read_with_gaps` goes on behind them"
+            )
+        last, table = piece.position + piece.rows - 1, "" if record.offload is None else record.offload.table
+        return ReadError(
+            f"rows {piece.position} to {last} of log '{lane}' were offloaded to the table {table}: read them with Spark"
         )
-        last = piece.position + piece.rows - 1
-        return ReadError(f"rows {piece.position} to {last} of log '{lane}' are in ledger {piece.ledger_id}; {where}")

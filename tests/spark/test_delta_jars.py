@@ -16,7 +16,7 @@ from bookspark.support.packaged_files import settings_file
 NAMES = [line.split()[1] for line in settings_file("jars.sha256").read_text().splitlines()]
 SUBMIT = """#!/bin/sh
 for option; do case $option in --conf=spark.jars.ivy=*) ivy=${option#--conf=spark.jars.ivy=};; esac; done
-mkdir -p "$ivy/jars" && cp "$(dirname "$0")"/../sent/* "$ivy/jars/" && echo "$@" > "$ivy/asked"
+mkdir -p "$ivy/jars" && cp "$(dirname "$0")"/../sent/* "$ivy/jars/" && echo "$@" "through $https_proxy" > "$ivy/asked"
 """
 
 
@@ -69,11 +69,13 @@ def test_other_jar_sent_by_a_repository_is_refused_and_not_noted(
     (home / "bin/spark-submit").chmod(0o700)
     files(home / "sent")
     monkeypatch.setenv("SPARK_HOME", str(home))
+    monkeypatch.setenv("https_proxy", "a-proxy")
     for _ in range(2):
         with pytest.raises(ConfigurationError, match="has the SHA-256"):
             session("sent", master="local[1]", **{"spark.jars.ivy": str(ivy), "spark.jars.repositories": "r"})
     asked = (ivy / "asked").read_text()
     assert "--packages=io.delta:delta-spark_4.2_2.13:4.4.0" in asked and "--conf=spark.jars.repositories=r" in asked
+    assert asked.endswith("through a-proxy\n"), "the user's environment"
     assert not (tmp_path / "cache").exists()
 
 

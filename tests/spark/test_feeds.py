@@ -631,8 +631,8 @@ def test_run_that_goes_on_from_its_checkpoint_deletes_the_start_of_its_query(
         assert len(restarted.partitions(*ends[-2:])) == 1
         restarted.commit(ends[-2])
     assert list(map(place, ends)) == [10, 20, 30, 40]
-    # Spark asks for the second end before it reports the first one as done.
-    assert [source.PIN in end for end in ends] == [True, True, False, False]
+    # Only offsets of the first run name the pin.
+    assert [source.PIN in end for end in ends] == [True, False, False, False]
     assert restarted.latestOffset(ends[1], ReadAllAvailable()) == ends[3]
     assert log.bookkeeper.metadata.list_records("starts") == []
 
@@ -686,6 +686,45 @@ def test_reader_that_pauses_before_its_wait_goes_on_although_its_commit_ledger_i
     else:
         with pytest.raises(LogRecreatedError if then == "is created again" else NoSuchLogError):
             reader.read(timeout=60)
+
+
+def test_single_micro_batch_of_an_available_now_query_deletes_the_start_of_its_query(
+    log: Log, new_run: Callable[[], EntryStreamReader]
+) -> None:
+    """The start stayed until a second micro-batch, and the subscription's next query began there."""
+    log.commit()
+    run = new_run()
+    start = run.initialOffset()
+    log.commit()
+    run.prepareForTriggerAvailableNow()
+    end = run.latestOffset(start, ReadAllAvailable())
+    assert place(new_run().initialOffset()) == 10, "the micro-batch is not done"
+    run.initialOffset()
+    # Spark asks again, and ends the query without a further micro-batch.
+    assert run.latestOffset(end, ReadAllAvailable()) == end
+    assert log.bookkeeper.metadata.list_records("starts") == []
+
+
+def test_rows_truncated_between_the_plan_and_the_read_are_data_loss_in_the_same_read(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The read said "try again" with a ReadError, and only the next one that the rows are gone."""
+    log.commit()
+    log.begin("b")
+    log.commit()
+    log.bookkeeper.zookeeper = "memory"
+    planned = LogFeed.pieces
+
+    def truncated_behind(feed: LogFeed, *between: Any) -> Any:
+        found = planned(feed, *between)
+        truncate_log(cast(BookKeeper, log.bookkeeper), "orders", ROWS, b"")
+        return found
+
+    with RowReader(cast(BookKeeper, log.bookkeeper), LogAddress("memory", "orders"), "earliest", "") as reader:
+        monkeypatch.setattr(LogFeed, "pieces", truncated_behind)
+        for _ in range(2):
+            with pytest.raises(DataLossError, match=rf"rows 0 to {ROWS - 1} .*truncated"):
+                reader.read()
 
 
 @pytest.mark.parametrize("is_created_again", [False, True])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -13,12 +14,13 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes
 from pyspark.sql.types import StructType
 
 from bookspark.errors import BookKeeperError, ConfigurationError, DataLossError, UnauthorizedAccessError
 from bookspark.local import LocalCluster
 from bookspark.logs import LogRegistry, truncate_log
+from bookspark.logs.feeds.log_feed import LogFeed, Offset
 from bookspark.logs.readers.lag import readers_of
 from bookspark.protocol.logs.log_options import LogOptions, RowFormat
 from bookspark.spark.connector import feeds, several_logs, source
@@ -32,8 +34,11 @@ from bookspark.spark.connector.several_logs import (
     schema_of_logs,
 )
 from bookspark.spark.options.source_options import SourceOptions
+from bookspark.store.metadata.memory.memory_store import MemoryStore
+from bookspark.store.wire.entry_batch import Entry
 from tests.awaiting import await_that
 from tests.spark.checkpoint_matrix import Query
+from tests.spark.memory_bookkeeper import MemoryReader
 from tests.spark.stand_in_spark import StandInSpark
 from tests.spark.test_lanes import append, values
 from tests.spark.test_stream_source import Follower, write
@@ -304,6 +309,48 @@ def test_log_deleted_while_the_limit_is_shared_out_does_not_stop_the_others(
         strict.trigger()
 
 
+def test_log_deleted_while_the_start_is_asked_for_does_not_stop_the_others(
+    engine: StandInSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writers, asked = Writers(engine, tmp_path), LogFeed.newest
+    for log in "ab":
+        writers.write(log, "batch", 6)
+
+    def deleted_first(feed: LogFeed) -> Offset:
+        monkeypatch.setattr(LogFeed, "newest", asked)
+        writers.delete("a")
+        return asked(feed)
+
+    monkeypatch.setattr(LogFeed, "newest", deleted_first)
+    reading = Reading(engine, logPattern="[ab]")
+    assert list(reading.reader.initialOffset()) == ["b"]
+    assert reading.trigger() and len(reading.rows()) == 6
+
+
+def test_feeds_of_deleted_and_stopped_logs_leave_no_watch(
+    engine: StandInSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writers, watch, kept = Writers(engine, tmp_path), MemoryStore.watch_record, set[object]()
+
+    def counted(store: MemoryStore, *given: Any) -> Any:
+        end, one = watch(store, *given), object()
+        kept.add(one)
+        return lambda: (kept.discard(one), end())
+
+    monkeypatch.setattr(MemoryStore, "watch_record", counted)
+    for log in "ab":
+        writers.write(log, "batch", 6)
+    reading = Reading(engine, logPattern="[ab]", failOnDataLoss="false")
+    for _ in range(3):
+        assert reading.trigger()
+        assert LogsReader(reading.reader.options, reading.reader.schema, ()).partitions()
+        writers.delete("a")
+        writers.write("a", "batch", 6)
+    assert len(kept) == 2
+    reading.reader.stop()
+    assert not kept
+
+
 def test_lagging_zookeeper_server_repeats_no_row(
     engine: StandInSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -422,6 +469,33 @@ def test_limit_is_shared_over_logs_in_proportion_to_their_unread_rows(engine: St
     counts = [sum(row.startswith(log) for row in reading.sink[0]) for log in "ab"]
     assert counts == [9, 1]
     assert reading.trigger(ReadAllAvailable()) and len(reading.rows()) == 100
+
+
+def test_limit_in_bytes_looks_at_the_rows_that_it_takes_and_not_at_the_backlog(
+    engine: StandInSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writers, read, entries = Writers(engine, tmp_path), MemoryReader.read, Counter[str]()
+    for _ in range(30):
+        writers.write("a", "query", 9)
+        writers.write("b", "query", 1)
+
+    def counted(ledger: MemoryReader, first: int, last: int) -> Iterator[Entry]:
+        for entry in read(ledger, first, last):
+            entries[step] += 1
+            yield entry
+
+    monkeypatch.setattr(MemoryReader, "read", counted)
+    reading, step = Reading(engine, logs="a,b", maxBytesPerTrigger="300"), "start"
+    start = reading.reader.initialOffset()
+    step = "plan"
+    end = reading.reader.latestOffset(start, ReadMaxBytes(300))
+    assert entries["plan"] < 20, "of 60 commits"
+    step = "read"
+    rows = {log: end[log]["position"] for log in "ab"}
+    assert rows["a"] * 11 + rows["b"] * 11 <= 300 and rows["a"] > 5 * rows["b"] > 0, rows
+    while reading.trigger():
+        assert sum(map(len, reading.sink[reading.done - 1])) <= 300
+    assert len(reading.rows()) == 300
 
 
 def test_micro_batch_waits_for_enough_rows_over_all_logs(engine: StandInSpark, tmp_path: Path) -> None:

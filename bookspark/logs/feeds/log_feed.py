@@ -342,9 +342,11 @@ class LogFeed:
     def rows(self, start: Offset, end: Offset) -> int:
         return sum(last - first for first, last in self.spans(start, end).values())
 
-    def size(self, start: Offset, end: Offset) -> int:
-        """Bytes of payload of the remaining rows between two offsets."""
-        return sum(self._lane(lane).size(*span) for lane, span in self.spans(start, end).items())
+    def sized(self, start: Offset, end: Offset) -> list[tuple[int, Iterator[tuple[int, int]]]]:
+        """For each lane with rows between two offsets, the number of the remaining rows, and these rows as ``LaneFeed.sized``
+        gives them."""
+        lanes = ((self._lane(lane), span) for lane, span in self.spans(start, end).items())
+        return [(lane.remaining(*span), lane.sized(*span)) for lane, span in lanes]
 
     def limited(self, start: Offset, end: Offset, limit: Limit) -> Offset:
         spans = self.spans(start, end)

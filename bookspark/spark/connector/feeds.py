@@ -65,6 +65,9 @@ class Feed(Protocol):
     def pieces(self, start: Offset, end: Offset) -> list[SizedPiece]:
         """The entries between two offsets, in order, with their bytes. Raises DataLossError, ReadError and MetadataStoreError."""
 
+    def close(self) -> None:
+        """End its watches. Never raises."""
+
 
 def feed(options: SourceOptions) -> Feed:
     """The feed of a read.
@@ -193,6 +196,9 @@ class LedgersFeed:
             else:
                 ranges.append(EntryRange(handle.ledger_id, first, last - 1, last - first, size))
         return list(positioned(ranges))
+
+    def close(self) -> None:
+        """Do nothing: ledgers have no watches here."""
 
 
 def _deleted(ledger_id: int, entries: str) -> str:

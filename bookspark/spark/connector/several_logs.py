@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -40,7 +41,7 @@ from bookspark.logs.feeds.lane_feed import Choice
 from bookspark.logs.feeds.log_feed import Limit, LogFeed, Offset
 from bookspark.logs.feeds.lost_rows import data_loss
 from bookspark.logs.rows.encodings import ID_COLUMNS
-from bookspark.protocol.logs.lanes import is_offset, later, shared_out
+from bookspark.protocol.logs.lanes import is_offset, later, rows_in_bytes, shared_out
 from bookspark.protocol.logs.log_record import NoSuchLogError
 from bookspark.spark.connector.feeds import chosen_place, feed
 from bookspark.spark.connector.query_place import QueryPlace, Stranger, introduce_query
@@ -271,13 +272,6 @@ class _OneLog:
         self.feed: LogFeed = found
         self.place = QueryPlace(lambda: client(options.zookeeper), lambda: found.key)
 
-    def limited(self, start: Offset, end: Offset, share: int, limit: ReadLimit) -> Offset:
-        """``end``, or an earlier offset, with at most ``share`` of the unit of ``limit``."""
-        if share == 0:
-            return start
-        how = Limit(size=share) if isinstance(limit, ReadMaxBytes) else Limit(rows=share)
-        return self.feed.limited(start, end, how)
-
 
 class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads several logs as they grow, and later logs with matching names."""
@@ -301,13 +295,17 @@ class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAv
 
     def initialOffset(self) -> Offsets:
         """The offset at which a query without a Spark checkpoint starts."""
-        self._look()
-        return {
-            name: chosen_place(
-                log.feed, "startingOffsets", self.options.starts.of(name), log.feed.earliest(), log.feed.newest()
-            )
-            for name, log in self._logs.items()
-        }
+
+        def starts() -> Offsets:
+            self._look()
+            return {
+                name: chosen_place(
+                    log.feed, "startingOffsets", self.options.starts.of(name), log.feed.earliest(), log.feed.newest()
+                )
+                for name, log in self._logs.items()
+            }
+
+        return self._despite_deletions(starts)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Limit of a micro-batch by the options."""
@@ -386,13 +384,17 @@ class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAv
             if log is not None and offset["log"] == log.feed.log_id:
                 log.place.tell(offset)
 
+    def stop(self) -> None:
+        for log in self._logs.values():
+            log.feed.close()
+
     # -- Helpers of the stream
 
     def _look(self) -> None:
         self._looked = time.monotonic()
         there = logs_of(self.options)
         for name in [name for name in self._logs if name not in there]:
-            del self._logs[name]
+            self._logs.pop(name).feed.close()
         for name in there:
             if name not in self._logs:
                 options = self.options.of(name)
@@ -428,7 +430,7 @@ class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAv
         for name, log in list(self._logs.items()):
             record = registry.find(name)
             if record is None or record.log_id != log.feed.log_id:
-                del self._logs[name]
+                self._logs.pop(name).feed.close()
                 deleted.add((name, log.feed.log_id))
         if deleted:
             self._looked = float("-inf")
@@ -512,20 +514,31 @@ class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAv
         waiting = {at: self._logs[name].feed.rows(start[name], end[name]) for at, name in enumerate(names)}
         match limit:
             case ReadMaxRows():
-                most = limit.max_rows
+                most, size = limit.max_rows, None
             case ReadMaxBytes():
-                most = limit.max_bytes
-                sizes = {at: self._logs[name].feed.size(start[name], end[name]) for at, name in enumerate(names)}
-                # Truncated rows have no size, and are passed over as others are read.
-                waiting = {at: max(1, sizes[at]) if rows else 0 for at, rows in waiting.items()}
+                size = limit.max_bytes
+                every = [(at, *lane) for at in waiting for lane in self._lanes(names[at], start, end)]
+                # Looks at the rows that it takes, not at the whole backlog. Truncated rows are passed with others.
+                left = {number: max(1, rows) for number, (_, rows, _) in enumerate(every)}
+                waiting = Counter[int]()
+                for number, (at, _, _) in enumerate(every):
+                    waiting[at] += left[number]
+                rows = rows_in_bytes(left, {number: sized for number, (_, _, sized) in enumerate(every)}, size)
+                # A row of each log at least, or a log of few rows would wait for the others.
+                most = max(min(len(waiting), size), rows)
             case _:
                 return end
         if sum(waiting.values()) <= most:
             return end
         shares = shared_out(waiting, most)
         limited = {
-            name: self._logs[name].limited(start[name], end[name], shares[at], limit)
+            name: self._logs[name].feed.limited(start[name], end[name], Limit(shares[at], size))
+            if shares[at]
+            else start[name]
             for at, name in enumerate(names)
             if waiting[at]
         }
         return {**end, **limited}
+
+    def _lanes(self, name: str, start: Offsets, end: Offsets) -> list[tuple[int, Iterator[tuple[int, int]]]]:
+        return self._logs[name].feed.sized(start[name], end[name])

@@ -28,7 +28,7 @@ import os
 import random
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -483,13 +483,13 @@ class EntryReader(EntryPartitions, DataSourceReader):
 
     def planned(self, choose: Choice | None) -> Sequence[InputPartition]:
         """The plan of the rows that ``choose`` chooses."""
-        source = feed(self.options)
-        start, end = source.earliest(), source.newest()
-        if isinstance(source, LogFeed):
-            source.choose = choose
-            start = chosen_place(source, "startingOffsets", self.options.start, start, end)
-            end = chosen_place(source, "endingOffsets", self.options.end, end, end)
-        return self.plan(source.pieces(start, end), log_of(source)) or [Ranges(())]
+        with closing(feed(self.options)) as source:
+            start, end = source.earliest(), source.newest()
+            if isinstance(source, LogFeed):
+                source.choose = choose
+                start = chosen_place(source, "startingOffsets", self.options.start, start, end)
+                end = chosen_place(source, "endingOffsets", self.options.end, end, end)
+            return self.plan(source.pieces(start, end), log_of(source)) or [Ranges(())]
 
 
 class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -507,6 +507,8 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
         """Losses that were reported."""
         self._patience = Patience(options.poll_timeout_seconds)
         self._pinned = PinnedStart(options) if options.start == LATEST else None
+        self._begins_at: Offset | None = None
+        """The initial offset, if Spark asked for it; else its checkpoint has the query's place."""
         self._unpinned = False
         self._place = self._new_place()
         self._delay = TriggerDelay(options.rows_min, options.trigger_delay_seconds) if options.rows_min else None
@@ -549,14 +551,15 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
     def _again(self, error: LogRecreatedError) -> None:
         """After ``error`` of the feed: read the log that has the name now, or raise."""
         self._lost(error)
-        self.__dict__.pop("_feed", None)
+        self.stop()
         self._place, self._target = self._new_place(), None if self._target is None else self._feed.newest()
 
     def initialOffset(self) -> Offset:
         """The offset at which a query without a Spark checkpoint starts."""
         if self._pinned is not None:
             assert isinstance(self._feed, LogFeed)
-            return self._pinned.pin(self._feed.newest(), self._feed.key)
+            self._begins_at = self._pinned.pin(self._feed.newest(), self._feed.key)
+            return self._begins_at
         source, wanted = self._feed, self.options.start
         if isinstance(source, LogFeed) and not isinstance(wanted, str):
             newest = source.newest()
@@ -585,9 +588,12 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
         except LogRecreatedError as error:
             self._again(error)
             end = self._latest(place, limit)
-        if PIN not in start or (self._unpinned and end != place):
+        if PIN not in start:
             return end
-        return {**end, PIN: start[PIN]}
+        if self._begins_at is None or (self._target is not None and place != _place(self._begins_at)):
+            # Spark's checkpoint has ``start``; without a target it may be written later (asynchronous progress tracking).
+            self._unpin(start)
+        return end if self._unpinned and end != place else {**end, PIN: start[PIN]}
 
     def _latest(self, start: Offset, limit: ReadLimit) -> Offset:
         before, start = start, self._from(start)
@@ -655,9 +661,18 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
         without rows."""
         self._patience.batch_done()
         self._place.tell(_place(end))
-        if self._pinned is not None and PIN in end and not self._unpinned:
+        if PIN in end:
+            self._unpin(end)
+
+    def stop(self) -> None:
+        if (known := self.__dict__.pop("_feed", None)) is not None:
+            known.close()
+
+    def _unpin(self, done: Offset) -> None:
+        """Delete the pin: Spark's checkpoint has ``done``, an offset that names the pin's owner."""
+        if self._pinned is not None and not self._unpinned:
             assert isinstance(self._feed, LogFeed)
-            self._pinned.unpin(end[PIN], self._feed.key)
+            self._pinned.unpin(done[PIN], self._feed.key)
             self._unpinned = True
 
 
