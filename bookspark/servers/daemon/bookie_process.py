@@ -565,6 +565,7 @@ def _boot_and_serve(
     )
     home = BookieHome(registration.host, config.directories, registration.rack, registration.labels)
     note_home(store, cookie.bookie_id, home)
+    identity.check_recorded()
     registrar = Registrar(store, registration, storage)
     registrar.register()
     stack.callback(registrar.unregister)
