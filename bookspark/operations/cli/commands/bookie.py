@@ -316,6 +316,8 @@ def lines(found: BookieStatus) -> Iterator[str]:
         yield f"  entries of {found.lacking_ledgers:,} ledgers were lost here; autorecovery brings them back"
     for path, count in found.read_errors.items():
         yield f"  {path}: the disk could not read {count:,} batches; check the disk"
+    for path in found.unread_logs:
+        yield f"  {path}: the disk could not read all of it at the start; check the disk"
     yield f"  scrub: {found.scrub_part:.0%} of the round is read, {found.lost_copies:,} copies were damaged since the start"
     if found.unread_copies:
         yield f"  {found.unread_copies:,} copies can't be read now; they may be good, and are read again; check the disk"

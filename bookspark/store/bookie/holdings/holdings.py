@@ -125,7 +125,7 @@ class Holdings:
         self.unreadable: Sequence[str] = ()
         """Directories unreadable at the boot."""
         self.absent_directories = 0
-        """Their numbers, as bits."""
+        """Their numbers, and those of directories with logs that could not be read as a whole, as bits."""
         self.control = ControlState()
         self.ledgers = self.control.ledgers
         self.index = Index()
