@@ -1,8 +1,8 @@
 """Inspection of a stopped bookie's directories, by the code of its boot and its reads.
 
 Law: only ``rebuild_index`` and ``take_back_good`` change anything: the index checkpoints and, like a boot, torn tails and records
-of losses. The shown state is the state that the next boot would serve. It needs all directories of the bookie, because its control log and its ledgers
-are spread over them.
+of losses. The shown state is the state that the next boot would serve. It needs all directories of the bookie, because its
+control log and its ledgers are spread over them.
 
 Source: BookKeeper's shell commands ``listfilesondisc``, ``readlog``, ``ledger`` and ``rebuild-db-ledger-locations-index``.
 """
