@@ -99,6 +99,14 @@ def test_end_of_a_log_is_not_cut_behind_a_bad_sector(killed: Path, store: Memory
     again.storage.close()
 
 
+def test_directory_with_a_bad_sector_at_its_end_is_no_older_copy(killed: Path) -> None:
+    """It seemed to end before the end that its bookie had noted, as one that was put back does."""
+    whole = Storage(config(killed)).open()
+    reach = whole.live[0].reach()
+    storage = Storage(config(killed), with_bad_sector(24_000)).open({str(killed): reach})
+    assert storage.lossy_boots.unread and not storage.lossy_boots.losses and not storage.lossy_boots.fences_lost
+
+
 def test_log_that_cannot_be_read_at_all_is_no_damage(tmp_path: Path, store: MemoryStore) -> None:
     running = Pumped(config(tmp_path / "running"))
     assert running.add(4, 0) is Status.OK

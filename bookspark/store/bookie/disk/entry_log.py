@@ -212,7 +212,8 @@ class EntryLog:
             lose(f"{self.path} can't be written to the disk again: {error}")
         finally:
             self.note.close()
-        self.end = self.synced = scan.end
+        # Bytes below the note are synced, also where they can't be read.
+        self.end = self.synced = max(scan.end, noted or 0) if scan.unread else scan.end
         return scan
 
     def _settle(self, scan: LogScan, size: int, noted: int | None, *, has_written: bool) -> None:
