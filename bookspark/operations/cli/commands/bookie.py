@@ -458,7 +458,7 @@ def verify(directories: Directories, as_json: Json = False) -> None:
         found = {place: scrub(RealFileSystem(), place) for place in places}
         back = 0 if any(scrubbed.damages for scrubbed in found.values()) else take_back_good(RealFileSystem(), places)
     if back:
-        problem(f"{back:,} batches were noted as lost, and are good: the bookie serves them again")
+        problem(f"batches that were noted as lost and are good: {back:,}; the bookie serves them again")
     if as_json:
         print_json([_scrubbed_document(place, scrubbed) for place, scrubbed in found.items()])
     else:
