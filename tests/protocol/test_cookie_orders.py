@@ -140,8 +140,8 @@ def go_on(world: World, host: int, boot: Boot) -> tuple[World, str | None]:
     wrong = judge(world, host, stamps.cookie, {*stamps.lost, *boot.older})
     for at in (0, 1):
         world = with_disk(world, (host, at), Disk(stamps.cookie, stamps.cookie))
-    others = {one for one in world.written if one[0].bookie_id != stamps.cookie.bookie_id}
-    written = frozenset(others | {(stamps.cookie, path) for path in PATHS})
+    of_others = {one for one in world.written if one[0].bookie_id != stamps.cookie.bookie_id}
+    written = frozenset(of_others | {(stamps.cookie, path) for path in PATHS})
     return with_boot(world._replace(written=written), host, None), wrong
 
 

@@ -305,7 +305,8 @@ def decode_cookie(document: bytes, where: str) -> Cookie:
     found = read_versioned(document, _CookieDocument, f"cookie {where}")
     if found.checksum not in (None, _checksum(found)):
         raise UnreadableRecordError(f"cookie {where}: its checksum does not match")
-    return Cookie(found.bookie_id, found.directories, found.instance_id, found.nonce, found.next_nonce or "")
+    next_nonce = "" if found.next_nonce is msgspec.UNSET else found.next_nonce
+    return Cookie(found.bookie_id, found.directories, found.instance_id, found.nonce, next_nonce)
 
 
 def _cookie_in_text(document: bytes, where: str) -> Cookie:
