@@ -17,6 +17,7 @@ Law: an operation without a matching rule passes unchanged. A rule is data, one 
                   no-device    it fails with ENXIO
                   gone         it fails with ENOENT
                   short:N      a write writes only N bytes, and returns N
+                  bad-sector:N   a read of the file's 4 KiB block with byte N fails with EIO
                   flip:N.B     bit B (0 is the lowest) of the file's byte N is inverted in the data read or written
                   lost         a write is reported done, but never reaches the disk
                   misdirected:N   a write is reported done, but lands N bytes further on (N may be negative) on the disk
@@ -253,11 +254,15 @@ class _FaultyFile:
 
     def read(self, size: int, position: int) -> bytes:
         rule = self._file_system.strike("read", self._path)
+        if _is_bad(rule, position, size):
+            raise OSError(errno.EIO, f"{os.strerror(errno.EIO)} (on purpose)", self._path)
         content = self._inner.read(size, position)
         return _flipped(content, position, rule.argument) if rule is not None and rule.fault == "flip" else content
 
     def read_cached(self, into: memoryview, position: int) -> bool:
         rule = self._file_system.strike("read_cached", self._path)
+        if _is_bad(rule, position, len(into)):
+            return False
         is_cached = self._inner.read_cached(into, position)
         if is_cached and rule is not None and rule.fault == "flip":
             into[:] = _flipped(into, position, rule.argument)
@@ -294,6 +299,13 @@ class _FaultyFile:
         return self._inner
 
 
+def _is_bad(rule: Rule | None, position: int, size: int) -> bool:
+    if rule is None or rule.fault != "bad-sector":
+        return False
+    start = int(rule.argument) // _BLOCK_BYTES * _BLOCK_BYTES
+    return position < start + _BLOCK_BYTES and position + size > start
+
+
 def _flipped(content: Buffer, position: int, place: str) -> bytes:
     """``content``, located at ``position`` in the file, with one bit inverted. ``place`` is ``N.B``: byte of the file, bit."""
     byte, _, bit = place.partition(".")
@@ -304,14 +316,15 @@ def _flipped(content: Buffer, position: int, place: str) -> bytes:
     return bytes(changed)
 
 
+_BLOCK_BYTES = 4096
 _FILE_OPERATIONS = ("write", "read", "read_cached", "drop_cached", "sync", "preallocate", "truncate", "size")
 _NAME_OPERATIONS = (
     "open", "create", "exists", "list", "make_directory", "rename", "unlink", "sync_directory", "free_bytes",
     "total_bytes", "inodes",
 )  # fmt: skip
 _OPERATIONS = (*_FILE_OPERATIONS, *_NAME_OPERATIONS)
-_WITH_ARGUMENT = frozenset({"short", "flip", "slow", "misdirected", "write-back"})
+_WITH_ARGUMENT = frozenset({"short", "flip", "slow", "misdirected", "write-back", "bad-sector"})
 _FAULTS = (
-    *_ERRORS, "short", "flip", "slow", "hold", "lost", "misdirected", "write-back",
+    *_ERRORS, "short", "flip", "slow", "hold", "lost", "misdirected", "write-back", "bad-sector",
 )  # fmt: skip
 _NEEDS_MEMORY = "this fault needs a MemoryFileSystem below, which tells what is on the disk"

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from bookspark.errors import InvalidCookieError
-from bookspark.protocol.bookie.cookie import Cookie, CookieCopies, CookiePermissions, Stamps, check_cookies
+from bookspark.protocol.bookie.cookie import Cookie, CookieCopies, CookiePermissions, Stamps, check_cookies, with_nonce
 
 ONE, TWO = "/disk1/bookie-0", "/disk2/bookie-0"
 MINE = Cookie("bookie-aa", (ONE, TWO), "instance-1", "nonce-1")
@@ -114,11 +114,31 @@ def permit(
 
 
 def test_emptied_directory_is_stamped_again_and_counted_as_lost() -> None:
-    assert permit(STAMP, {ONE: MINE, TWO: None}, MINE, data=(ONE,)) == Stamps(MINE, (TWO,), lost=(TWO,))
+    stamps = permit(STAMP, {ONE: MINE, TWO: None}, MINE, data=(ONE,))
+    assert stamps == with_nonce(MINE, FRESH.nonce, (ONE, TWO), lost=(TWO,))
+    assert stamps.first == replace(MINE, next_nonce=FRESH.nonce)
 
 
 def test_named_bookie_boots_after_losing_every_cookie() -> None:
-    assert permit(NAMED, {ONE: None, TWO: None}, MINE) == Stamps(MINE, (ONE, TWO), lost=(ONE, TWO))
+    stamps = permit(NAMED, {ONE: None, TWO: None}, MINE)
+    assert stamps == with_nonce(MINE, FRESH.nonce, (ONE, TWO), lost=(ONE, TWO))
+
+
+def test_new_nonce_counts_once_the_metadata_store_has_it() -> None:
+    begun, done = replace(MINE, next_nonce="nonce-2"), replace(MINE, nonce="nonce-2")
+    none = CookiePermissions()
+    for one, two in ((begun, begun), (done, begun), (begun, done)):
+        assert permit(none, {ONE: one, TWO: two}, done, data=(ONE, TWO)) == Stamps(done, (ONE, TWO), metadata=True)
+    for one, two in ((MINE, begun), (begun, begun)):
+        assert permit(none, {ONE: one, TWO: two}, MINE, data=(ONE, TWO)) == with_nonce(MINE, FRESH.nonce, (ONE, TWO))
+    with pytest.raises(InvalidCookieError, match="other directories have become the bookie"):
+        permit(none, {ONE: begun, TWO: begun}, replace(MINE, nonce="nonce-3"), data=(ONE, TWO))
+
+
+def test_nonce_stays_while_a_directory_cannot_be_read() -> None:
+    """It could not follow, and would no longer fit when it can be read again."""
+    stamps = permit(STAMP, {TWO: GROWN, THREE: None}, GROWN, data=(TWO,), configured=(ONE, TWO, THREE))
+    assert stamps.cookie.nonce == MINE.nonce
 
 
 def test_named_bookie_has_its_first_boot_under_that_name() -> None:

@@ -38,6 +38,8 @@ class Boot(NamedTuple):
     """A boot that passed the check: its outstanding stamps and the version of the record it read."""
 
     stamps: Stamps
+    last: tuple[str, ...]
+    """Directories to be stamped again once the store has the cookie."""
     version: int | None
     older: tuple[str, ...] = ()
     """The bookie's own directories that reach less far than before."""
@@ -104,22 +106,15 @@ def start(world: World, host: int, permitted: CookiePermissions, bounds: Bounds)
         stamps = cookies.check_cookies(copies, fresh, "zk:2181", named)
     except InvalidCookieError:
         return None
-    if permitted.stamp_missing and is_elsewhere(world, 1 - host, stamps.cookie):
-        return None
     for at, path in enumerate(PATHS):
         if path in stamps.lost:
             after = with_disk(after, (host, at), disks[path]._replace(marked=True))
-    mine = {path for path, disk in disks.items() if disk.cookie == stamps.cookie and disk.data is None}
-    older = tuple(path for path in PATHS if path in mine and (stamps.cookie, path) in world.written)
-    return with_boot(after, host, Boot(stamps, recorded(world, stamps.cookie.bookie_id)[1], older))
-
-
-def is_elsewhere(world: World, host: int, me: Cookie) -> bool:
-    """Whether that host has a directory or a running boot of the bookie. If so, no operator permits stamping lost directories:
-    two processes would be one bookie, which only registrations can detect."""
-    boot = world.boots[host]
-    ids = {disk.cookie.bookie_id for disk in world.hosts[host] if disk.cookie}
-    return me.bookie_id in ids or (boot is not None and boot.stamps.cookie.bookie_id == me.bookie_id)
+    me = stamps.cookie.bookie_id
+    mine = {path for path, disk in disks.items() if disk.cookie and disk.cookie.bookie_id == me and disk.data is None}
+    once = {path for whose, path in world.written if whose.bookie_id == me}
+    older = tuple(path for path in PATHS if path in mine & once)
+    last = stamps.directories if stamps.first != stamps.cookie else ()
+    return with_boot(after, host, Boot(stamps, last, recorded(world, stamps.cookie.bookie_id)[1], older))
 
 
 def go_on(world: World, host: int, boot: Boot) -> tuple[World, str | None]:
@@ -128,17 +123,25 @@ def go_on(world: World, host: int, boot: Boot) -> tuple[World, str | None]:
     if stamps.directories:
         first, *others = stamps.directories
         at = PATHS.index(first)
-        stamped = with_disk(world, (host, at), world.hosts[host][at]._replace(cookie=stamps.cookie))
+        stamped = with_disk(world, (host, at), world.hosts[host][at]._replace(cookie=stamps.first))
         return with_boot(stamped, host, boot._replace(stamps=replace(stamps, directories=tuple(others)))), None
     if stamps.metadata:
         done = write(world, stamps.cookie, boot.version)
         if done is None:
             return with_boot(world, host, None), None
         return with_boot(done, host, boot._replace(stamps=replace(stamps, metadata=False))), None
+    if boot.last:
+        first, *others = boot.last
+        at = PATHS.index(first)
+        stamped = with_disk(world, (host, at), world.hosts[host][at]._replace(cookie=stamps.cookie))
+        return with_boot(stamped, host, boot._replace(last=tuple(others))), None
+    if recorded(world, stamps.cookie.bookie_id)[0] != stamps.cookie:
+        return with_boot(world, host, None), None
     wrong = judge(world, host, stamps.cookie, {*stamps.lost, *boot.older})
     for at in (0, 1):
         world = with_disk(world, (host, at), Disk(stamps.cookie, stamps.cookie))
-    written = world.written | {(stamps.cookie, path) for path in PATHS}
+    of_others = {one for one in world.written if one[0].bookie_id != stamps.cookie.bookie_id}
+    written = frozenset(of_others | {(stamps.cookie, path) for path in PATHS})
     return with_boot(world._replace(written=written), host, None), wrong
 
 
@@ -282,6 +285,16 @@ def without_nonces(check: Check) -> Check:
     return wrong
 
 
+def keeps_the_nonce(check: Check) -> Check:
+    def wrong(copies: CookieCopies, fresh: Cookie, zookeeper: str, permitted: CookiePermissions) -> Stamps:
+        stamps = check(copies, fresh, zookeeper, permitted)
+        if stamps.old_nonce is None:
+            return stamps
+        return Stamps(replace(stamps.cookie, nonce=stamps.old_nonce), stamps.directories, lost=stamps.lost)
+
+    return wrong
+
+
 @pytest.mark.parametrize(
     ("fault", "bounds"),
     [
@@ -290,6 +303,7 @@ def without_nonces(check: Check) -> Check:
         (forgets_what_is_lost, BOUNDS[0]),
         (sees_no_data, BOUNDS[0]),
         (without_nonces, BOUNDS[1]),
+        (keeps_the_nonce, BOUNDS[1]),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

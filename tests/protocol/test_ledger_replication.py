@@ -42,8 +42,8 @@ OPEN = metadata()
 REPAIRED = CLOSED.re_replicated(0, {"b3": "b4"})
 
 
-def replication(found, lost=("b3",), run_entries_max=100):
-    machine = LedgerReplication(lost, 30.0, run_entries_max, grace_seconds_max=100.0)
+def replication(found, lost=("b3",), run_entries_max=100, grace_seconds=30.0):
+    machine = LedgerReplication(lost, grace_seconds, run_entries_max, grace_seconds_max=100.0)
     return machine, machine.step(MetadataRead(found, 5))
 
 
@@ -361,6 +361,21 @@ class TestOpenLedger:
             assert machine.step(MetadataRead(OPEN, 5)) == [WaitForWriter(seconds, ("b1", "b2"))]
         machine.step(WriterWaitedFor(10.0, lives=True))
         assert machine.step(MetadataRead(OPEN, 5)) == [ChooseBookies(("b1", "b2", "b3"), ("b3",))]
+
+    def test_living_writer_keeps_its_ledger_without_a_grace_time_too(self):
+        machine, _ = replication(OPEN, grace_seconds=0.0)
+        machine.step(WriterWaitedFor(0.1, lives=True))
+        (wait,) = machine.step(MetadataRead(OPEN, 5))
+        assert isinstance(wait, WaitForWriter) and wait.grace_seconds > 0
+        machine.step(WriterWaitedFor(wait.grace_seconds))
+        assert machine.step(MetadataRead(OPEN, 5)) == [ChooseBookies(("b1", "b2", "b3"), ("b3",))]
+
+    def test_living_writer_without_a_grace_time_is_not_fenced_if_no_bookie_is_free(self):
+        machine, _ = replication(OPEN, grace_seconds=0.0)
+        machine.step(WriterWaitedFor(100.0, lives=True))
+        machine.step(MetadataRead(OPEN, 5))
+        (fail,) = machine.step(NoBookies(NotEnoughBookiesError("none is left")))
+        assert str(fail.error) == "none is left"
 
     def test_writer_that_dies_has_the_grace_time_after_its_last_sign(self):
         machine, _ = replication(OPEN)

@@ -74,6 +74,15 @@ def test_write_all_completes_short_writes():
     assert [call.kind for call in files.calls].count("write") == 3
 
 
+def test_bad_sector_fails_reads_that_touch_its_block_only():
+    files = faulty("read */a 1.. bad-sector:5000", "read_cached */a 1.. bad-sector:5000")
+    file = files.open(A, write=True)
+    write_all(file, [bytes(12_288)], 0)
+    assert outcome(file.read, 4096, 0) == bytes(4096) and outcome(file.read, 4096, 8192) == bytes(4096)
+    assert outcome(file.read, 1, 4096) == outcome(file.read, 9000, 0) == outcome(file.read, 2, 8191) == errno.EIO
+    assert not file.read_cached(memoryview(bytearray(1)), 4096) and file.read_cached(memoryview(bytearray(1)), 0)
+
+
 def test_flip_rule_flips_a_bit_of_a_read_or_write():
     files = faulty("read * 2.. flip:4.0", "read_cached * 1.. flip:4.1", "write */b 1 flip:101.7")
     file = files.open(A, write=True)

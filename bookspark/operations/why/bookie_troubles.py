@@ -43,6 +43,15 @@ def of_bookie(facts: Facts, name: str, status: BookieStatus) -> Iterator[Answer]
     if ordered(status):
         yield by_order(facts, name)
     yield from _healing(facts, name, status)
+    for path in status.unread_logs:
+        yield Answer(
+            "unread-log",
+            name,
+            f"bookie {name} does not know some of its entries: its disk can't read all of {path}",
+            (f"{status.limbo_ledgers:,} ledgers are in limbo, and no entry is denied meanwhile",),
+            "check the disk; the entries are copied back from other bookies, and a start reads them again",
+            f"bookspark bookie status {name}",
+        )
     if status.lacking_ledgers and not status.failed_directories:
         yield Answer(
             "rot",

@@ -9,6 +9,11 @@ bookie unknown to the metadata store, are an unfinished first boot. The next boo
 directory: if a disk of it was moved, both hosts may go on, and the first one to reach the metadata store is the bookie. If the
 metadata store knows the cookie, a directory without it was lost or emptied. A boot without its content needs a permission (an
 option, or ``bookspark cookie fix``), is lossy, and stamps that directory last, after phase one (``bookie_boot``).
+
+Whoever stamps directories in the place of lost ones draws a new nonce, since another host may do so too. Each directory first
+names the new nonce beside the old one, then the metadata store takes it by compare-and-set, then it replaces the old one. So one
+host wins, also if each is cut off anywhere, and the other's directories no longer fit. An unreadable directory could not follow,
+so a boot without one draws none.
 """
 
 from __future__ import annotations
@@ -22,13 +27,20 @@ from bookspark.errors import InvalidCookieError
 
 @dataclass(frozen=True, slots=True)
 class Cookie:
-    """``directories``: absolute paths in configured order; ``instance_id``: the cluster's; ``nonce``: of the boot that was this
-    bookie's first to end."""
+    """``directories``: absolute paths in configured order; ``instance_id``: the cluster's; ``nonce``: of the first boot to end,
+    or of the last stamps in the place of lost ones; ``next_nonce``: in a directory, the nonce that the metadata store may have
+    taken, or ""."""
 
     bookie_id: str
     directories: tuple[str, ...]
     instance_id: str
     nonce: str
+    next_nonce: str = ""
+
+    def settled(self, recorded: Cookie | None) -> Cookie:
+        """A directory's cookie as it counts: with the next nonce if the metadata store has taken it."""
+        taken = recorded is not None and self.next_nonce not in ("", self.nonce) and recorded.nonce == self.next_nonce
+        return replace(self, nonce=self.next_nonce if taken else self.nonce, next_nonce="")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +52,20 @@ class Stamps:
     metadata: bool = False
     lost: tuple[str, ...] = ()
     """Members of ``directories`` that had a cookie once. Their content is gone."""
+    old_nonce: str | None = None
+    """The nonce that the cookie's replaces; None: it is no new one."""
+
+    @property
+    def first(self) -> Cookie:
+        """The cookie for the directories until the metadata store has ``cookie``."""
+        if self.old_nonce is None:
+            return self.cookie
+        return replace(self.cookie, nonce=self.old_nonce, next_nonce=self.cookie.nonce)
+
+
+def with_nonce(cookie: Cookie, nonce: str, directories: tuple[str, ...], lost: tuple[str, ...] = ()) -> Stamps:
+    """Stamps of all ``directories`` of a bookie with a new nonce."""
+    return Stamps(replace(cookie, nonce=nonce), directories, metadata=True, lost=lost, old_nonce=cookie.nonce)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +102,8 @@ def check_cookies(
     Raises InvalidCookieError with the expected and the actual cookie, and the command that fixes it.
     """
     configured = fresh.directories
-    found = {directory: cookie for directory, cookie in copies.in_directories.items() if cookie is not None}
+    stamped = {directory: cookie for directory, cookie in copies.in_directories.items() if cookie is not None}
+    found = {directory: cookie.settled(copies.in_metadata[cookie.bookie_id]) for directory, cookie in stamped.items()}
     missing = tuple(directory for directory, cookie in copies.in_directories.items() if cookie is None)
     if not found:
         return _without_cookie(copies, fresh, zookeeper, permitted)
@@ -116,6 +143,13 @@ def check_cookies(
             )
         return Stamps(wanted, tuple(copies.in_directories), metadata=True)
     growing = replace(recorded, directories=configured) == wanted and _may_add(recorded, configured, copies, permitted)
+    if recorded.nonce not in ("", cookie.nonce):
+        raise InvalidCookieError(
+            f"the cookies of {cookie.bookie_id} differ: expected {_text(recorded)} as in the metadata store, found "
+            f"{_text(cookie)} in {first}; since then other directories have become the bookie, as an operator allowed: "
+            "start it on that host. If an older copy of ZooKeeper's data was put back, these may be the "
+            f"right ones: {_command('update', zookeeper, configured)}"
+        )
     if recorded not in (cookie, wanted) and not growing:
         raise InvalidCookieError(
             f"the cookies of {cookie.bookie_id} differ: expected {_text(recorded)} as in the metadata store, found "
@@ -128,7 +162,10 @@ def check_cookies(
             f"directory {lost[0]} of {cookie.bookie_id} has no cookie: expected {_text(cookie)}, found none{other} its disk is "
             f"missing or was emptied. Mount it again; if its entries are lost: {_command('fix', zookeeper, configured)}"
         )
-    if wanted != recorded or any(other != wanted for other in found.values()):
+    is_cut_off = any(other.next_nonce and other.nonce == recorded.nonce for other in stamped.values())
+    if (lost or is_cut_off) and len(copies.in_directories) == len(configured):
+        return with_nonce(wanted, fresh.nonce, configured, lost)
+    if wanted != recorded or any(other != wanted for other in stamped.values()):
         return Stamps(wanted, tuple(copies.in_directories), metadata=True, lost=lost)
     return Stamps(cookie, lost, lost=lost)
 
@@ -151,7 +188,7 @@ def _without_cookie(copies: CookieCopies, fresh: Cookie, zookeeper: str, permitt
             f"{', '.join(configured)}. Mount its disks again; if all of its entries are lost: "
             + _command("fix", zookeeper, ("--bookie", permitted.named, *configured))
         )
-    return Stamps(recorded, configured, lost=configured)
+    return with_nonce(recorded, fresh.nonce, configured, lost=configured)
 
 
 def _agreed(

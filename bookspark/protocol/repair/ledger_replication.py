@@ -70,6 +70,7 @@ from bookspark.protocol.repair.replication_plan import (
     Repair,
     copies,
     few,
+    is_silent,
     is_unchanged,
     may_fence,
     pieces,
@@ -336,7 +337,7 @@ class LedgerReplication:
         assert self._repair is not None
         if len(self._repair.lost) > 1:
             return self._choose(self._repair._replace(lost=self._repair.lost[:-1]))
-        if self._silent_seconds >= self._patience.grace_seconds:
+        if is_silent(self._patience, self._silent_seconds):
             return self._recover(now)
         self._to_fence = None
         self._given_up[self._repair.first] = error

@@ -105,7 +105,12 @@ def is_unchanged(noticed: LedgerMetadata, now: LedgerMetadata, lost: Collection[
 def may_fence(patience: Patience, waited_seconds: float, silent_seconds: float) -> bool:
     """May autorecovery recover an unchanged ledger, and so fence its writer? ``silent_seconds``: without a sign of the
     writer's life, of all ``waited_seconds``."""
-    return silent_seconds >= patience.grace_seconds or waited_seconds >= patience.grace_seconds_max
+    return is_silent(patience, silent_seconds) or waited_seconds >= patience.grace_seconds_max
+
+
+def is_silent(patience: Patience, silent_seconds: float) -> bool:
+    """Was there no sign of the writer's life for the grace time? A sign just now counts, also with a grace time of 0."""
+    return silent_seconds >= patience.grace_seconds and silent_seconds > 0.0
 
 
 def copies(metadata: LedgerMetadata, repair: Repair, chosen: Mapping[str, str]) -> Iterator[Copy]:

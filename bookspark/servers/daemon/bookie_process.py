@@ -114,7 +114,7 @@ _LEDGERS_A_STEP = 4096
 def why_lossy(lossy_boots: LossyBoots, emptied: Sequence[str]) -> str:
     """Reasons of a lossy boot, for people, or "". ``emptied``: directories that lost their data."""
     reasons = [f"{directory} was emptied" for directory in emptied]
-    reasons += [f"{directory} can't be read" for directory in lossy_boots.unreadable]
+    reasons += [f"{path} can't be read" for path in (*lossy_boots.unreadable, *lossy_boots.unread)]
     reasons += [
         f"entries that {directory} had acknowledged may be lost"
         for directory in lossy_boots.unclean
@@ -565,6 +565,7 @@ def _boot_and_serve(
     )
     home = BookieHome(registration.host, config.directories, registration.rack, registration.labels)
     note_home(store, cookie.bookie_id, home)
+    identity.check_recorded()
     registrar = Registrar(store, registration, storage)
     registrar.register()
     stack.callback(registrar.unregister)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 
 from bookspark.errors import BookieError, InvalidCookieError
-from bookspark.protocol.bookie.cookie import Cookie, CookieCopies, CookiePermissions, check_cookies
+from bookspark.protocol.bookie.cookie import Cookie, CookieCopies, CookiePermissions, Stamps, check_cookies
 from bookspark.servers.daemon.directories import COOKIE, holds_data, is_hollow, read_cookie, write_cookie
 from bookspark.store.bookie.bookie_config import BookieConfig
 from bookspark.store.bookie.disk.file_system import RealFileSystem, uncached
@@ -90,10 +90,17 @@ class Identity:
 
     def stamp(self) -> None:
         """Write missing copies of the cookie. Raises DirectoryUnusableError, MetadataStoreError."""
-        for directory in self._stamps.directories:
-            write_cookie(directory, self.cookie)
-        if self._stamps.metadata:
-            self._store.write_cookie(self.cookie, self._version)
+        stamp(self._stamps, self._store, self._version)
+
+    def check_recorded(self) -> None:
+        """Raises InvalidCookieError if the metadata store has another cookie than the directories by now: another host has become
+        this bookie during the boot."""
+        recorded = self._store.read_cookie(self.cookie.bookie_id)
+        if recorded is None or recorded.value != self.cookie:
+            raise InvalidCookieError(
+                f"another host has become {self.cookie.bookie_id} during this start, or its cookie was deleted; start it on that "
+                f"host, or see `bookspark cookie get {self.cookie.bookie_id}`"
+            )
 
     def kept_cookies(self, directories: Iterable[str]) -> list[KeptFile]:
         """The cookies in these directories, as files to be kept good while the bookie serves."""
@@ -114,6 +121,18 @@ def _is_good(directory: str, cookie: Cookie) -> bool:
         return is_hollow(directory) or read_cookie(directory) == cookie
     except InvalidCookieError:
         return False
+
+
+def stamp(stamps: Stamps, store: MetadataStore, version: int | None) -> None:
+    """Write the cookie to its places. ``version``: of the metadata store's cookie, None without one. Raises
+    DirectoryUnusableError, MetadataStoreError."""
+    for directory in stamps.directories:
+        write_cookie(directory, stamps.first)
+    if stamps.metadata:
+        store.write_cookie(stamps.cookie, version)
+    if stamps.first != stamps.cookie:
+        for directory in stamps.directories:
+            write_cookie(directory, stamps.cookie)
 
 
 def mark_lost(directories: Iterable[str]) -> None:

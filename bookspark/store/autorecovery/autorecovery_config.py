@@ -25,7 +25,8 @@ class AutorecoveryConfig(Config, frozen=True, kw_only=True):
     check_confirm_seconds: SecondsOrNone = 5.0
     """Seconds until a check looks again for missing entries, so that copies under way have arrived."""
     grace_seconds: SecondsOrNone = 30.0
-    """Seconds that an open ledger's writer has to replace a lost bookie before the ledger is recovered."""
+    """Seconds that an open ledger's writer has to replace a lost bookie before the ledger is recovered. 0: only writers that
+    are connected get time."""
     grace_seconds_max: SecondsOrNone = 600.0
     """Longest such time of a Bookspark writer that is connected to a bookie of the ledger, in seconds: it lives, but may be
     stuck."""

@@ -47,6 +47,7 @@ log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 2.0
 _RETRY_SECONDS_MAX = 120.0
+_STOP_SECONDS_MAX = 20.0
 _TOLD_SECONDS = 10.0
 """Interval of log lines about progress."""
 
@@ -87,9 +88,11 @@ class Healing:
         self._thread.start()
 
     def stop(self) -> None:
-        """Begin no other ledger and give up those being copied. Returns at once; see ``wait``."""
+        """Begin no other ledger, give up those being copied, and return once they ask nothing more of this bookie, or after
+        20 s. The bookie's loop must run until then: nobody would answer later."""
         self._thread.stop(0.0)
         self._bookkeeper.close()
+        self._thread.stop(_STOP_SECONDS_MAX)
 
     def wait(self, timeout: float) -> bool:
         """False if the thread has not ended within ``timeout`` seconds."""

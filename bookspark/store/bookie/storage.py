@@ -391,6 +391,8 @@ class StorageStatus(NamedTuple):
     """Directories out of use, with the reason."""
     read_errors: dict[str, int]
     """Failed reads of batches by a directory's disk since the start, for directories with any."""
+    unread_logs: list[str]
+    """Logs that could not be read as a whole at the boot, with entries that may not be here again."""
     unread_copies: int
     """Copies of batches that the disks can't read now."""
     lost_copies: int
@@ -946,6 +948,7 @@ class Storage:
                 for directory in self.holdings.directories
                 if directory.read_errors
             },
+            unread_logs=self.lossy_boots.unread,
             unread_copies=sum(map(len, self.holdings.unread.values())),
             lost_copies=self.holdings.lost_copies,
             lacking_ledgers=len(self.holdings.control.ledgers_not_back),

@@ -196,6 +196,8 @@ class BookieStatus(msgspec.Struct):
     """Directories that refuse some adds, with the reason and the remedy."""
     read_errors: dict[str, int] = {}
     """Batches that a directory's disk could not read since the start, for directories with such errors."""
+    unread_logs: list[str] = []
+    """Logs that the disk could not read as a whole at the start. Entries that may lie there are unknown until they are back."""
     unread_copies: int = 0
     """Copies of batches that the disks can't read now. They may be good, and are read again."""
     lost_copies: int = 0

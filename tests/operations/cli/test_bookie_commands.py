@@ -153,6 +153,25 @@ def test_verify_reports_the_damage_and_the_entries_it_hit(bookspark: Run, places
     assert found[0]["damages"][0]["entries"] == [{"ledger_id": 4, "first": 0, "last": 9}]
 
 
+def test_verify_takes_back_the_note_of_a_loss_over_good_bytes(bookspark: Run, places: list[str]) -> None:
+    before = json.loads(bookspark("bookie", "index", "--json", *places).text)
+    path = Path(places[0], "logs", "00000040.arrows")
+    good = path.read_bytes()
+    path.write_bytes(good[:700] + bytes([good[700] ^ 1]) + good[701:])
+    storage = Pumped(config(*map(Path, places)))
+    pieces = storage.storage.holdings.plan_read(4, 0, 9, 0, sparse=False).pieces
+    fetched = storage.storage.files.fetch(pieces, cached_only=False)
+    assert fetched is not None and fetched.stop is not None
+    storage.storage.holdings.read_ended(pieces, fetched.stop)
+    storage.storage.close()
+    path.write_bytes(good)
+    assert len(json.loads(bookspark("bookie", "index", "--json", *places).text)) == len(before) - 1
+    outcome = bookspark("bookie", "verify", *places)
+    assert outcome.status == 0 and "noted as lost and are good: 1;" in outcome.err
+    assert json.loads(bookspark("bookie", "index", "--json", *places).text) == before
+    assert "noted as lost" not in bookspark("bookie", "verify", *places).err
+
+
 def test_index_is_rebuilt_from_the_logs(bookspark: Run, places: list[str]) -> None:
     before = json.loads(bookspark("bookie", "index", "--json", *places).text)
     for place in places:

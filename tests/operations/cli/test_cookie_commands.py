@@ -201,6 +201,48 @@ def test_cookie_fix_of_empty_disks_asks_for_the_bookie_id_if_unclear(bookspark: 
     assert "lossy boot 1" in (host.directories[0] / "bookie.log").read_text()
 
 
+def test_only_the_directories_of_the_last_cookie_fix_start(bookspark: Run, host: Host, tmp_path: Path) -> None:
+    """Two hosts with equal paths were each given the identity of a dead bookie, and both went on as that bookie."""
+    bookie = host.start()
+    host.stop()
+    for name in ("first", "second"):
+        for directory in host.directories:
+            if directory.exists():
+                directory.rename(tmp_path / f"before-{name}-{directory.name}")
+            directory.mkdir()
+        assert bookspark("cookie", "fix", "--yes", *host.arguments).status == 0
+    assert host.start() == bookie
+    host.stop()
+    for directory in host.directories:
+        directory.rename(tmp_path / f"second-{directory.name}")
+        (tmp_path / f"before-second-{directory.name}").rename(directory)
+    assert "other directories have become the bookie" in host.refused()
+    refused = bookspark("cookie", "update", *host.arguments, stdin=b"n\n")
+    assert refused.status == 2 and "Are they given up?" in refused.err
+    (host.directories[0] / "COOKIE").unlink()
+    refused = bookspark("cookie", "fix", "--yes", *host.arguments)
+    assert refused.status == 2 and f"other directories have become {bookie} since" in refused.err
+
+
+def test_directories_put_in_the_place_of_their_successors_start_with_a_lossy_boot(
+    bookspark: Run, host: Host, tmp_path: Path
+) -> None:
+    bookie = host.start()
+    host.stop()
+    for directory in host.directories:
+        directory.rename(tmp_path / f"before-{directory.name}")
+        directory.mkdir()
+    assert bookspark("cookie", "fix", "--yes", *host.arguments).status == 0
+    assert host.start() == bookie
+    host.stop()
+    for directory in host.directories:
+        shutil.rmtree(directory)
+        (tmp_path / f"before-{directory.name}").rename(directory)
+    assert run_advice(bookspark, host.refused(), "--yes").status == 0
+    assert host.start() == bookie
+    assert "lossy boot 1" in (host.directories[0] / "bookie.log").read_text()
+
+
 def test_options_allow_emptied_and_added_directories_without_a_command(host: Host, tmp_path: Path) -> None:
     bookie = host.start()
     host.stop()

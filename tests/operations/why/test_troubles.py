@@ -183,6 +183,7 @@ QUIETED = new_record(Wanted(restart=frozenset("a")), Progress({}, quieted=frozen
         ),
         (facts(statuses={"a": status("a", lacking_ledgers=1, lost_copies=3)}), ["rot"]),
         (facts(statuses={"a": status("a", read_errors={"/d": 2})}), ["read-errors"]),
+        (facts(statuses={"a": status("a", unread_logs=["/d/logs/1"])}), ["unread-log"]),
         (facts(statuses={"a": status("a", lossy_boot=2, limbo_ledgers=5, healing=healing())}), ["healing"]),
         (facts(statuses={"a": status("a", lossy_boot=2, limbo_ledgers=5, healing=healing(saw_all=True))}), ["limbo"]),
         (facts(statuses={"a": status("a", lossy_boot=2, limbo_ledgers=5)}), ["limbo"]),

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from bookspark.errors import LedgerRecoveryError, NoSuchLedgerError
 from bookspark.store.autorecovery import healing
-from tests.awaiting import SECONDS_MAX
+from tests.awaiting import SECONDS_MAX, stays
 
 
 def test_unhealable_ledger_is_retried_alone(monkeypatch):
@@ -42,6 +42,32 @@ def test_unhealable_ledger_is_retried_alone(monkeypatch):
     assert running.status().ledgers_left == 0 and running.status().saw_all
     monkeypatch.setattr(healing, "time", SimpleNamespace(monotonic=lambda: 10.0**9))
     assert running.status().seconds < 10**6, "it did not go on after its end"
+
+
+def test_stopped_healing_asks_nothing_more_of_its_bookie():
+    """The bookie's loop ended meanwhile, and the question without an answer kept its process from ending for a minute."""
+    asked, answer, stopped = threading.Event(), threading.Event(), threading.Event()
+    questions = []
+
+    def clear_limbo(ledger_id, boot):
+        asked.set()
+        assert answer.wait(SECONDS_MAX)
+        questions.append(stopped.is_set())
+
+    def read_ledger(ledger_id):
+        raise NoSuchLedgerError(f"no ledger {ledger_id}")
+
+    bookie = SimpleNamespace(boot=1, bookie_id="b1", limbo=lambda: {1: 1}, clear_limbo=clear_limbo)
+    metadata = SimpleNamespace(list_ledgers=list, read_ledger=read_ledger)
+    running = healing.Healing(bookie, SimpleNamespace(metadata=metadata, close=lambda: None), 0)
+    running.start()
+    assert asked.wait(SECONDS_MAX)
+    stopping = threading.Thread(target=lambda: (running.stop(), stopped.set()))
+    stopping.start()
+    stays(lambda: not stopped.is_set(), 0.2)
+    answer.set()
+    stopping.join(SECONDS_MAX)
+    assert questions == [False]
 
 
 def test_exception_at_a_ledger_does_not_end_the_healing(monkeypatch, caplog):

@@ -205,6 +205,17 @@ def test_collection_gives_inodes_back_on_a_disk_without_a_free_one():
     again.storage.close()
 
 
+def test_rewriting_gives_inodes_back_on_a_disk_without_a_free_one():
+    """Each log held a ledger that lives, so none could go, and their common rewritten log needed an inode."""
+    files, storage = without_inodes(5, 6, 7, 8)
+    assert storage.reclaim() != 0 and storage.storage.reclaiming.failures == 0
+    assert files.inodes("/disk")[0] > 0
+    storage.storage.close()
+    again = Pumped(config("/disk"), files)
+    assert all(again.ids(ledger_id) == list(range(10)) for ledger_id in (5, 6, 7, 8))
+    again.storage.close()
+
+
 def test_bookie_starts_and_serves_reads_without_a_free_inode():
     files, storage = without_inodes(5)
     storage.storage.close()

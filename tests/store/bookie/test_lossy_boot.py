@@ -353,9 +353,10 @@ def test_phase_one_notes_nothing_if_a_record_is_unreadable(tmp_path):
 
 
 def test_lossy_boot_reasons_name_each_directory():
-    assert why_lossy(SimpleNamespace(unclean=[], unreadable=[], losses=[]), ()) == ""
-    assert why_lossy(SimpleNamespace(unclean=["/a", "/b"], unreadable=["/c"], losses=[]), ("/b",)) == (
-        "/b was emptied; /c can't be read; entries that /a had acknowledged may be lost"
+    assert why_lossy(SimpleNamespace(unclean=[], unreadable=[], unread=[], losses=[]), ()) == ""
+    boots = SimpleNamespace(unclean=["/a", "/b"], unreadable=["/c"], unread=["/d/logs/1"], losses=[])
+    assert why_lossy(boots, ("/b",)) == (
+        "/b was emptied; /c can't be read; /d/logs/1 can't be read; entries that /a had acknowledged may be lost"
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 from bookspark.protocol.bookie.bookie_ledger import ENTRY_AWAY, ENTRY_LOST, NO_SUCH_ENTRY
 from bookspark.store.bookie.disk.index import Row
 from bookspark.store.bookie.holdings.reads import Stop
-from bookspark.store.bookie.offline.inspection import rebuild_index
+from bookspark.store.bookie.offline.inspection import rebuild_index, take_back_good
 from bookspark.store.bookie.steps import run_steps
 from bookspark.store.wire.header import Flag, Status
 from bookspark.testing.faulty_files import FaultyFileSystem
@@ -166,7 +166,7 @@ def test_lack_of_open_files_or_one_failed_read_is_no_damage(stepped: None) -> No
     assert one.run.storage.status().read_errors == {"/disk1": 1} and one.run.storage.status().lost_copies == 0
 
 
-@pytest.mark.parametrize("found_by", ["scrub", "scrub after a start", "rebuild"])
+@pytest.mark.parametrize("found_by", ["scrub", "scrub after a start", "rebuild", "verify"])
 @pytest.mark.parametrize("rewritten", [False, True])
 def test_note_of_a_loss_over_good_bytes_is_taken_back(stepped: None, rewritten: bool, found_by: str) -> None:
     """A cable flipped bits for a moment: the copies stayed lost for ever, although each look found their bytes good."""
@@ -179,14 +179,18 @@ def test_note_of_a_loss_over_good_bytes_is_taken_back(stepped: None, rewritten: 
     one.run.reclaim(0.99)
     assert row.where >> 32 in one.run.storage.logs, "a log that may have the last copy stays"
     one.rot_back(row)
-    if found_by == "rebuild":
+    if found_by in ("rebuild", "verify"):
         one.run.storage.close()
-        rebuild_index(one.disk, one.run._settings.directories)
+        if found_by == "rebuild":
+            rebuild_index(one.disk, one.run._settings.directories)
+        else:
+            assert take_back_good(one.disk, one.run._settings.directories) == 1
+            assert take_back_good(one.disk, one.run._settings.directories) == 0
         one.run = Stepped(one.run._settings, one.disk)
     elif found_by == "scrub after a start":
         one.run.restart()
         assert one.run.storage.scrubbing.suspected, "the scrub looks there first"
-    if found_by != "rebuild":
+    if found_by.startswith("scrub"):
         assert one.run.read(5, 6, 6)[1] == ENTRY_LOST
         one.run.scrub()
     for _ in range(3):

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from bookspark import BookKeeper
+from bookspark.errors import ReadError
 from bookspark.local import LocalCluster
 from bookspark.servers.daemon.launch import adopt_or_start
 from bookspark.servers.daemon.lease_client import LeaseRefusedError
@@ -216,7 +217,10 @@ def test_sigterm_stops_a_healing_bookie_cleanly(run, chroot, tmp_path):
         lose_unsynced(str(tmp_path / "a"))
         second = run(*options, config=settings)
         second.serving()
-        await_that(lambda: (healing := bookkeeper.bookie_status(bookie_id).healing) and healing.ledgers_left)
+        await_that(
+            lambda: (healing := bookkeeper.bookie_status(bookie_id).healing) and healing.ledgers_left,
+            despite=ReadError,
+        )
         assert second.end() == 0
 
 

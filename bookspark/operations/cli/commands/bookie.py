@@ -5,7 +5,7 @@ one line, when the bookie serves. The directories decide its identity; a new boo
 directories may mean a missing disk.
 
 Law of the inspection: the commands use the bookie's disk readers and lock its directories, so a running bookie is an error that
-names its process. Only ``rebuild`` changes anything.
+names its process. Only ``rebuild`` changes anything, and ``verify`` the notes of losses over good bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import typer
 from bookspark.errors import InvalidCookieError
 from bookspark.operations.cli.terminal import settings
 from bookspark.operations.cli.terminal.command_options import Json, Zookeeper, client, existing_directories, given
-from bookspark.operations.cli.terminal.output import json_line, payload_document, print_json, print_table, say
+from bookspark.operations.cli.terminal.output import json_line, payload_document, print_json, print_table, problem, say
 from bookspark.operations.cli.terminal.signals import until_signal
 from bookspark.store.wire.messages import BookieStatus, CollectionStatus, HealingStatus
 from bookspark.support.certificates import end_text
@@ -316,6 +316,8 @@ def lines(found: BookieStatus) -> Iterator[str]:
         yield f"  entries of {found.lacking_ledgers:,} ledgers were lost here; autorecovery brings them back"
     for path, count in found.read_errors.items():
         yield f"  {path}: the disk could not read {count:,} batches; check the disk"
+    for path in found.unread_logs:
+        yield f"  {path}: the disk could not read all of it at the start; check the disk"
     yield f"  scrub: {found.scrub_part:.0%} of the round is read, {found.lost_copies:,} copies were damaged since the start"
     if found.unread_copies:
         yield f"  {found.unread_copies:,} copies can't be read now; they may be good, and are read again; check the disk"
@@ -447,12 +449,16 @@ def index(
 
 @app.command()
 def verify(directories: Directories, as_json: Json = False) -> None:
-    """Read and check every byte. Exit status 1: damage."""
+    """Read and check every byte. Entries that were noted as lost and are good are served again. Exit status 1: damage."""
     from bookspark.store.bookie.disk.file_system import RealFileSystem
+    from bookspark.store.bookie.offline.inspection import take_back_good
     from bookspark.store.bookie.offline.scrub import scrub
 
     with _stopped(directories) as places:
         found = {place: scrub(RealFileSystem(), place) for place in places}
+        back = 0 if any(scrubbed.damages for scrubbed in found.values()) else take_back_good(RealFileSystem(), places)
+    if back:
+        problem(f"batches that were noted as lost and are good: {back:,}; the bookie serves them again")
     if as_json:
         print_json([_scrubbed_document(place, scrubbed) for place, scrubbed in found.items()])
     else:

@@ -1,11 +1,13 @@
 """``bookspark cookie …``: a bookie's identity in its directories and in the metadata store.
 
 Law: the commands lock the directories, so they change nothing while a bookie runs there. Every directory and the metadata store
-get the same identity. A bookie's first boot creates the cookie; these commands repair it later.
+get the same identity, with a new nonce, so the directories of an earlier command on another host no longer fit
+(``protocol.bookie.cookie``). A bookie's first boot creates the cookie; these commands repair it later.
 """
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -15,9 +17,9 @@ import typer
 from bookspark.errors import BookieError, InvalidCookieError
 from bookspark.operations.cli.terminal.command_options import Yes, Zookeeper, client, existing_directories
 from bookspark.operations.cli.terminal.output import print_json, say
-from bookspark.protocol.bookie.cookie import Cookie
-from bookspark.servers.daemon.directories import DirectoryLocks, holds_data, read_cookie, write_cookie
-from bookspark.servers.daemon.identity import mark_lost
+from bookspark.protocol.bookie.cookie import Cookie, with_nonce
+from bookspark.servers.daemon.directories import DirectoryLocks, holds_data, read_cookie
+from bookspark.servers.daemon.identity import mark_lost, stamp
 from bookspark.store.metadata.records.versioned import Versioned
 from bookspark.store.metadata.store import MetadataStore
 
@@ -71,8 +73,12 @@ def create(directories: Directories, zookeeper: Zookeeper = "") -> None:
 
 
 @app.command()
-def update(directories: Directories, zookeeper: Zookeeper = "") -> None:
-    """Record new places or a new order of a bookie's directories."""
+def update(directories: Directories, zookeeper: Zookeeper = "", yes: Yes = False) -> None:
+    """Record new places or a new order of a bookie's directories.
+
+    If other directories have become the bookie since, by `bookspark cookie fix`, it asks: these directories lack what came later.
+    Their next start then counts as one after a loss.
+    """
     places = existing_directories(directories)
     with client(zookeeper) as bookkeeper, DirectoryLocks(places):
         store = bookkeeper.metadata
@@ -86,7 +92,13 @@ def update(directories: Directories, zookeeper: Zookeeper = "") -> None:
                     "one is lost, make an empty directory in its place and use `bookspark cookie fix`"
                 )
         cookie = replace(whole, directories=places)
-        _write(places, store, cookie)
+        if recorded is not None and recorded.value.nonce not in ("", cookie.nonce):
+            if not yes:
+                typer.confirm(
+                    f"Other directories have become {cookie.bookie_id} since. Are they given up?", abort=True, err=True
+                )
+            mark_lost(places)
+        _stamp_anew(places, store, cookie, recorded)
         say(f"{cookie.bookie_id} has the directories {', '.join(places)}")
 
 
@@ -129,12 +141,17 @@ def fix(
         if not lost:
             say(f"{cookie.bookie_id}: no directory lacks its cookie")
             return
+        recorded = store.read_cookie(cookie.bookie_id)
+        if recorded is not None and recorded.value.nonce not in ("", cookie.nonce):
+            raise InvalidCookieError(
+                f"other directories have become {cookie.bookie_id} since, as an operator allowed: "
+                f"start it on that host; what is in {', '.join(places)} is an earlier state of it"
+            )
         if not yes:
             typer.confirm(f"Are the entries in {', '.join(lost)} of {cookie.bookie_id} lost?", abort=True, err=True)
         # The mark comes first, so a boot that reads the cookie knows of the loss.
         mark_lost(lost)
-        for place in lost:
-            write_cookie(place, cookie)
+        _stamp_anew(places, store, cookie, recorded)
         say(f"{cookie.bookie_id} can start again, without what was in {', '.join(lost)}")
 
 
@@ -229,6 +246,11 @@ def _agreed(places: tuple[str, ...], cookies: dict[str, Cookie], store: Metadata
         raise InvalidCookieError(
             f"none of {', '.join(places)} has a cookie; a bookie makes it when it first starts there"
         )
+    settled = {}
+    for place, cookie in cookies.items():
+        recorded = store.read_cookie(cookie.bookie_id)
+        settled[place] = cookie.settled(recorded.value if recorded else None)
+    cookies = settled
     place, cookie = next(iter(cookies.items()))
     for other_place, other in cookies.items():
         if (other.bookie_id, other.nonce, other.instance_id) != (cookie.bookie_id, cookie.nonce, cookie.instance_id):
@@ -242,9 +264,9 @@ def _agreed(places: tuple[str, ...], cookies: dict[str, Cookie], store: Metadata
     return cookie
 
 
-def _write(places: tuple[str, ...], store: MetadataStore, cookie: Cookie) -> None:
-    """Write the cookie to the directories and then to the metadata store, so the store has only complete cookies."""
-    for place in places:
-        write_cookie(place, cookie)
-    recorded = store.read_cookie(cookie.bookie_id)
-    store.write_cookie(cookie, recorded.version if recorded else None)
+def _stamp_anew(
+    places: tuple[str, ...], store: MetadataStore, cookie: Cookie, recorded: Versioned[Cookie] | None
+) -> None:
+    """Give the directories and the metadata store this cookie with a new nonce. Raises MetadataVersionError if another host did
+    so since ``recorded``."""
+    stamp(with_nonce(cookie, secrets.token_hex(8), places), store, recorded.version if recorded else None)

@@ -180,9 +180,10 @@ class EntryLog:
         """Scan the log from position ``covered`` on (0: all of it) and settle its tail: cut torn bytes, make the rest durable.
 
         Nothing is cut below the note; nothing at all is cut without a note or in a damaged log. ``lose(why)`` is called before
-        any change of a log that has lost possibly acknowledged entries. ``begun``: the log once existed, and was not removed on
-        purpose. ``cached``: only the process died, so bytes noted as written are not cut either. ``take`` is called with all good
-        frames, before the tail is known to be settled. Raises OSError."""
+        any change of a log that has lost possibly acknowledged entries. Nothing is cut either in a log with bytes that the disk
+        can't read. ``begun``: the log once existed, and was not removed on purpose. ``cached``: only the process died, so bytes
+        noted as written are not cut either. ``take`` is called with all good frames, before the tail is known to be settled.
+        Raises OSError."""
         noted = self.note.read()
         if not self._file_system.exists(self.path):
             damaged = (noted != 0 and not self.note.is_blank()) or covered > 0 or begun
@@ -205,9 +206,14 @@ class EntryLog:
             # What can't be written now is settled at a later start: nothing is appended to this log.
             with unless_refused():
                 self._settle(scan, size, noted, has_written=has_written)
+        except OSError as error:
+            if not scan.unread:
+                raise
+            lose(f"{self.path} can't be written to the disk again: {error}")
         finally:
             self.note.close()
-        self.end = self.synced = scan.end
+        # Bytes below the note are synced, also where they can't be read.
+        self.end = self.synced = max(scan.end, noted or 0) if scan.unread else scan.end
         return scan
 
     def _settle(self, scan: LogScan, size: int, noted: int | None, *, has_written: bool) -> None:
@@ -215,9 +221,9 @@ class EntryLog:
         try:
             if noted is None or noted < scan.end or size > scan.end or scan.headless or scan.torn:
                 _settle_bytes(file, scan, noted or 0)
-                if not scan.damaged:
+                if scan.may_be_cut:
                     noted = scan.end
-            elif not scan.damaged:
+            elif scan.may_be_cut:
                 # This returns the reserved space of a process that died.
                 file.truncate(scan.end)
         finally:
@@ -225,7 +231,7 @@ class EntryLog:
         if noted is not None:
             # An unchanged note too: the process that wrote it may have died, or failed, before it was durable.
             self.note.write(noted)
-            if has_written:
+            if has_written and not scan.unread:
                 # The bytes written above it are settled, and may be cut.
                 self.note.note_written(0)
             self.note.sync()
@@ -273,7 +279,7 @@ def _settle_bytes(file: File, scan: LogScan, noted: int) -> None:
             write_all(file, list(fill(end - start)) if fill is filler else [bytes(end - start)], start)
         if scan.torn:
             file.sync()
-    if not scan.damaged:
+    if scan.may_be_cut:
         file.truncate(scan.end)
     # The tail may be in the page cache only, even after a failed sync; written again, it is dirty again.
     for start, end in scan.good:

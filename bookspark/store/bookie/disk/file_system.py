@@ -326,11 +326,12 @@ class RealFileSystem:
 # -- Spare files: empty files of a bookie's directory, given up for other files on a disk without a free inode.
 #
 # Law: a file by which room comes back, a checkpoint or a control log, and what a start needs is made although no inode is free:
-# one spare file after the other is removed for it. A log takes none, not even a rewritten one: its sources go only after a
-# checkpoint. Spare files are made again once the disk has free inodes, and none where a file system has no limit.
+# one spare file after the other is removed for it. The last one is for rewritten logs alone: several logs become one, and the
+# checkpoint after which they go still has its own. A log for entries takes none. Spare files are made again once the disk has
+# free inodes, and none where a file system has no limit.
 
 
-SPARE_FILES = tuple(f"spare.{number}" for number in range(4))
+SPARE_FILES = tuple(f"spare.{number}" for number in range(5))
 
 
 def make_spare_files(file_system: FileSystem, directory: str) -> None:
@@ -340,6 +341,12 @@ def make_spare_files(file_system: FileSystem, directory: str) -> None:
             path = f"{directory}/{name}"
             if not file_system.exists(path):
                 file_system.open(path, create=True).close()
+
+
+def create_rewritten(file_system: FileSystem, directory: str, path: str) -> File:
+    """Create a rewritten log of a bookie's directory, for its spare file if there is no free inode. Raises OSError."""
+    spares = [f"{directory}/{SPARE_FILES[-1]}"]
+    return _with_spare_files(spares, lambda: file_system.open(path, create=True), file_system)
 
 
 def create_anyway(file_system: FileSystem, path: str) -> File:
@@ -355,8 +362,11 @@ def with_spare_files(
 ) -> Result:
     """Call ``make``; after a failure for lack of room remove a spare file of these directories, and call it again. Raises its
     last OSError."""
-    files = file_system or RealFileSystem()
-    spares = [f"{directory}/{name}" for directory in directories for name in SPARE_FILES]
+    spares = [f"{directory}/{name}" for directory in directories for name in SPARE_FILES[:-1]]
+    return _with_spare_files(spares, make, file_system or RealFileSystem())
+
+
+def _with_spare_files(spares: list[str], make: Callable[[], Result], files: FileSystem) -> Result:
     while True:
         try:
             return make()

@@ -11,18 +11,23 @@ the log. This search reads each byte behind the bad frame about twice, for any c
 
 A torn frame before good frames is replaced by a *filler*: a good frame of ledger −1, without entries for any reader.
 
-A byte that the disk can't read is neither good nor damaged: a scan raises OSError, unless its caller collects the unread bytes.
+A byte that the disk can't read is neither good nor damaged: frames may lie there, and nothing is cut. The scan of a boot goes on
+behind some such places, and raises OSError at a disk with many.
 
 A scan retains no good frame, and holds some MiB of the log at a time; behind bad bytes, the rest of the log.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import struct
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
+from bookspark.store.bookie.disk.disk_errors import is_of_process
 from bookspark.store.bookie.disk.file_system import File
 from bookspark.store.bookie.disk.torn import is_frame_but_for_one_bit, lacks_sector
 from bookspark.store.wire.batch_prefix import BODY_LENGTH_OFFSET, BUFFERS_OFFSET, PREFIX_BYTES, PREFIX_START
@@ -49,6 +54,7 @@ _READ_BYTES, _PAGE_BYTES = 4 << 20, 4096
 _UNREADABLE = b"\xee"
 _FRAME_START = re.compile(re.escape(PREFIX_START[:8]))
 _BODY_BYTES_MIN = 56
+_UNREAD_MAX = 256
 FILLER_LEDGER = -1
 _FILLER_BYTES_MAX = 1 << 20
 
@@ -56,7 +62,7 @@ _FILLER_BYTES_MAX = 1 << 20
 class LogScan(NamedTuple):
     """Result of a scan: number of good ``frames``; ``end`` of the last; ``damaged``, if bad bytes may have been acknowledged;
     ``torn`` frames before good frames (start, end); ``headless``, if the schema is to be rewritten; ``good`` bytes (start, end),
-    where frames follow each other."""
+    where frames follow each other; ``unread``, if the disk could not read some bytes, which may hold frames."""
 
     frames: int
     end: int
@@ -64,6 +70,12 @@ class LogScan(NamedTuple):
     torn: tuple[tuple[int, int], ...] = ()
     headless: bool = False
     good: tuple[tuple[int, int], ...] = ()
+    unread: bool = False
+
+    @property
+    def may_be_cut(self) -> bool:
+        """Are the bytes behind the last good frame known to be of no use?"""
+        return not self.damaged and not self.unread
 
 
 class BadBytes(NamedTuple):
@@ -78,33 +90,44 @@ Unread = list[tuple[int, int]]
 """Ranges (start, end) of a file that the disk could not read."""
 
 
+class FewUnread(Unread):
+    """Unread ranges of a scan that gives up a disk which reads next to nothing. Raises OSError."""
+
+    def append(self, found: tuple[int, int]) -> None:
+        if len(self) >= _UNREAD_MAX:
+            raise OSError(errno.EIO, f"{os.strerror(errno.EIO)} at {_UNREAD_MAX} places and more")
+        super().append(found)
+
+
 def touches(unread: Unread, start: int, end: int) -> bool:
     """Could any of the bytes ``start..end`` not be read?"""
     return any(first < end and last > start for first, last in unread)
 
 
 def scan_log(file: File, size: int, covered: int, noted: int, take: Callable[[LoggedFrames], object]) -> LogScan:
-    """Scan a log of ``size`` bytes from position ``covered`` on. Every byte below position ``noted`` has to be good. ``take`` is
-    called with all good frames, ascending; the scan retains none. Raises OSError."""
+    """Scan a log of ``size`` bytes from position ``covered`` on. Every byte below position ``noted`` has to be good, or unread.
+    ``take`` is called with all good frames, ascending; the scan retains none. Raises OSError."""
     start = max(covered, len(SCHEMA))
-    headless = covered < len(SCHEMA) and read_padded(file, 0, len(SCHEMA)) != SCHEMA
+    unread = FewUnread()
+    headless = covered < len(SCHEMA) and read_padded(file, 0, len(SCHEMA), unread) != SCHEMA and not unread
     below = max(noted, covered)
     torn: list[tuple[int, int]] = []
     good: list[tuple[int, int]] = []
     count, begin, end, damaged = 0, start, start, size < below
-    for found in _read(file, start, size, below, None):
+    for found in _read(file, start, size, below, unread):
         if not isinstance(found, BadBytes):
             frames = found[0]
             take(frames)
             count += len(frames.position)
             end = frames.end
             continue
-        damaged |= not found.torn
+        is_unread = touches(unread, found.start, size if found.end is None else found.end)
+        damaged |= not found.torn and not is_unread
         if begin < found.start:
             good.append((begin, found.start))
         if found.end is not None:
             begin = end = found.end
-            if found.torn:
+            if found.torn and not is_unread:
                 torn.append((found.start, found.end))
         else:
             begin = size
@@ -112,7 +135,8 @@ def scan_log(file: File, size: int, covered: int, noted: int, take: Callable[[Lo
         good.append((begin, end))
     if headless and not count:
         return LogScan(0, 0, damaged or noted > 0, headless=True)
-    return LogScan(count, end, damaged or end < noted, tuple(torn), headless, tuple(good))
+    damaged |= end < noted and not unread
+    return LogScan(count, end, damaged, tuple(torn), headless, tuple(good), bool(unread))
 
 
 def read_frames(
@@ -243,8 +267,8 @@ def read_padded(file: File, start: int, end: int, unread: Unread | None = None) 
         content = file.read(size, start)
         if len(content) == size:
             return content
-    except OSError:
-        if unread is None:
+    except OSError as error:
+        if unread is None or is_of_process(error):
             raise
     pieces = bytearray(_UNREADABLE * size)
     _read_pieces(file, memoryview(pieces), start, unread, [_READ_BYTES, _PAGE_BYTES])
@@ -252,14 +276,15 @@ def read_padded(file: File, start: int, end: int, unread: Unread | None = None) 
 
 
 def _read_pieces(file: File, into: memoryview, start: int, unread: Unread | None, steps: list[int]) -> None:
-    """Read in steps; a failed step in smaller steps."""
-    for at in range(0, len(into), steps[0]):
-        part = into[at : at + steps[0]]
+    """Read in steps, which end at multiples of their size; a failed step in smaller steps."""
+    ends = [*range(-start % steps[0] or steps[0], len(into), steps[0]), len(into)]
+    for at, end in pairwise([0, *ends]):
+        part = into[at:end]
         try:
             piece = file.read(len(part), start + at)
             part[: len(piece)] = piece
-        except OSError:
-            if unread is None:
+        except OSError as error:
+            if unread is None or is_of_process(error):
                 raise
             if len(steps) > 1:
                 _read_pieces(file, part, start + at, unread, steps[1:])

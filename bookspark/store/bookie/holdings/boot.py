@@ -7,7 +7,8 @@ and are good. A row of the checkpoint without its bytes in a log is lost now.
 A damaged control log may have held a fence. Other directories' copies replace it if they have all its records. If they may not,
 the boot is lossy and every fence unsure. Without any whole copy the bookie stays down (``protocol.bookie.control_copies``). An
 unreadable directory is given up if another is left; its entries are then unknown and the boot is lossy
-(``protocol.bookie.bookie_boot``), as with a directory whose reach went back (``protocol.bookie.reach``).
+(``protocol.bookie.bookie_boot``), as with a directory whose reach went back (``protocol.bookie.reach``). So are entries in those
+bytes of a log that its disk can't read: each boot reads them again, until all entries are back.
 """
 
 from __future__ import annotations
@@ -91,7 +92,8 @@ def read_directories(holdings: Holdings, noted: Mapping[str, Reach]) -> None:
         holdings.control.lose_fences()
     holdings.unreadable = [directory.path for directory in holdings.directories if directory not in live]
     without = [directory.number for directory in holdings.directories if directory not in live]
-    holdings.absent_directories = sum(1 << number for number in without)
+    in_part = [directory.number for directory in live if directory.unread]
+    holdings.absent_directories = sum(1 << number for number in (*without, *in_part))
     if without:
         holdings.directories[:] = live
         holdings.next_log += _LOST_LOGS_MAX

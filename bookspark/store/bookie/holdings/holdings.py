@@ -125,7 +125,7 @@ class Holdings:
         self.unreadable: Sequence[str] = ()
         """Directories unreadable at the boot."""
         self.absent_directories = 0
-        """Numbers of the directories that were absent at the boot, as bits."""
+        """Numbers of the directories that were absent at the boot, or had logs that could not be read as a whole, as bits."""
         self.control = ControlState()
         self.ledgers = self.control.ledgers
         self.index = Index()

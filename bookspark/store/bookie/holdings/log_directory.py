@@ -68,6 +68,8 @@ class LogDirectory:
         """The log for new frames; None until the first add after a start."""
         self.losses: list[str] = []
         """Losses of possibly acknowledged data in unknown ledgers, until phase one of the lossy boot has handled them."""
+        self.unread: list[EntryLog] = []
+        """Logs with bytes that the disk could not read at the boot, until every entry that may lie there is here again."""
         self._found: set[int] = set()
         """At the boot: logs with a file or a note, and rewritten logs that the checkpoint names."""
         self.highest_log = 0
@@ -75,8 +77,8 @@ class LogDirectory:
         later boot would take it for a new log of that number."""
         self._reached = 0
         """The highest location below which everything here was synced, as far as the remaining logs do not show it."""
-        self._removed_below = 0
-        """Location behind the last removed log."""
+        self._removed_below = self._covered = 0
+        """Location behind the last removed log; location that the boot's checkpoint covered."""
         self.gone: dict[int, int] = {}
         """At the boot: for each log number, the position from which on indexed entries are gone."""
         self.parts: list[Part] | None = None
@@ -171,7 +173,7 @@ class LogDirectory:
         noted. ``filling`` receives the content. Raises OSError, after which that content does not count."""
         checkpoint = read_checkpoint(self.file_system, self.path)
         covered = checkpoint.covered if checkpoint is not None else 0
-        self._removed_below, self._reached = location(log_of(covered), 0), covered
+        self._removed_below, self._reached, self._covered = location(log_of(covered), 0), covered, covered
         self.parts = checkpoint.parts if checkpoint is not None else None
         remove_parts(self.file_system, self.path, self.parts or ())
         numbers = log_numbers(self.file_system, self.path)
@@ -194,7 +196,12 @@ class LogDirectory:
                 )
                 if scan.end < start:
                     self._lose_rows(number, "is gone")
-                if not scan.damaged and not scan.frames and scan.end <= len(SCHEMA):
+                if scan.unread:
+                    log.error(
+                        "%s can't be read as a whole; check the disk. Its other entries are unknown", entry_log.path
+                    )
+                    self.unread.append(entry_log)
+                if scan.may_be_cut and not scan.frames and scan.end <= len(SCHEMA):
                     unused.append(entry_log)
                     continue
             if self.file_system.exists(entry_log.path):
@@ -274,7 +281,9 @@ class LogDirectory:
 
     def covered(self) -> int:
         """The location below which everything in this directory is synced. It lies in a log with frames: the next boot removes
-        empty logs, and a covered log must not be missing."""
+        empty logs, and a covered log must not be missing. The next boot reads again what this one could not."""
+        if self.unread:
+            return max(self._covered, location(self.unread[0].number, 0))
         for entry_log in reversed(self.logs):
             if entry_log.synced > len(SCHEMA):
                 return max(location(entry_log.number, entry_log.synced), self._removed_below)

@@ -42,11 +42,17 @@ class LossyBoots:
         self._state = holdings.control
         self._live = holdings.live
         self._records = records
+        self._lost_some = False
 
     @property
     def unreadable(self) -> Sequence[str]:
         """Directories that could not be read at the boot."""
         return self._holdings.unreadable
+
+    @property
+    def unread(self) -> list[str]:
+        """Paths of logs that could not be read as a whole at the boot."""
+        return [entry_log.path for directory in self._live for entry_log in directory.unread]
 
     @property
     def unclean(self) -> list[str]:
@@ -164,13 +170,22 @@ class LossyBoots:
     def note_lost(self, ledger_id: int, ranges: Iterable[tuple[int, int]], done: Done) -> None:
         """Note entries (inclusive ranges) that belong here and that no bookie could supply: their absence is unknown from now on.
         ``done``: OK once that is durable, or IO_ERROR."""
+        self._lost_some = True
         self._state.of(ledger_id)
         records = [EntriesLost(ledger_id, first, last) for first, last in ranges]
         self._state.replay(records)
         self._records.write(records, done)
 
     def note_healed(self, boot: int, done: Done) -> None:
-        """Note that all losses of lossy boot number ``boot`` are restored. ``done``: OK once that is durable, or IO_ERROR."""
+        """Note that all losses of lossy boot number ``boot`` are restored. Unless no bookie could supply some entries, nothing is
+        needed any more from bytes that could not be read. ``done``: OK once that is durable, or IO_ERROR."""
         record = HealedNoted(boot)
         self._state.replay([record])
-        self._records.write([record], done)
+
+        def noted(status: int) -> None:
+            if status == Status.OK and not self._lost_some:
+                for directory in self._live:
+                    directory.unread.clear()
+            done(status)
+
+        self._records.write([record], noted)

@@ -1,8 +1,8 @@
 """Inspection of a stopped bookie's directories, by the code of its boot and its reads.
 
-Law: only ``rebuild_index`` changes anything: the index checkpoints and, like a boot, torn tails and records of losses. The shown
-state is the state that the next boot would serve. It needs all directories of the bookie, because its control log and its ledgers
-are spread over them.
+Law: only ``rebuild_index`` and ``take_back_good`` change anything: the index checkpoints and, like a boot, torn tails and records
+of losses. The shown state is the state that the next boot would serve. It needs all directories of the bookie, because its
+control log and its ledgers are spread over them.
 
 Source: BookKeeper's shell commands ``listfilesondisc``, ``readlog``, ``ledger`` and ``rebuild-db-ledger-locations-index``.
 """
@@ -20,9 +20,12 @@ from bookspark.store.bookie.disk.checkpoint import NAME as CHECKPOINT
 from bookspark.store.bookie.disk.checkpoint import read_checkpoint
 from bookspark.store.bookie.disk.entry_log import EntryLog
 from bookspark.store.bookie.disk.file_system import File, FileSystem
+from bookspark.store.bookie.disk.index import log_of
 from bookspark.store.bookie.disk.log_scan import SCHEMA, BadBytes, read_frames
 from bookspark.store.bookie.disk.rewritten_block import plain_frame, runs
 from bookspark.store.bookie.disk.rewritten_log import BadPart, RewrittenLog, scan_rewritten
+from bookspark.store.bookie.holdings.reads import Piece
+from bookspark.store.bookie.steps import run_steps
 from bookspark.store.bookie.storage import Storage
 from bookspark.store.wire.entry_batch import Buffer, Entry, EntryBatch
 
@@ -272,6 +275,28 @@ def rebuild_index(file_system: FileSystem, directories: Sequence[str]) -> int:
             raise StorageError(f"{directory}: the checkpoint could not be written; check the disk and its rights")
         count += sum(len(ledger.rows) for ledger in checkpoint.ledgers)
     return count
+
+
+def take_back_good(file_system: FileSystem, directories: Sequence[str]) -> int:
+    """Take the notes of losses back whose bytes are good, as the scrub of a running bookie does; returns the number of such
+    batches. Without any nothing is changed. Raises StorageError if the bookie would not start."""
+    if not _good_again(Storage(_config(directories), DryRunFileSystem(file_system)).open()):
+        return 0
+    storage = Storage(_config(directories), file_system).open()
+    good = _good_again(storage)
+    for piece in good:
+        storage.holdings.take_back(piece)
+    storage.close()
+    return len(good)
+
+
+def _good_again(storage: Storage) -> list[Piece]:
+    """Good batches of entries that are noted as lost."""
+    scrubbing, copies = storage.scrubbing, storage.holdings.control.lost_copies
+    wheres = (where for ledger_id in copies if storage.holdings.lacking(ledger_id) for where in copies[ledger_id])
+    storage.holdings.suspected.update(log for log in map(log_of, wheres) if log in storage.logs)
+    to_read = run_steps(scrubbing.take_suspected(), lambda: None)
+    return [piece for number in to_read for looked in scrubbing.look(number, to_read[number]) for piece in looked.back]
 
 
 def _config(directories: Sequence[str]) -> BookieConfig:

@@ -187,6 +187,7 @@ class BookieServer:
             failed_directories=stored.failed_directories,
             full_directories=self.storage.disks.full,
             read_errors=stored.read_errors,
+            unread_logs=stored.unread_logs,
             unread_copies=stored.unread_copies,
             lost_copies=stored.lost_copies,
             lacking_ledgers=stored.lacking_ledgers,

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from bookspark.store.bookie.disk.file_system import File, FileSystem, write_all
+from bookspark.store.bookie.disk.file_system import File, FileSystem, create_rewritten, write_all
 from bookspark.store.bookie.disk.rewritten_block import encode_block, is_block, parse_block, plain_frame
 from bookspark.store.bookie.disk.rewritten_log import HEAD, footer, temporary_path
 from bookspark.store.wire.entry_batch import Buffer, EntryBatch
@@ -91,7 +91,9 @@ def rewrite(file_system: FileSystem, job: Job, wait: Callable[[float], None]) ->
     try:
         for source in job.sources:
             sources[source.number] = file_system.open(source.path)
-        target = _Target(file_system.open(temporary_path(job.directory, job.number), create=True), job, wait)
+        target = _Target(
+            create_rewritten(file_system, job.directory, temporary_path(job.directory, job.number)), job, wait
+        )
         living = sorted(zip(*Ranges.decode(memoryview(job.rows)), strict=True))
         for ledger_id, rows in groupby(living, key=lambda row: row[0]):
             block = _Block(ledger_id, job.ledgers[ledger_id])

@@ -157,6 +157,7 @@ class _CookieDocument(VersionedDocument, frozen=True, kw_only=True):
     directories: tuple[str, ...]
     instance_id: str
     nonce: str
+    next_nonce: str | msgspec.UnsetType = msgspec.UNSET
     checksum: int | None = None
     """CRC32C of the document without this field, so that a bit flip on a disk can't make it another bookie's. None: written by
     hand."""
@@ -292,6 +293,7 @@ def _cookie_document(cookie: Cookie) -> bytes:
         directories=cookie.directories,
         instance_id=cookie.instance_id,
         nonce=cookie.nonce,
+        next_nonce=cookie.next_nonce or msgspec.UNSET,
     )
     return msgspec.json.encode(msgspec.structs.replace(document, checksum=_checksum(document)))
 
@@ -303,7 +305,8 @@ def decode_cookie(document: bytes, where: str) -> Cookie:
     found = read_versioned(document, _CookieDocument, f"cookie {where}")
     if found.checksum not in (None, _checksum(found)):
         raise UnreadableRecordError(f"cookie {where}: its checksum does not match")
-    return Cookie(found.bookie_id, found.directories, found.instance_id, found.nonce)
+    next_nonce = "" if found.next_nonce is msgspec.UNSET else found.next_nonce
+    return Cookie(found.bookie_id, found.directories, found.instance_id, found.nonce, next_nonce)
 
 
 def _cookie_in_text(document: bytes, where: str) -> Cookie:
