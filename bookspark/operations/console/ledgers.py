@@ -164,7 +164,8 @@ def content(ledger_id: int, look: Look[LedgerSeen]) -> str:
         return part("ledger", unseen(look), title)
     seen = look.found
     follow = ""
-    if seen.problems or seen.limbo or any(absent(seen.metadata, bookie, held) for bookie, held in seen.held.items()):
+    lacking = seen.problems or seen.limbo or seen.metadata.lacks_copies
+    if lacking or any(absent(seen.metadata, bookie, held) for bookie, held in seen.held.items()):
         follow = f"<p>Next: {command(f'bookspark why under-replicated {ledger_id}')}</p>"
     told = part(
         "ledger", facts([*facts_of(seen.metadata), *([("log", log)] if (log := _log(seen.metadata)) else [])]), title
@@ -186,7 +187,8 @@ def facts_of(metadata: LedgerMetadata) -> Iterator[tuple[str, str]]:
         yield "last entry", f"{metadata.last_entry_id:,}" if metadata.last_entry_id >= 0 else "it has none"
         yield "bytes", size_text(metadata.length)
     yield "bookies of an ensemble", f"{metadata.ensemble_size}"
-    yield "copies of an entry", f"{metadata.write_quorum}, {metadata.ack_quorum} acknowledge"
+    wanted = f" of {metadata.copies_wanted}" if _few(metadata) else ""
+    yield "copies of an entry", f"{metadata.write_quorum}{wanted}, {metadata.ack_quorum} acknowledge"
     yield "type", text(metadata.ledger_type.value)
     yield "digest", text(metadata.digest_type.value)
     yield "replication", text(metadata.replication.value)
@@ -199,6 +201,11 @@ def facts_of(metadata: LedgerMetadata) -> Iterator[tuple[str, str]]:
             f"{one.kind.value}: entries {one.first} to {one.last} on {', '.join(one.bookies)}" for one in loss.losses
         )
         yield "accepted loss", f'<span class="bad">{moment(loss.at_ms)} by {text(loss.by)}: {text(lost)}</span>'
+
+
+def _few(metadata: LedgerMetadata) -> int:
+    """Copies that each entry lacks because the ledger was made over fewer bookies."""
+    return metadata.copies_wanted - metadata.write_quorum if metadata.accepted_loss is None else 0
 
 
 def map_of(seen: LedgerSeen) -> str:
@@ -214,11 +221,12 @@ def map_of(seen: LedgerSeen) -> str:
         good = sum(
             bookie in seen.held and bookie not in seen.limbo and not lost[bookie] for bookie in fragment.ensemble
         )
-        kind = "bad" if good < metadata.ack_quorum else "busy" if good < len(fragment.ensemble) else "good"
+        wanted = len(fragment.ensemble) + _few(metadata)
+        kind = "bad" if good < metadata.ack_quorum else "busy" if good < wanted else "good"
         cells = (_cell(seen, bookie, lost[bookie], first, last) if bookie in lost else "" for bookie in bookies)
         to = "its open end" if last is None else f"{last:,}"
         # In the open fragment no copy counts as lacking: its end is unknown.
-        copies = f'<b class="{kind}">{good} of {len(fragment.ensemble)}</b>{" answer" if last is None else ""}'
+        copies = f'<b class="{kind}">{good} of {wanted}</b>{" answer" if last is None else ""}'
         span = f"{first:,} to {to}" if last is None or last >= first else "no entry"
         rows.append((span, copies, *cells))
     left = len(every) - len(rows)
