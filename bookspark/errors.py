@@ -72,7 +72,7 @@ class NotEnoughBookiesError(BookKeeperError):
 
 
 class RecordFullError(BookKeeperError):
-    """The ledger's record has no room for another ensemble change. Create another ledger."""
+    """The ledger's record has no room for another ensemble change, or for so many accepted losses. Create another ledger."""
 
 
 class UnauthorizedAccessError(BookKeeperError):

@@ -39,7 +39,7 @@ from bookspark.errors import (
     NoSuchLedgerError,
 )
 from bookspark.logs.chain.committer import Committer
-from bookspark.logs.chain.log_run import CLOSE_SECONDS_MAX, LARGER_SECONDS, LogRun
+from bookspark.logs.chain.log_run import CLOSE_SECONDS_MAX, LargerLook, LogRun
 from bookspark.logs.chain.registry import RECORDS, LogRegistry
 from bookspark.logs.chain.stamps import restamped, stamp_of
 from bookspark.logs.rows.encodings import stamped_label, value_encoding
@@ -188,7 +188,7 @@ class ProducerLedgers:
         self.at = At(None, header.position.rows, Numbers(header.last_batches.get(writer, -1)))
         """Place of the next row; replaced as a whole."""
         self.bytes_left = self.due_ms = 0
-        """Bytes that the open ledger may still take, and the time at which the next ledger is due."""
+        """Bytes that the open ledger may still take, and the time at which to ask ``is_due``; 0: the next ledger is due."""
         self.time_ms = header.time_ms
         """Time of the newest row or commit, in ms since 1970."""
         self.ahead_ns = bookkeeper.metadata.clock.ahead_ns()
@@ -199,8 +199,8 @@ class ProducerLedgers:
         """May the lane's record differ from ``_wanted``? And the time at which the open ledger is too old."""
         self._ahead: _Ahead | None = None
         """The next ledger, if its creation has begun."""
-        self._larger_ms = 0
-        """Time at which a ledger over more bookies is tried, if the open one is over fewer than wanted; else ``_old_ms``."""
+        self._look = LargerLook()
+        """By ``now_ms``."""
         self._unsettled: tuple[EntryRange, ...] = ()
         """Rows of the closed ledger that the newest commit opened."""
         self._taken_over = header.open_ledger is not None
@@ -230,12 +230,13 @@ class ProducerLedgers:
         if self._changed:
             self._learn_options()
             self._make_ahead()
-        if self._larger_ms <= self.now_ms() < self._old_ms:
+        if self._look.is_due(self.now_ms()):
             self._try_larger()
         made = self._ahead is not None and self._is_made(self._ahead)
         if self.is_fenced:
             return True
-        if handle is None or (self.bytes_left > 0 and self.now_ms() < self.due_ms and not made):
+        # A due look for a larger ledger is no reason to end the open one.
+        if handle is None or (self.bytes_left > 0 and self.due_ms and self.now_ms() < self._old_ms and not made):
             return handle is None
         # A guaranteed ledger can't be closed while copies are missing, but still accepts rows.
         return (
@@ -267,10 +268,9 @@ class ProducerLedgers:
         self.bytes_left = LEDGER_BYTES_MAX
         self.ahead_ns = self._bookkeeper.metadata.clock.ahead_ns()
         now_ms = self.now_ms()
-        small = handle.metadata.ensemble_size < record.options.ensemble_size
         self._old_ms = now_ms + LEDGER_MS_MAX
-        self._larger_ms = now_ms + 1000 * LARGER_SECONDS if small else self._old_ms
-        self.due_ms = self._larger_ms
+        self._look.opened(handle, record.options, now_ms)
+        self._wait()
         self._move()
         # The options changed while the ledger was opened, or the commit itself changed the record; or rows that move delayed the
         # ledger with the changed options.
@@ -327,7 +327,8 @@ class ProducerLedgers:
     def _learn_options(self) -> None:
         """Read the lane's record, and watch it. If the store does not answer, the opening of the next ledger reports that. Raises
         the errors of ``is_due``."""
-        self.due_ms, self._changed = self._larger_ms, False
+        self._changed = False
+        self._wait()
         with suppress(MetadataStoreError):
             # Watched before the read, so no change is missed.
             self._end_watch()
@@ -338,6 +339,10 @@ class ProducerLedgers:
         # A guaranteed ledger may have to stay open for a while: the next ledger is due until it is opened.
         if self._ahead is not None and self._is_made(self._ahead):
             self.due_ms = 0
+
+    def _wait(self) -> None:
+        """The next ledger is due when the open one is too old, or when a look for a larger one is due."""
+        self.due_ms = int(min(self._old_ms, self._look.due_ms))
 
     @staticmethod
     def _is_made(ahead: _Ahead) -> bool:
@@ -366,8 +371,7 @@ class ProducerLedgers:
     def _try_larger(self) -> None:
         """Begin to create a ledger over as many bookies as wanted. If there are too few, the open ledger stays."""
         if self.due_ms:
-            self.due_ms = min(self.now_ms() + 1000 * LARGER_SECONDS, self._old_ms)
-            self._larger_ms = self.due_ms
+            self._wait()
         self._make_ahead()
         if self.at.handle is not None and self._ahead is None:
             self._begin_ahead(self._wanted, self.at.handle)

@@ -162,7 +162,7 @@ WAITS = {
     "d does not take copies now": decided(Wanted(move={"a": ("d",)}), [CLOSED], quieted="a", a=QUIET, d=DOWN),
     "needs 3 bookies, and 2 take copies: start more": decided(REMOVE, [CLOSED], "abc", quieted="a", a=QUIET),
     "no other writable bookie can take the place of a: start one more bookie": decided(REMOVE, [CLOSED], d=QUIET),
-    "no copy of entries of ledger 4 counts: start a, b": decided(
+    "no copy of entries of ledger 4 counts: start a, b, or delete the ledger if their disks are gone for good": decided(
         REMOVE, [ALL_NEEDED], quieted="a", a=QUIET | HEALS, b=DOWN
     ),
 }

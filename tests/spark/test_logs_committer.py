@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow
@@ -16,6 +17,7 @@ from bookspark.errors import (
     LedgerRecoveryError,
     MetadataStoreError,
     NoSuchLedgerError,
+    NotEnoughBookiesError,
     UnauthorizedAccessError,
 )
 from bookspark.logs import (
@@ -30,6 +32,7 @@ from bookspark.logs import (
     delete_log,
     header_of,
 )
+from bookspark.logs.chain import log_run
 from bookspark.logs.chain.committer import Committer, compact_chain
 from bookspark.logs.chain.maintenance import collect_recent_orphans
 from bookspark.logs.rows.data_ledgers import PENDING_BATCHES_MAX, DataLedger
@@ -41,7 +44,7 @@ from bookspark.protocol.logs.log_record import LogRecreatedError, LogTakenOverEr
 from bookspark.protocol.logs.replays import CheckpointRewoundError
 from bookspark.spark.connector import sink
 from bookspark.spark.options.sink_options import SinkOptions
-from tests.spark.memory_bookkeeper import MemoryBookKeeper, MemoryReader
+from tests.spark.memory_bookkeeper import MemoryBookKeeper, MemoryLedger, MemoryReader
 
 ORDERS = LogAddress("zookeeper", "orders")
 
@@ -132,6 +135,29 @@ def test_new_rows_under_an_old_batch_number_are_refused_instead_of_dropped(bookk
             restored.write(1)
     assert committed(bookkeeper) == [("q", 0), ("q", 1), ("q", 2)]
     assert restored.write(3), "with the newest checkpoint it goes on"
+
+
+def test_writer_of_a_ledger_over_fewer_bookies_goes_on_while_the_metadata_store_is_silent(
+    bookkeeper: MemoryBookKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_run, "LARGER_MS", 0)
+    create, looks = bookkeeper.create_ledger, []
+
+    def over_two_bookies(**options: Any) -> MemoryLedger:
+        if options["ensemble_size"] > 2:
+            raise NotEnoughBookiesError("there are two")
+        return create(**options)
+
+    def silent(*size: int) -> int:
+        looks.append(size)
+        raise MetadataStoreError("no answer")
+
+    monkeypatch.setattr(bookkeeper, "create_ledger", over_two_bookies)
+    monkeypatch.setattr(bookkeeper, "context", SimpleNamespace(possible_ensemble_size=silent), raising=False)
+    writer = claimed(bookkeeper, "a")
+    assert all(writer.write(number) for number in range(3))
+    assert committed(bookkeeper) == [("q", 0), ("q", 1), ("q", 2)]
+    assert looks == [(3, 3), (3, 3)]
 
 
 def test_append_with_a_lost_answer_is_settled_by_recovery(bookkeeper: MemoryBookKeeper) -> None:

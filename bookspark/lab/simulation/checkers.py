@@ -323,7 +323,8 @@ def repairs_have_repaired(view: WorldView) -> str | None:
     """A repair keeps its word.
 
     Law: a copy named by a repair's record exists, synced: only the loss of its disk takes it away. The record of a successful
-    repair no longer names the lost bookie. Entries accepted as lost are exempt (docs/decisions/delta-snapshots.md).
+    repair no longer names the lost bookie, and lacks no copy that the log wants. Entries accepted as lost are exempt
+    (docs/decisions/delta-snapshots.md).
     """
     if view.deleted:
         return None
@@ -332,6 +333,8 @@ def repairs_have_repaired(view: WorldView) -> str | None:
     for replicator in view.replicators:
         if replicator.still_named:
             return f"a repair ended well, and its record still names {replicator.still_named}, which it took for lost"
+        if replicator.left_small:
+            return "a repair ended well, and its record has fewer copies than the log wants"
         for entry_id, target in replicator.copied:
             bookie = view.bookies[target]
             lost_its_disk = bookie.gone or (crashes_lose_disks and bookie.lost_boots)

@@ -67,8 +67,10 @@ class SimulationOptions:
     """It asks for the LAC (last add confirmed) and reads up to it."""
     long_polls: bool = _yes_no(False, "May readers wait for an entry?")
     explicit_lacs: int = _number(0, SIZES, "How often the writer sends its last add confirmed (LAC) by itself")
+    copies_wanted: int = _number(0, SIZES, "Copies that a log wants of its ledger, if more than an entry has")
+    """Once it is closed, autorecovery adds the others. Striped and guaranteed ledgers want no other copies."""
     replicators: int = _number(0, SIZES, "Attempts of autorecovery")
-    """Attempts to replace a bookie that it believes lost. They begin at any time."""
+    """Attempts to replace a bookie that it believes lost, or to add copies. They begin at any time."""
     second_ledger: bool = _yes_no(False, "Do the bookies have a second ledger? Random schedules only.")
     """It has a writer and a recoverer."""
     deletes: bool = _yes_no(False, "May the ledger be deleted and garbage-collected?")
@@ -115,6 +117,12 @@ class SimulationOptions:
             if isinstance(value, int) and value < 0:
                 name = option.name.replace("_", "-")
                 raise ConfigurationError(f"--{name} {value} is negative; give 0 or more")
+
+    @property
+    def is_small(self) -> bool:
+        """Is the ledger made with fewer copies than wanted, as a log's is while bookies are missing?"""
+        striped = self.ensemble > self.write_quorum
+        return self.copies_wanted > self.write_quorum and not striped and self.replication is Replication.BEST_EFFORT
 
     @classmethod
     def switches(cls) -> list[str]:

@@ -13,7 +13,7 @@ from bookspark.lab.simulation.bookie import SimulatedBookie
 from bookspark.lab.simulation.clients.client import Begin, CannotBe
 from bookspark.lab.simulation.clients.reader import BeginWaiting, MetadataWatched
 from bookspark.lab.simulation.clients.recoverer import BeginAccepting
-from bookspark.lab.simulation.clients.repair import TakeForLost
+from bookspark.lab.simulation.clients.repair import LookForCopies, TakeForLost
 from bookspark.lab.simulation.messages import (
     NOBODY,
     Add,
@@ -172,6 +172,8 @@ def _user(world: World, state: State, place: int, name: str, argument: int) -> s
             return f"the {name} asks another replica for entry {world.events[argument].first} as well"
         case TakeForLost() as taken:
             return f"the {name} takes {taken.bookie} for lost, and reads the metadata ({say_store(world, state)})"
+        case LookForCopies():
+            return f"the {name} looks for lacking copies, and reads the metadata ({say_store(world, state)})"
         case WriterWaitedFor():
             seen = (
                 "and a bookie is connected with it"

@@ -49,7 +49,7 @@ from bookspark.protocol.ledger.actions import (
     ReadMetadata,
     WriteMetadata,
 )
-from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerType
+from bookspark.protocol.ledger.ledger_metadata import WRITE_QUORUM_LABEL, Fragment, LedgerMetadata, LedgerType
 from bookspark.protocol.ledger.responses import Unknown, UnknownReason
 from bookspark.protocol.writing.writer import LedgerWriter
 from bookspark.protocol.writing.writer_events import PassedOver
@@ -66,7 +66,7 @@ def make_clients(
     clients: list[Client] = [WriterClient(metadata, version, options)]
     clients += [RecovererClient() for _ in range(options.recoverers)]
     clients += [ReaderClient(options) for _ in range(options.readers)]
-    clients += [ReplicatorClient(bookies) for _ in range(options.replicators)]
+    clients += [ReplicatorClient(bookies, options.is_small) for _ in range(options.replicators)]
     if options.heals:
         clients += [HealingClient(bookie) for bookie in bookies]
     return clients
@@ -125,6 +125,7 @@ class World:
             master_key=bookie.master_key,
             ledger_type=options.ledger_type,
             replication=options.replication,
+            custom_metadata={WRITE_QUORUM_LABEL: str(options.copies_wanted).encode()} if options.is_small else {},
         )
         clients = make_clients(metadata, 0, self.bookies, options)
         self.client_names = names_of(clients)

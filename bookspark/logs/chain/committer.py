@@ -48,7 +48,7 @@ from bookspark.logs.chain.commit_ledgers import (
     open_commit_ledger,
     read_header,
 )
-from bookspark.logs.chain.log_run import CLOSE_SECONDS_MAX, LARGER_SECONDS, LogRun
+from bookspark.logs.chain.log_run import CLOSE_SECONDS_MAX, LargerLook, LogRun
 from bookspark.logs.chain.maintenance import collect_recent_orphans, recover_ledgers
 from bookspark.logs.chain.registry import LogRegistry
 from bookspark.logs.chain.retention import truncate_expired_of_lane
@@ -171,7 +171,7 @@ class Committer:
         self._batch_write = ""
         """The committed batch write, which no header lists."""
         self._tended = False
-        self._retention_due = self._looked_at = 0.0
+        self._look, self._retention_due = LargerLook(), 0.0
         self._rolled = False
         """Has the chain grown since the last check of its length?"""
 
@@ -367,10 +367,8 @@ class Committer:
 
     def _larger(self, ledger: LedgerHandle) -> LedgerHandle | None:
         """The next commit ledger, if bookies are back that the open one had to do without."""
-        now = time.monotonic()
-        if now - self._looked_at < LARGER_SECONDS:
+        if not self._look.is_due(int(1000 * time.monotonic())):
             return None
-        self._looked_at = now
         return self.run.larger_ledger(self._bookkeeper, self._options, ledger, COMMIT_ROLE)
 
     def _roll(self, commit: Commit, ledger: LedgerHandle | None = None) -> None:
@@ -401,7 +399,7 @@ class Committer:
                 self._bookkeeper.delete_ledger(ledger.ledger_id)
             raise
         self._chain, self._ledger, self._rolled = record.commit_ledgers, ledger, True
-        self._looked_at = time.monotonic()
+        self._look.opened(ledger, self._options, int(1000 * time.monotonic()))
 
     def _publish(self) -> None:
         assert self._ledger is not None

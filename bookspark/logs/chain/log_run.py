@@ -17,11 +17,13 @@ a run have the log's options, and these labels in their custom metadata, for rea
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from bookspark.errors import BookKeeperError, NotEnoughBookiesError
+from bookspark.errors import BookKeeperError, MetadataStoreError, NotEnoughBookiesError
 from bookspark.protocol.ledger.ledger_metadata import WRITE_QUORUM_LABEL, LedgerMetadata, LedgerType
 from bookspark.protocol.logs.lanes import LaneId, lane_id, lane_of
 from bookspark.protocol.logs.log_options import LogOptions
@@ -52,10 +54,30 @@ def lane_of_ledger(metadata: LedgerMetadata) -> LaneId:
     return LaneId(int(number), lane, name)
 
 
-LARGER_SECONDS = 2
-"""A writer of a ledger over fewer bookies looks this often whether there are enough for one of the wanted size."""
+LARGER_MS = 2000
+"""Interval of a writer's looks for a larger ledger, while its own is over fewer bookies than wanted."""
 CLOSE_SECONDS_MAX = 30.0
 """Time limit of closing a ledger before it is left for recovery; a guaranteed ledger would retry for ever."""
+
+
+@dataclass
+class LargerLook:
+    """The time of a writer's next look for a larger ledger than its open one, in ms by a clock of the caller."""
+
+    due_ms: float = math.inf
+    """Infinite if the open ledger has the wanted size."""
+
+    def opened(self, ledger: LedgerHandle, options: LogOptions, now_ms: int) -> None:
+        """The writer goes on in ``ledger``."""
+        small = ledger.metadata.ensemble_size < options.ensemble_size
+        self.due_ms = now_ms + LARGER_MS if small else math.inf
+
+    def is_due(self, now_ms: int) -> bool:
+        """Is a look due? Then the next one is due LARGER_MS later."""
+        if now_ms < self.due_ms:
+            return False
+        self.due_ms = now_ms + LARGER_MS
+        return True
 
 
 @dataclass(frozen=True)
@@ -155,16 +177,10 @@ class LogRun:
     def larger_ledger(
         self, bookkeeper: BookKeeper, options: LogOptions, ledger: LedgerHandle, role: str, encoding: str = ""
     ) -> LedgerHandle | None:
-        """A ledger of the wanted size, to go on in instead of ``ledger``, an open one over fewer bookies. None if ``ledger`` has
-        that size, or if there are still too few bookies. Raises MetadataStoreError. Callers ask every LARGER_SECONDS."""
-        if ledger.metadata.ensemble_size >= options.ensemble_size:
-            return None
-        writable = sum(not one.read_only for one in bookkeeper.metadata.bookies().values())
-        if writable < options.ensemble_size:
-            return None
-        try:
-            return self.create_ledger(
-                bookkeeper, options, role, encoding, [(options.ensemble_size, options.write_quorum)]
-            )
-        except NotEnoughBookiesError:
-            return None
+        """A ledger over more bookies than ``ledger``, an open one, to go on in instead. None if placement has no larger ensemble
+        now, or the metadata store does not answer: the open ledger does without it. Callers ask when a ``LargerLook`` is due."""
+        with suppress(NotEnoughBookiesError, MetadataStoreError):
+            size = options.larger_than(ledger.metadata.ensemble_size, bookkeeper.context.possible_ensemble_size)
+            if size is not None:
+                return self.create_ledger(bookkeeper, options, role, encoding, [size])
+        return None

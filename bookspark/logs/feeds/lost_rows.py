@@ -13,7 +13,8 @@ def data_loss(what: str, fail: bool, rows: int | None = None) -> None:
     """Raise DataLossError if ``fail``; else log that the reader continues without the rows. ``what``: the lost rows, in words."""
     if fail:
         raise DataLossError(
-            f"{what}. To go on without them, set option failOnDataLoss to false: they are then skipped and logged"
+            f"{what}. To go on without them, set Spark's option failOnDataLoss to false, which skips and logs them, or use "
+            "RowReader.read_with_gaps"
         )
     them = "them" if rows is None else f"these {rows} rows"
     log.warning("%s; the reader goes on without %s (failOnDataLoss=false)", what, them)

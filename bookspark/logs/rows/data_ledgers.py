@@ -20,7 +20,7 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from bookspark.errors import AddTimeoutError, BookKeeperError, LedgerClosedError, LedgerFencedError
-from bookspark.logs.chain.log_run import CLOSE_SECONDS_MAX, LARGER_SECONDS, LogRun
+from bookspark.logs.chain.log_run import CLOSE_SECONDS_MAX, LargerLook, LogRun
 from bookspark.logs.rows.encodings import Payloads
 from bookspark.protocol.ledger.ledger_metadata import LedgerType
 from bookspark.protocol.logs.commits import EntryRange, merged
@@ -59,7 +59,7 @@ class DataLedger:
         self._ledger: LedgerHandle | None = None
         self._larger: LedgerHandle | None = None
         """The next ledger, if bookies are back that the open one had to do without."""
-        self._opened_at = self._looked_at = 0.0
+        self._look, self._opened_at = LargerLook(), 0.0
 
     @property
     def due(self) -> bool:
@@ -72,8 +72,7 @@ class DataLedger:
         )
 
     def _has_larger(self, ledger: LedgerHandle, now: float) -> bool:
-        if self._larger is None and now - self._looked_at >= LARGER_SECONDS:
-            self._looked_at = now
+        if self._larger is None and self._look.is_due(int(1000 * now)):
             self._larger = self.run.larger_ledger(self._bookkeeper, self.options, ledger, DATA_ROLE, self.encoding)
         return self._larger is not None
 
@@ -83,7 +82,8 @@ class DataLedger:
             self._ledger, self._larger = self._larger, None
             if self._ledger is None:
                 self._ledger = self.run.create_ledger(self._bookkeeper, self.options, DATA_ROLE, self.encoding)
-            self._opened_at = self._looked_at = time.monotonic()
+            self._opened_at = time.monotonic()
+            self._look.opened(self._ledger, self.options, int(1000 * self._opened_at))
         return self._ledger
 
     @property

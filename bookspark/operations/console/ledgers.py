@@ -189,7 +189,8 @@ def content(ledger_id: int, look: Look[LedgerSeen]) -> Markup:
         return part("ledger", unseen(look))
     seen = look.found
     follow: object = ""
-    if seen.problems or seen.limbo or any(absent(seen.metadata, bookie, held) for bookie, held in seen.held.items()):
+    lacking = seen.problems or seen.limbo or seen.metadata.lacks_copies
+    if lacking or any(absent(seen.metadata, bookie, held) for bookie, held in seen.held.items()):
         follow = ("Next: ", Command(f"bookspark why under-replicated {ledger_id}"))
     log = _log(seen.metadata)
     told = [*facts_of(seen.metadata), *([("log", log)] if log is not None else [])]
@@ -210,7 +211,8 @@ def facts_of(metadata: LedgerMetadata) -> Iterator[tuple[str, object]]:
         yield "last entry", f"{metadata.last_entry_id:,}" if metadata.last_entry_id >= 0 else "it has none"
         yield "bytes", size_text(metadata.length)
     yield "bookies of an ensemble", f"{metadata.ensemble_size}"
-    yield "copies of an entry", f"{metadata.write_quorum}, {metadata.ack_quorum} acknowledge"
+    wanted = f" of {metadata.copies_wanted}" if _few(metadata) else ""
+    yield "copies of an entry", f"{metadata.write_quorum}{wanted}, {metadata.ack_quorum} acknowledge"
     yield "type", metadata.ledger_type.value
     yield "digest", metadata.digest_type.value
     yield "replication", metadata.replication.value
@@ -223,6 +225,11 @@ def facts_of(metadata: LedgerMetadata) -> Iterator[tuple[str, object]]:
             f"{one.kind.value}: entries {one.first} to {one.last} on {', '.join(one.bookies)}" for one in loss.losses
         )
         yield "accepted loss", Text((Time(loss.at_ms), f" by {loss.by}: {lost}"), "bad")
+
+
+def _few(metadata: LedgerMetadata) -> int:
+    """Copies that each entry lacks because the ledger was made over fewer bookies."""
+    return metadata.copies_wanted - metadata.write_quorum if metadata.accepted_loss is None else 0
 
 
 def map_of(seen: LedgerSeen) -> object:
@@ -238,11 +245,12 @@ def map_of(seen: LedgerSeen) -> object:
         good = sum(
             bookie in seen.held and bookie not in seen.limbo and not lost[bookie] for bookie in fragment.ensemble
         )
-        kind = "bad" if good < metadata.ack_quorum else "busy" if good < len(fragment.ensemble) else "good"
+        wanted = len(fragment.ensemble) + _few(metadata)
+        kind = "bad" if good < metadata.ack_quorum else "busy" if good < wanted else "good"
         cells = (_cell(seen, bookie, lost[bookie], first, last) if bookie in lost else "" for bookie in bookies)
         to = "its open end" if last is None else f"{last:,}"
         # In the open fragment no copy counts as lacking: its end is unknown.
-        copies = (Text(f"{good} of {len(fragment.ensemble)}", kind), " answer" if last is None else "")
+        copies = (Text(f"{good} of {wanted}", kind), " answer" if last is None else "")
         span = f"{first:,} to {to}" if last is None or last >= first else "no entry"
         rows.append((Cell(span, first), Cell(copies, good), *cells))
     left = len(every) - len(rows)

@@ -414,7 +414,10 @@ class _Deciding:
             if not gone or left_over(one, gone):
                 yield one
             elif not any("no copy" in wait for wait in self.waits):
-                self.waits.append(f"no copy of entries of ledger {one.ledger_id} counts: start {', '.join(gone)}")
+                self.waits.append(
+                    f"no copy of entries of ledger {one.ledger_id} counts: start {', '.join(gone)}, or delete the ledger if "
+                    "their disks are gone for good"
+                )
 
     # -- the next bookies
 

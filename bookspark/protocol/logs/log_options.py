@@ -5,7 +5,7 @@ Source: docs/decisions/logs.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -65,6 +65,19 @@ class LogOptions:
         if self.fewer_copies and self.replication is Replication.BEST_EFFORT:
             for copies in range(min(self.write_quorum, self.ensemble_size - 1), self.ack_quorum - 1, -1):
                 yield copies, copies
+
+    def larger_than(self, ensemble_size: int, possible: Callable[[int, int], int]) -> tuple[int, int] | None:
+        """Ensemble size and write quorum of a ledger to go on in, instead of one over ``ensemble_size`` bookies; None if no
+        larger one is possible now.
+
+        ``possible``: number of bookies that a ledger of such an ensemble size and write quorum would get now, 0 if too few.
+        """
+        for size in self.sizes():
+            if size[0] <= ensemble_size:
+                break
+            if possible(*size) > ensemble_size:
+                return size
+        return None
 
     @property
     def bookies_min(self) -> int:

@@ -311,14 +311,7 @@ def create_ledger(context: ClientContext, new: NewLedger, kind: type[Handle]) ->
     given = new.ledger_id
     # Another thread requests the id, while this one looks the bookies up.
     ledger_id = context.runtime.threads.submit(store.new_ledger_id if given is None else partial(_noted, store, given))
-    topology = context.topology()
-    ensemble = context.placement.choose_ensemble(
-        topology,
-        new.ensemble_size,
-        new.write_quorum,
-        random.Random(),
-        new.write_quorum if context.config.opportunistic_striping else new.ensemble_size,
-    )
+    ensemble = context.choose_ensemble(new.ensemble_size, new.write_quorum)
     registered = context.bookies(math.inf)
     without_journal = sum(not registered[bookie].journal_write_data for bookie in ensemble if bookie in registered)
     if risk := risk_of(new.ack_quorum, new.ledger_type, without_journal):

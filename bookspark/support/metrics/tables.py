@@ -167,7 +167,11 @@ CLIENT = (
 AUTORECOVERY = (
     Described("bookspark_autorecovery_enabled", G, "1 while workers begin repairs; 0: switched off."),
     Described("bookspark_autorecovery_auditors", G, "1 with an auditor. 0: lost copies stay unnoticed."),
-    Described("bookspark_autorecovery_underreplicated_ledgers", G, "Ledgers known to lack copies."),
+    Described(
+        "bookspark_autorecovery_underreplicated_ledgers",
+        G,
+        "Ledgers known to lack copies, or closed with fewer copies.",
+    ),
     Described("bookspark_autorecovery_repairs_under_way", G, "Such ledgers under repair now."),
     Described("bookspark_autorecovery_lost_bookies", G, "Bookies that count as lost; others take over."),
     Described("bookspark_autorecovery_away_bookies", G, "Absent bookies that do not count as lost yet."),

@@ -170,7 +170,9 @@ class Client:
         """The id of the log that it saw."""
         self.idle_steps = 0
         """The time that a lane is to be idle that this process ends; 0: it ends none."""
-        self.context = SimpleNamespace(config=SimpleNamespace(add_timeout_seconds=60.0))
+        self.context = SimpleNamespace(
+            config=SimpleNamespace(add_timeout_seconds=60.0), possible_ensemble_size=self.possible_ensemble_size
+        )
 
     def step(self, what: str) -> None:
         self.world.turns.step(what)
@@ -194,6 +196,10 @@ class Client:
         if happens:
             self.world.turns.told.append("    that fails")
         return happens
+
+    def possible_ensemble_size(self, ensemble_size: int, write_quorum: int) -> int:
+        """Perhaps bookies are missing."""
+        return 0 if self.happens(self.world.faults.refused) else ensemble_size
 
     def create_ledger(self, **options: Any) -> Writer:
         password = options.pop("password")

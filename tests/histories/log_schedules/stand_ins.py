@@ -13,7 +13,7 @@ from typing import Any
 from unittest import mock
 
 from bookspark.logs import producer, producer_ledgers
-from bookspark.logs.chain import committer, reader
+from bookspark.logs.chain import committer, log_run, reader
 from bookspark.logs.chain.log_run import LogRun
 from bookspark.protocol.logs import ended_lanes, log_record
 from bookspark.store.metadata.memory import memory_store
@@ -31,6 +31,8 @@ def small(random: Random, turns: Turns, truth: Truth, time_passes: bool) -> Any:
     chosen = [
         mock.patch.object(committer, "COMMITS_PER_LEDGER_MAX", random.choice([2, 5, 1000])),
         mock.patch.object(committer, "CHAIN_MAX", random.choice([1, 3, 64])),
+        # A writer of a small ledger looks for a larger one at each turn.
+        mock.patch.object(log_run, "LARGER_MS", 0),
         mock.patch.object(reader, "COMMITS_AT_ONCE", random.choice([1, 2, 8])),
         mock.patch.object(producer_ledgers, "LEDGER_BYTES_MAX", random.choice([1, 60, 1 << 30])),
         mock.patch.object(log_record, "BATCH_WRITE_MS_MAX", random.choice([20, 200, 86_400_000, 86_400_000])),

@@ -210,7 +210,7 @@ def test_repair_that_does_nothing_is_found_only_by_repairs_have_repaired(monkeyp
     monkeypatch.setattr("bookspark.protocol.repair.ledger_replication.repairs", lambda metadata, lost: iter(()))
 
     def found():
-        schedules = RandomSchedules({"replicators": 1, "spares": 1})
+        schedules = RandomSchedules({"replicators": 1, "spares": 1, "copies_wanted": 0})
         return {broken.invariant for seed in range(200) if (broken := schedules.schedule(seed)[2]) is not None}
 
     assert found() == {"repairs_have_repaired"}

@@ -11,7 +11,7 @@ from bookspark.lab.simulation.search.reductions import Reductions
 from bookspark.lab.simulation.simulation_options import CrashLoses, SimulationOptions
 from bookspark.lab.simulation.story import tell
 from bookspark.lab.simulation.world import World
-from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerType, Replication
+from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerType, Replication
 from bookspark.protocol.repair import ledger_replication
 from bookspark.protocol.repair.replication_plan import Repair
 from bookspark.protocol.writing.ensemble_change import ChangeMode
@@ -163,6 +163,26 @@ class TestAutorecovery:
         monkeypatch.setattr(ledger_replication, "repairs", all_of_it)
         monkeypatch.setattr(ledger_replication, "repaired", lambda now, *_: swapped(now))
         assert Exhaustive(self.OPTIONS).run().violation is not None
+
+
+class TestSmallLedgers:
+    """A log's ledger was made over one bookie while a second one was missing, which is back."""
+
+    OPTIONS = SimulationOptions(1, 1, 1, spares=1, entries=2, replicators=1, recoverers=0, copies_wanted=2)
+
+    def test_closed_ledger_gets_its_other_copies(self):
+        result = Exhaustive(self.OPTIONS).run()
+        assert result.finished
+        assert result.violation is None
+
+    def test_copy_must_be_made_before_the_record_names_it(self, monkeypatch):
+        copies = ledger_replication.copies
+        monkeypatch.setattr(ledger_replication, "copies", lambda *given: list(copies(*given))[:-1])
+        assert Exhaustive(self.OPTIONS).run().violation.invariant == "all_acked_entries_are_readable"
+
+    def test_ledger_must_not_stay_small(self, monkeypatch):
+        monkeypatch.setattr(LedgerMetadata, "lacks_copies", False)
+        assert Exhaustive(self.OPTIONS).run().violation.invariant == "repairs_have_repaired"
 
 
 def swapped(metadata):

@@ -125,6 +125,7 @@ def test_given_options_are_kept():
         ({"abandons": True}, range(20), "the writer's client ends without a close"),
         ({"hold_ups": 2}, range(20), "the writer is held up by b"),
         ({"lost_bookies": 2}, range(20), "the writer hears that b"),
+        ({"copies_wanted": 4, "replicators": 1}, range(20), "the replicator looks for lacking copies"),
     ],
 )
 def test_clients_drop_held_adds_abandon_writers_and_hold_up_bookies(given, seeds, told):

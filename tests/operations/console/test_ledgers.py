@@ -12,7 +12,7 @@ from bookspark.operations.console import ledgers
 from bookspark.operations.console.looks import Look, Looks
 from bookspark.operations.console.watch import Seen
 from bookspark.operations.why.facts import Health
-from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from bookspark.protocol.ledger.ledger_metadata import WRITE_QUORUM_LABEL, Fragment, LedgerMetadata, LedgerState
 from bookspark.store.client import BookKeeper
 from tests.awaiting import await_that
 from tests.operations.console.conftest import PATIENT, page, words
@@ -114,6 +114,19 @@ def test_map_shows_the_entries_that_each_bookie_lacks():
     assert found[5] == "whole"
     assert found[6:9] == ["10 to 19", "0 of 3", "it does not answer"]
     assert found[9:11] == ["in limbo whole", "lacks 13"] and not found[11].startswith("whole")
+
+
+def test_ledger_over_fewer_bookies_lacks_a_copy_of_each_entry_as_why_says():
+    metadata = LedgerMetadata(
+        7, 2, 2, 2, (Fragment(0, ("a", "b")),), state=LedgerState.CLOSED, last_entry_id=9, length=10,
+        custom_metadata={WRITE_QUORUM_LABEL: b"3"},
+    )  # fmt: skip
+    held = {"a": [(0, 9)], "b": [(0, 9)]}
+    assert cells(metadata, held)[:3] == ["0 to 9", "2 of 3", "whole"]
+    found = Parsed(ledgers.content(7, Look(ledgers.LedgerSeen(metadata, held, frozenset(), {})))).text
+    assert "2 of 3, 2 acknowledge" in found and "bookspark why under-replicated 7" in found
+    whole = metadata.with_another_copy("c")
+    assert cells(whole, held | {"c": [(0, 9)]})[:2] == ["0 to 9", "3 of 3"]
 
 
 def test_map_of_an_open_fragment_shows_each_bookies_last_entry():

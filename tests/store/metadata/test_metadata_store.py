@@ -24,7 +24,7 @@ from bookspark.errors import (
 )
 from bookspark.protocol.bookie.cookie import Cookie
 from bookspark.protocol.bookie.lost_records import LostRecords
-from bookspark.protocol.ledger.accepted_loss import AcceptedLoss, Loss, LossKind
+from bookspark.protocol.ledger.accepted_loss import LOSSES_MAX, AcceptedLoss, Loss, LossKind
 from bookspark.protocol.ledger.entry_ranges import NO_RANGES, with_ranges
 from bookspark.protocol.ledger.ledger_metadata import LEDGER_ID_MAX, Fragment, LedgerMetadata
 from bookspark.store.metadata.lost_records import give_up_lost_records, note_lost_records, read_lost_records
@@ -306,6 +306,13 @@ def test_new_ledger_keeps_room_for_its_later_changes(store: MetadataStore) -> No
     for count in range(50):
         target = target.with_ensemble(end - 50 + count, ("b7", f"b{8 + count % 2}", "b1"))
     closed = replace(target.close_at(end, 1 << 40), accepted_loss=AcceptedLoss("operator", 5, losses=losses))
+    long_names = tuple(f"bookie-{number}-of-a-cluster-with-long-names.example:3181" for number in range(3))
+    many = tuple(Loss(LossKind.ENTRIES, 2 * i, 2 * i, long_names) for i in range(LOSSES_MAX))
+    too_many = replace(closed, last_entry_id=2 * LOSSES_MAX, accepted_loss=AcceptedLoss("operator", 5, losses=many))
+    with pytest.raises(
+        RecordFullError, match=r"no room for 4,000 separate accepted losses.*while more of its bookies are up"
+    ):
+        store.write_ledger(too_many, version)
     version = store.write_ledger(closed, version)
     repaired = closed
     for fragment in closed.fragments:

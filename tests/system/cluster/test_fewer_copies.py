@@ -12,7 +12,10 @@ import pytest
 
 from bookspark.errors import NotEnoughBookiesError, ReadError
 from bookspark.local import LocalCluster
-from bookspark.logs import LogRegistry, create_log, open_log
+from bookspark.logs import LogOptions, LogRegistry, LogRun, create_log, open_log
+from bookspark.logs.chain import log_run
+from bookspark.protocol.ledger.placement import PlacementRule
+from bookspark.store.metadata.placement_rule import write_placement
 from tests.awaiting import await_that
 
 pytestmark = pytest.mark.acceptance
@@ -151,6 +154,30 @@ def test_fewer_bookies_than_the_ack_quorum_are_too_few(cluster, bookkeeper):
     without(cluster, bookkeeper, 0, 1)
     with pytest.raises(NotEnoughBookiesError, match="an ensemble of 3 needs 3 writable bookies, there are 1"):
         log.producer("p").append(b"x")
+
+
+def test_writer_makes_no_ledger_of_the_same_size_while_placement_has_no_larger_ensemble(new_chroot, monkeypatch):
+    """Three bookies can be written, in two zones: with one bookie a zone, and striping over what there is, two are the most."""
+    looks = []
+    look = LogRun.larger_ledger
+    monkeypatch.setattr(LogRun, "larger_ledger", lambda *arguments: looks.append(1) or look(*arguments))
+    monkeypatch.setattr(log_run, "LARGER_MS", 1)
+    zones = [{"labels": {"zone": zone}} for zone in ("a", "b", "b")]
+    with LocalCluster(zones, zookeeper=new_chroot()) as cluster:
+        write_placement(cluster.bookkeeper().metadata, PlacementRule("one_per_zone"))
+        client = cluster.bookkeeper(opportunistic_striping=True)
+        log = create_log(client, "zones", options=LogOptions(ensemble_size=3, write_quorum=2, ack_quorum=2))
+        producer = log.producer("p")
+        await_that(lambda: producer.append(b"a row") and len(looks) > 20)
+        assert {shape(client, one)[:2] for one in client.list_ledgers()} == {(2, 2)}
+        assert len(client.list_ledgers()) == 2, "a commit ledger, and one for rows"
+        cluster.add_bookie(labels={"zone": "c"})
+
+        def goes_on_in_a_larger_ledger():
+            producer.append(b"again")
+            return shape(client, newest(client))[:2] == (3, 2)
+
+        await_that(goes_on_in_a_larger_ledger)
 
 
 def test_option_is_set_by_command(cluster, bookkeeper):

@@ -72,15 +72,23 @@ class TakeForLost(Begin):
         return f"TakeForLost({self.bookie!r})"
 
 
+class LookForCopies(Begin):
+    """Autorecovery looks at a ledger that was made with few copies."""
+
+
+LOOK_FOR_COPIES = LookForCopies()
+
+
 class ReplicatorClient(Client):
-    """A single autorecovery: it takes a bookie for lost, and repairs the ledger."""
+    """A single autorecovery: it takes a bookie for lost, or looks for lacking copies, and repairs the ledger."""
 
     kind = "replicator"
-    seen = ("defect", "copied", "still_named")
+    seen = ("defect", "copied", "still_named", "left_small")
 
-    def __init__(self, bookies: tuple[str, ...]) -> None:
+    def __init__(self, bookies: tuple[str, ...], is_small: bool) -> None:
+        """``is_small``: the ledger was made with fewer copies than wanted."""
         super().__init__()
-        self.bookies = bookies
+        self.bookies, self.is_small = bookies, is_small
         self.lost = ""
         """The bookie that it takes for lost."""
         self.record: LedgerMetadata | None = None
@@ -92,6 +100,8 @@ class ReplicatorClient(Client):
         """The copies named by its written records: entry and bookie."""
         self.still_named = ""
         """The lost bookie, if the record of a successful end still names it."""
+        self.left_small = False
+        """Whether the record of a successful end lacks copies."""
         self.waits = False
         """Whether the grace time is running."""
         self.leaves = 0
@@ -101,14 +111,16 @@ class ReplicatorClient(Client):
         if self.outcome:
             return []
         if self.machine is None:
-            return [TakeForLost(bookie) for bookie in self.bookies]
+            looks: list[Any] = [LOOK_FOR_COPIES] if self.is_small else []
+            return looks + [TakeForLost(bookie) for bookie in self.bookies]
         return [WriterWaitedFor(_GRACE_SECONDS, lives) for lives in (False, True)] if self.waits else []
 
     def step(self, event: Any, options: SimulationOptions) -> Step:
         match event:
-            case TakeForLost():
-                self.lost = event.bookie
-                self.machine = LedgerReplication({event.bookie}, _GRACE_SECONDS, grace_seconds_max=_GRACE_SECONDS_MAX)
+            case TakeForLost() | LookForCopies():
+                self.lost = event.bookie if isinstance(event, TakeForLost) else ""
+                lost = {self.lost} - {""}
+                self.machine = LedgerReplication(lost, _GRACE_SECONDS, grace_seconds_max=_GRACE_SECONDS_MAX)
                 self.store = ReadMetadata()
                 return [], []
             case WriterWaitedFor():
@@ -144,8 +156,11 @@ class ReplicatorClient(Client):
     def _end(self, action: Finish | Fail) -> None:
         super()._end(action)
         self.waits, self.leaves, self.record, self.writing, self.naming = False, 0, None, None, ()
-        if isinstance(action, Finish) and action.metadata is not None and self.lost in action.metadata.bookies():
-            self.still_named = self.lost
+        if isinstance(action, Finish) and action.metadata is not None:
+            found = action.metadata
+            self.still_named = self.lost if self.lost in found.bookies() else ""
+            few = found.closed and found.write_quorum < found.copies_wanted
+            self.left_small = self.is_small and few and found.accepted_loss is None
 
 
 def _copies(before: LedgerMetadata, after: LedgerMetadata) -> Iterator[tuple[int, str]]:

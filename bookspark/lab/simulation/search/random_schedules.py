@@ -103,7 +103,9 @@ def draw_options(random: Random, given: Mapping[str, Any]) -> SimulationOptions:
         sizes = _draw_sizes(random, given, _SMALL_GUARANTEED)
         drawn |= dict(zip(("ensemble", "write_quorum", "ack_quorum"), sizes, strict=True))
     # Of a generator of its own, so that a seed without such news has the same schedule as before.
-    drawn["lost_bookies"] = Random(random.getstate()[1][0]).choice((0, 0, 0, 1, 2))
+    others = Random(random.getstate()[1][0])
+    drawn["lost_bookies"] = others.choice((0, 0, 0, 1, 2))
+    drawn["copies_wanted"] = drawn["write_quorum"] + others.choice((0, 0, 1, 2)) if drawn["spares"] else 0
     return SimulationOptions(**{**drawn, **given})
 
 
@@ -180,6 +182,7 @@ _COUNTED = (
     *_BUDGETS,
 )
 _CHOSEN: dict[str, Any] = {
+    "copies_wanted": 0,
     "holds_back": False,
     "long_polls": False,
     "heals": False,
@@ -275,6 +278,7 @@ def used_options(world: World, moves: Sequence[Move]) -> SimulationOptions:
         "recoverers": clients["recoverer"],
         "readers": clients["reader"],
         "replicators": clients["replicator"],
+        "copies_wanted": options.copies_wanted if clients["replicator"] else 0,
         "reads": max([1, *(count for name, count in begun.items() if name.startswith("reader"))]),
         "long_polls": bool(told[BeginWaiting]),
         "accept_loss": bool(told[BeginAccepting]),

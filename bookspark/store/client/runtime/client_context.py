@@ -232,6 +232,20 @@ class ClientContext:
         """Placement by the cluster's rule. Raises MetadataStoreError, and UnreadableRecordError."""
         return Placement(self.runtime.placement_rule())
 
+    def choose_ensemble(self, ensemble_size: int, write_quorum: int) -> tuple[str, ...]:
+        """The first ensemble of a new ledger, smaller if the option ``opportunistic_striping`` allows it. Raises
+        NotEnoughBookiesError and MetadataStoreError."""
+        size_min = write_quorum if self.config.opportunistic_striping else ensemble_size
+        draws = random.Random()
+        return self.placement.choose_ensemble(self.topology(), ensemble_size, write_quorum, draws, size_min)
+
+    def possible_ensemble_size(self, ensemble_size: int, write_quorum: int) -> int:
+        """Number of bookies that a new ledger would get now; 0 if there are too few. Raises MetadataStoreError."""
+        try:
+            return len(self.choose_ensemble(ensemble_size, write_quorum))
+        except NotEnoughBookiesError:
+            return 0
+
     def topology(self, members: Iterable[str] = (), listed_seconds_ago_max: float = 0.0) -> Topology:
         """The bookies as they are now, for placement, with the last known places of absent ``members``. Raises
         MetadataStoreError."""

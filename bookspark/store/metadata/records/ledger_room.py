@@ -58,11 +58,17 @@ def changed_ledger(document: bytes, metadata: LedgerMetadata) -> bytes:
     if metadata.state is not LedgerState.OPEN:
         count, most = len(document), RECORD_BYTES_MAX
     if count > most:
+        lost = 0 if metadata.accepted_loss is None else len(metadata.accepted_loss.losses)
+        more, remedy = "another fragment", "copy its entries to another ledger, and delete it"
+        if metadata.state is LedgerState.OPEN:
+            remedy = "close the ledger, and go on in another one"
+        elif lost:
+            more = f"{lost:,} separate accepted losses"
+            remedy = "recover the ledger while more of its bookies are up, so that fewer entries are lost"
         raise RecordFullError(
-            f"the record of ledger {metadata.ledger_id} has no room for another fragment: with its {len(metadata.fragments)} "
-            f"fragments and {sum(map(len, metadata.custom_metadata.values())):,} bytes of custom metadata it would have "
-            f"{count:,} bytes, and at most {most:,} are allowed in state {metadata.state.value}; close the ledger, and go on "
-            "in another one"
+            f"the record of ledger {metadata.ledger_id} has no room for {more}: with its {len(metadata.fragments)} fragments "
+            f"and {sum(map(len, metadata.custom_metadata.values())):,} bytes of custom metadata it would have {count:,} bytes, "
+            f"and at most {most:,} are allowed in state {metadata.state.value}; {remedy}"
         )
     return document
 
