@@ -1,7 +1,7 @@
 """One budget for the memory that all peers of a bookie make it hold, and a deadline for each frame that has begun.
 
 A peer holds memory by what it leaves undone: the part of a frame that has arrived, requests behind answers that it does not
-read, these answers, and long polls. Whole frames that are taken at once hold nothing.
+read, these answers, long polls, and requests that wait for metadata. Whole frames that are taken at once hold nothing.
 
 Law: together the peers hold ``bytes_max``, and for a moment one arrival more.
 
@@ -159,7 +159,9 @@ class PeerMemory:
             group = max((one for one in self._bytes if one[0] == pays), key=self._bytes.__getitem__)
             peer = next(iter(self._groups[group]))
             self.forget(peer)
-            yield End(peer, f"unfinished frames, unread answers and long polls held {self.bytes_max} bytes")
+            yield End(
+                peer, f"unfinished frames, unread answers, long polls and waiting requests held {self.bytes_max} bytes"
+            )
 
     def _released(self, peer: object, holder: _Holder) -> None:
         self.slack -= holder.held.slack

@@ -62,6 +62,9 @@ class Peer(Protocol):
     def greeted(self) -> None:
         """Allow all requests from now on: TLS, the secret and HELLO are through."""
 
+    def waits(self, more: int) -> None:
+        """Count bytes of requests that wait for metadata; negative: they wait no longer."""
+
     def name_peer(self, name: str) -> None:
         """Note the client's name for itself. It may change later."""
 
@@ -645,6 +648,7 @@ class Dispatch:
     def __init__(self, bookie: ServedBookie, peer: Peer) -> None:
         self._bookie = bookie
         self._storage = bookie.storage
+        self._looks = bookie.storage.looks
         self._peer = peer
         self._answers = Answers(bookie, peer)
         self._entries = EntryReads(bookie, peer, self._answers)
@@ -672,6 +676,7 @@ class Dispatch:
         header = frame.header
         answers = self._answers
         answers.under_way += 1
+        self._looks.asker = self._peer
         try:
             if not self._greeted:
                 self._before_hello += 1
@@ -913,6 +918,9 @@ class Connection(asyncio.BufferedProtocol):
         """Requests behind unread answers, or behind too many reads. They wait in the receive buffer."""
         self._has_added = False
         self._polls = 0
+        self._looks = bookie.storage.looks
+        self._asking = 0
+        """Bytes of requests that wait for metadata."""
         self._memory = NOTHING_HELD
         """The memory that the admission knows of."""
         self._reads = 0
@@ -965,6 +973,7 @@ class Connection(asyncio.BufferedProtocol):
         self._answers.clear()
         self._acks.clear()
         self._dispatch.end()
+        self._looks.forget(self)
         # Breaking this reference cycle frees the receive buffer at once.
         del self._dispatch
         stranger, self._stranger = self._stranger, None
@@ -1139,6 +1148,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waiting = None
         self._parts.clear()
         self._room.forget(self)
+        self._looks.forget(self)
         self._tell_memory()
         self._receiver = FrameReceiver()
         if self._writing_paused:
@@ -1162,7 +1172,7 @@ class Connection(asyncio.BufferedProtocol):
             unfinished = receiver.unfinished
             unsent = self.unsent_bytes if self._writing_paused else 0
             held = Held(
-                unfinished + unsent + self._polls * _POLL_BYTES,
+                unfinished + unsent + self._polls * _POLL_BYTES + self._asking,
                 max(0, receiver.memory - unfinished),
                 receiver.frame_number if unfinished and not self._is_behind() else 0,
                 receiver.frame_bytes,
@@ -1175,6 +1185,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def added(self) -> None:
         self._has_added = True
+
+    def waits(self, more: int) -> None:
+        self._asking += more
+        self._tell_memory()
 
     def polls(self, more: int) -> None:
         self._polls += more
