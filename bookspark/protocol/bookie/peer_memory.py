@@ -105,8 +105,8 @@ class PeerMemory:
             del members[peer]
             members[peer] = None
         if held.frame and (held.frame, held.frame_bytes) != (before.frame, before.frame_bytes):
-            begun = holder.deadline - _allowed(before.frame_bytes) if held.frame == before.frame else self._counted
-            holder.deadline = begun + _allowed(held.frame_bytes)
+            begun = holder.deadline - frame_seconds(before.frame_bytes) if held.frame == before.frame else self._counted
+            holder.deadline = begun + frame_seconds(held.frame_bytes)
         holder.held = held
         holder.idle_at = self._counted + IDLE_SECONDS
         self.bound += held.bound - before.bound
@@ -137,7 +137,7 @@ class PeerMemory:
         for peer, holder in list(self._holders.items()):
             held = holder.held
             if held.frame and holder.deadline <= self._counted:
-                seconds = _allowed(held.frame_bytes)
+                seconds = frame_seconds(held.frame_bytes)
                 self.forget(peer)
                 actions.append(End(peer, f"a frame was not whole {seconds:.0f} s after its first byte"))
             elif held.slack and holder.idle_at <= self._counted:
@@ -170,5 +170,6 @@ class PeerMemory:
             self.forget(peer)
 
 
-def _allowed(frame_bytes: int) -> float:
+def frame_seconds(frame_bytes: int) -> float:
+    """Time limit of a frame of this size from its first byte on, for either side of a connection."""
     return FRAME_SECONDS + frame_bytes / FRAME_BYTES_PER_SECOND
