@@ -19,6 +19,7 @@ from bookspark.errors import ConfigurationError, MetadataStoreError
 from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.store.settings import read_settings
 from bookspark.store.wire.security import client_context, read_secrets, server_context
+from bookspark.support.private_files import open_private
 from tests.authority import Authority, private
 from tests.awaiting import SECONDS_MAX
 from tests.secret_files import new_secret
@@ -94,6 +95,18 @@ def test_ca_and_settings_that_others_may_write_are_refused(tmp_path, of, mode):
         ConfigurationError, match=rf"{option} {path} is refused: others may write it.*chmod go-w {path}"
     ):
         load()
+
+
+def test_file_made_anew_leaves_what_has_its_name_elsewhere(tmp_path):
+    """A hard link, and a link, to a file that nothing may change."""
+    precious = Path(private(tmp_path / "precious", "precious"))
+    (tmp_path / "hard").hardlink_to(precious)
+    (tmp_path / "soft").symlink_to(precious)
+    for name in ("hard", "soft"):
+        with open_private(tmp_path / name) as file:
+            file.write(b"new")
+        assert (tmp_path / name).read_bytes() == b"new" and not (tmp_path / name).is_symlink()
+    assert precious.read_text() == "precious" and precious.stat().st_nlink == 1
 
 
 @as_root

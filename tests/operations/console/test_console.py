@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -18,6 +20,7 @@ from bookspark.operations.console import WebConsole
 from bookspark.protocol.logs.log_options import LogOptions
 from bookspark.store.client import BookKeeper
 from bookspark.store.metadata.zookeeper import embedded
+from bookspark.support.metrics import web
 from tests.awaiting import SECONDS_MAX, await_that
 from tests.operations.console import snapshots
 from tests.operations.console.conftest import PATIENT, ask, words
@@ -47,6 +50,24 @@ def test_overview_follows_a_stopped_and_restarted_bookie(cluster, console):
     finally:
         bookie.start()
     await_that(lambda: "3 of 3 bookies are up" in ask(console).text)
+
+
+@pytest.mark.parametrize("peers", [8, 40])
+def test_console_answers_beside_peers_that_send_nothing_or_half_a_request(console, monkeypatch, peers):
+    """Eight of them stopped it for ten seconds."""
+    monkeypatch.setattr(web, "_CONNECTION_SECONDS_MAX", 2 * SECONDS_MAX)
+    address = urlsplit(console.url)
+    with contextlib.ExitStack() as stack:
+        slow = [
+            stack.enter_context(socket.create_connection((address.hostname, address.port), SECONDS_MAX))
+            for _ in range(peers)
+        ]
+        for one in slow[::2]:
+            one.sendall(b"GET / HTTP/1.1\r\nHost:")
+        assert ask(console).status == 200
+        slow[-1].setblocking(False)
+        with pytest.raises(BlockingIOError):
+            slow[-1].recv(1)
 
 
 def test_every_answer_has_a_content_policy_and_refuses_foreign_hosts(console):

@@ -642,8 +642,9 @@ class Dispatch:
     Law: each request is answered once, unless the connection ends first. A frame with a readable header and bad content is
     answered BAD_REQUEST, an internal fault IO_ERROR, never a Negative. The first request is HELLO; a bookie with a secret serves
     no peer without a proof of it (``wire.security``), and takes only a few requests until then. A wrong proof ends the
-    connection, and the peer's address pauses (``protocol.bookie.wrong_proofs``). An impossible ledger id is refused in every kind
-    of request."""
+    connection, and the peer's address pauses: its proofs wait, right ones as well, and are judged together at the pause's end. So
+    a right client waits for one pause at most, however many guess beside it. Parallel guesses get as many tries a pause as there
+    are places for strangers, too few for a secret of 16 random bytes. An impossible ledger id is refused in every request."""
 
     def __init__(self, bookie: ServedBookie, peer: Peer) -> None:
         self._bookie = bookie
@@ -748,7 +749,7 @@ class Dispatch:
             self._challenge(header, hello, secrets)
         else:
             loop = asyncio.get_running_loop()
-            wait = self._bookie.wrong_proofs.wait_seconds(self._peer.origin, loop.time())
+            wait = self._bookie.wrong_proofs.wait(self._peer.origin, loop.time())
             if wait:
                 self._judging = loop.call_later(wait, self._judge, header, hello)
             else:
@@ -775,7 +776,7 @@ class Dispatch:
         if exchange is not None and proven(self._bookie.secrets(), "client", [hello.proof], exchange) is not None:
             self._welcome(header, hello)
             return
-        self._bookie.wrong_proofs.was_wrong(self._peer.origin, asyncio.get_running_loop().time())
+        self._bookie.wrong_proofs.take(self._peer.origin, asyncio.get_running_loop().time())
         self._bookie.refusals.tell(self._peer.peer, "a wrong proof of the shared secret")
         self._answers.answer(header, Status.UNAUTHORIZED)
         self._peer.refuse("a wrong proof of the shared secret")
