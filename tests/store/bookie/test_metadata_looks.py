@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from queue import SimpleQueue
+from types import SimpleNamespace
 
 import pytest
 
 from bookspark.protocol.bookie.key_meeting import KEYS_UNDECIDED
 from bookspark.protocol.ledger.responses import UNAUTHORIZED, Positive
+from bookspark.store.bookie.ledgers import metadata_looks
 from bookspark.store.bookie.ledgers.metadata_looks import MetadataLooks, Question
 from bookspark.store.wire.header import Kind, Status
 from tests.awaiting import SECONDS_MAX
@@ -80,6 +82,29 @@ def test_question_that_another_peer_asked_before_waits_in_nobodys_turn_but_its_o
     loop.run_until(lambda: len(loop.answered) >= 7)
     assert loop.looked.count("the same") == 1
     assert {peer for peer, about, _ in loop.answered if about == "the same"} == {stranger, owner}
+
+
+def test_thread_rests_after_a_look_that_granted_nothing_and_only_then(loop, monkeypatch):
+    """A stranger's looks are few; an owner's cost no rest."""
+    rests, rested = SimpleQueue(), threading.Semaphore(0)
+
+    def rest(seconds):
+        rests.put(seconds)
+        assert rested.acquire(timeout=SECONDS_MAX)
+
+    monkeypatch.setattr(metadata_looks, "time", SimpleNamespace(sleep=rest))
+    loop.go_on.release(100)
+    for number in range(20):
+        loop.ask(Peer("10.0.0.1"), f"owner's {number}", Positive())
+    loop.run_until(lambda: len(loop.answered) == 20)
+    assert rests.empty()
+    for number in range(20):
+        loop.ask(Peer("10.0.0.9"), number)
+    loop.run_until(lambda: len(loop.answered) == 24)
+    assert [rests.get(timeout=SECONDS_MAX) for _ in range(4)] == [0.008] * 4
+    assert len(loop.looked) == 24, "each thread rests"
+    rested.release(100)
+    loop.run_until(lambda: len(loop.answered) == 40)
 
 
 def test_questions_go_with_the_connection_of_their_only_asker(loop):
