@@ -45,7 +45,7 @@ from bookspark.store.bookie.ledgers.first_requests import FirstRequestCheck, Fir
 from bookspark.store.bookie.ledgers.held_copies import Compared, HeldCopies
 from bookspark.store.bookie.ledgers.key_meetings import KeyCheck, KeyMeetings
 from bookspark.store.bookie.ledgers.lossy_boots import LossyBoots
-from bookspark.store.bookie.ledgers.metadata_looks import MetadataLooks, Question
+from bookspark.store.bookie.ledgers.metadata_looks import NOBODY, MetadataLooks, Question
 from bookspark.store.bookie.ledgers.statuses import status_of
 from bookspark.store.bookie.space.garbage_collection import GarbageCollection
 from bookspark.store.bookie.space.reclaiming import Reclaiming
@@ -620,6 +620,8 @@ class Adds:
         return ()
 
     def _decide_compared(self, add: WaitingAdd, compared: Compared | None) -> Sequence[Row]:
+        # Its peer is not known any more. Hardly ever it has to wait for metadata now.
+        self._looks.asker = NOBODY
         return self._decide(*add, compared)
 
     def _add_again(self, add: WaitingAdd) -> None:

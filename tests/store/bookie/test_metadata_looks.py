@@ -107,6 +107,29 @@ def test_thread_rests_after_a_look_that_granted_nothing_and_only_then(loop, monk
     loop.run_until(lambda: len(loop.answered) == 40)
 
 
+def test_request_that_waits_again_waits_for_the_peer_that_asked(loop):
+    """Else the end of another connection dropped it, and its peer got no answer."""
+    owner, other = Peer("10.0.0.1"), Peer("10.0.0.2")
+    loop.looks.asker, begun = owner, []
+
+    def look():
+        assert loop.go_on.acquire(timeout=SECONDS_MAX)
+        return Positive()
+
+    def again():
+        begun.append("second")
+        loop.ask(loop.looks.asker, "second", Positive())
+
+    loop.looks.ask(Question("first", look, KEYS_UNDECIDED), again, lambda status: None)
+    for number in range(5):
+        loop.ask(other, number)
+    loop.go_on.release(4)
+    loop.run_until(lambda: begun)
+    loop.looks.forget(other)
+    loop.go_on.release(100)
+    loop.run_until(lambda: (owner, "second", "goes on") in loop.answered)
+
+
 def test_questions_go_with_the_connection_of_their_only_asker(loop):
     stranger, owner = Peer("10.0.0.9"), Peer("10.0.0.1")
     for number in range(20):

@@ -108,7 +108,7 @@ class KeyMeetings:
             if ledger is not None:
                 ledger.stopped = False
         for one in waiting:
-            one.answer(decision)
+            self._looks.answer(one, decision)
         for one in behind:
             one.asker.waits(-one.size)
-            one.go_on()
+            self._looks.answer(one, Positive())

@@ -59,12 +59,6 @@ class Waiting(NamedTuple):
     size: int
     asker: Asker
 
-    def answer(self, answer: Answer) -> None:
-        if isinstance(answer, Positive):
-            self.go_on()
-        else:
-            self.done(status_of(answer))
-
 
 class Question(NamedTuple):
     """A question about one ledger; questions with the same ``about`` share a look."""
@@ -204,4 +198,12 @@ class MetadataLooks:
             asked.question.answered(answer, asked.waiting)
             return
         for one in asked.waiting:
-            one.answer(answer)
+            self.answer(one, answer)
+
+    def answer(self, one: Waiting, answer: Answer) -> None:
+        """Let a request go on, or refuse it. If it has to wait again, it waits for the same asker."""
+        self.asker = one.asker
+        if isinstance(answer, Positive):
+            one.go_on()
+        else:
+            one.done(status_of(answer))
