@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
-from bookspark.errors import ConfigurationError
+from bookspark.errors import ConfigurationError, InvalidRowError
 from bookspark.logs.chain.lane_index import LaneIndex
 from bookspark.logs.chain.log_run import LogAddress, LogRun
 from bookspark.logs.chain.reader import AT_THE_END, LogReader
@@ -98,4 +98,8 @@ def _newest_ms(bookkeeper: BookKeeper, lane: LaneId, password: bytes) -> int:
     for placed in reader.commits():
         newest_ms = max(newest_ms, placed.commit.time_ms)
     rows = reader.open_rows
-    return max(newest_ms, rows.stamp_at(rows.rows - 1).time_ms) if rows is not None and rows.look() else newest_ms
+    if rows is not None and rows.look():
+        # An entry that is no row has no time.
+        with suppress(InvalidRowError):
+            newest_ms = max(newest_ms, rows.stamp_at(rows.rows - 1).time_ms)
+    return newest_ms

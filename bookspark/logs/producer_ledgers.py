@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from bookspark.errors import (
     AddTimeoutError,
     BookKeeperError,
+    InvalidRowError,
     LedgerRecoveryError,
     MetadataStoreError,
     NoSuchLedgerError,
@@ -41,7 +42,7 @@ from bookspark.errors import (
 from bookspark.logs.chain.committer import Committer
 from bookspark.logs.chain.log_run import CLOSE_SECONDS_MAX, LargerLook, LogRun
 from bookspark.logs.chain.registry import RECORDS, LogRegistry
-from bookspark.logs.chain.stamps import restamped, stamp_of
+from bookspark.logs.chain.stamps import Stamped, restamped, stamp_of
 from bookspark.logs.rows.encodings import stamped_label, value_encoding
 from bookspark.logs.rows.value_rows import value_encoder
 from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication
@@ -61,6 +62,9 @@ log = logging.getLogger(__name__)
 LEDGER_BYTES_MAX, LEDGER_MS_MAX = 1 << 30, 3_600_000
 """Size and age after which the next append closes the ledger and opens another."""
 
+
+_ROWS_BACK_MAX = 16
+"""Entries of one read, each of up to 16 MiB."""
 
 _Ahead = Future[tuple["LogRecord", "LedgerHandle"] | None]
 """The next ledger and its record. None: bookies are missing for a larger ledger."""
@@ -526,9 +530,7 @@ class ProducerLedgers:
         with self._recovered(ledger_id) as reader:
             last, size = reader.last_add_confirmed, reader.length
             number = self.at.numbers.of(-1)
-            if last >= 0:
-                (entry,) = reader.read(last, last)
-                row = stamp_of(entry.payload, f"ledger {ledger_id}, entry {last}")
+            if (row := _last_row(reader, last)) is not None:
                 number, self.time_ms = row.sequence, max(self.time_ms, row.time_ms)
         self._is_closed(ledger_id, last + 1, size, Numbers(number))
 
@@ -543,6 +545,19 @@ class ProducerLedgers:
                 f"log '{self._run.lane}': ledger {ledger_id} with its newest rows was deleted, and nobody knows how many there "
                 "were; use a producer of another name"
             ) from error
+
+
+def _last_row(reader: ReadHandle, last: int) -> Stamped | None:
+    """The last entry that is a row, up to entry ``last``; None if there is none. Somebody else who knows the password may have
+    appended other entries: they keep no producer from its lane."""
+    count = 1
+    while last >= 0:
+        first = max(0, last - count + 1)
+        for entry in reversed(list(reader.read(first, last))):
+            with suppress(InvalidRowError):
+                return stamp_of(entry.payload, f"ledger {entry.ledger_id}, entry {entry.entry_id}")
+        last, count = first - 1, min(2 * count, _ROWS_BACK_MAX)
+    return None
 
 
 def _encoder(record: LogRecord) -> Callable[[bytes], bytes] | None:

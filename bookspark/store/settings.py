@@ -19,6 +19,7 @@ from bookspark.store.bookie.bookie_config import BookieConfig
 from bookspark.store.changes_config import ChangesConfig
 from bookspark.store.client.client_config import ClientConfig
 from bookspark.support.arguments import check_names
+from bookspark.support.private_files import trusted_opened
 
 VARIABLE = "BOOKSPARK_CONFIG"
 TABLES = {
@@ -36,9 +37,11 @@ def of_environment(table: str) -> dict[str, Any]:
 
 
 def read_settings(path: Path) -> dict[str, dict[str, Any]]:
-    """The tables of a file. Raises ConfigurationError if the file can't be read, is not TOML, or has unknown names."""
+    """The tables of a file. Raises ConfigurationError if the file can't be read, can be written by others, is not TOML, or has
+    unknown names."""
     try:
-        tables = tomllib.loads(path.read_text("utf-8"))
+        with trusted_opened(str(path), "settings file") as descriptor, open(descriptor, "rb", closefd=False) as file:
+            tables = tomllib.load(file)
     except OSError as error:
         raise ConfigurationError(f"settings file {path} can't be read: {error.strerror}") from error
     except ValueError as error:

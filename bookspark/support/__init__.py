@@ -14,6 +14,6 @@
 ``cache_folder``       place of files that can be made again
 ``certificates``       TLS certificates and keys: loaded, and their last moments
 ``private_files``      files and directories that are private to this user
-``password_option``    the option of the jobs for a password
+``password_option``    the option of commands and jobs for a password
 =====================  =====================================================================
 """

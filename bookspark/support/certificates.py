@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bookspark.errors import ConfigurationError
-from bookspark.support.private_files import secret_opened
+from bookspark.support.private_files import secret_opened, trusted_opened
 
 DAY_MS = 86_400_000
 _PEM = re.compile("-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
@@ -44,11 +44,13 @@ def load_certificate(context: ssl.SSLContext, certificate: str, key: str) -> Non
 
 
 def load_ca(context: ssl.SSLContext, path: str, option: str) -> None:
-    """Let the context trust the certificates of a file. ``option``: the option's name, for errors. Raises ConfigurationError."""
-    try:
-        context.load_verify_locations(path)
-    except OSError as error:
-        raise ConfigurationError(f"{option} {path} can't be used: {error}") from error
+    """Let the context trust the certificates of a file. ``option``: the option's name, for errors. Raises ConfigurationError,
+    also for a file that others can write."""
+    with trusted_opened(path, option) as descriptor:
+        try:
+            context.load_verify_locations(f"/proc/self/fd/{descriptor}")
+        except OSError as error:
+            raise ConfigurationError(f"{option} {path} can't be used: {error}") from error
 
 
 def check_client_files(ca: str, certificate: str, key: str) -> None:

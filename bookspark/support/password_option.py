@@ -1,7 +1,7 @@
-"""The option of the jobs for the password of ledgers or a log.
+"""The option of commands and jobs for the password of ledgers or a log.
 
-Law: a job takes no password from its command line, which other users of the host read (``ps``, ``/proc``) while the job runs:
-it comes from a file that only this user can read, or from the environment.
+Law: no password is taken from a command line, which other users of the host read (``ps``, ``/proc``) while it runs: it comes
+from a file that only this user can read, or from the environment.
 """
 
 from __future__ import annotations

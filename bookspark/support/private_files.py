@@ -10,6 +10,7 @@ the way to it   each directory and link on it belongs to this user or root, and 
 what is in it   belongs to this user or root, and is no link
 secret          a regular file of this user with no rights for others (0600), or of root with at most read rights for the
                 group (0640), as Kubernetes mounts one. It may be a link: the file that was opened is judged
+trusted file    CAs, settings: as a secret, but others may read it, and a group of this user and root alone may write it
 ==============  =========================================================================================================
 
 A checked path needs no further checks: nobody else can change a step of it. A directory made here has mode 0700 and a file 0600,
@@ -115,19 +116,33 @@ def open_private(path: str | os.PathLike[str], *, append: bool = False) -> Binar
 
 def why_no_secret(path: str) -> str:
     """Why others may read the file, or why it is not this user's, with the remedy; "" if it is a secret. Raises OSError."""
-    return _fault_of_secret(path, os.stat(path))
+    return _fault_of_file(path, os.stat(path), secret=True)
 
 
 @contextmanager
 def secret_opened(path: str, option: str) -> Iterator[int]:
     """A descriptor of a secret, for the block. ``option``: the option's name, for errors. Raises ConfigurationError."""
+    with _opened(path, option, secret=True) as descriptor:
+        yield descriptor
+
+
+@contextmanager
+def trusted_opened(path: str, option: str) -> Iterator[int]:
+    """A descriptor of a file that only this user and root can write, for the block. ``option``: as in ``secret_opened``. Raises
+    ConfigurationError."""
+    with _opened(path, option, secret=False) as descriptor:
+        yield descriptor
+
+
+@contextmanager
+def _opened(path: str, option: str, *, secret: bool) -> Iterator[int]:
     try:
         # Nobody opens the other end of a FIFO.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise ConfigurationError(f"{option} {path} can't be read: {error.strerror}") from error
     try:
-        if fault := _fault_of_secret(path, os.fstat(descriptor)):
+        if fault := _fault_of_file(path, os.fstat(descriptor), secret=secret):
             raise ConfigurationError(f"{option} {path} is refused: {fault}")
         yield descriptor
     finally:
@@ -191,8 +206,7 @@ def _fault_of_step(step: str, status: os.stat_result) -> str:
             f"below directories of this user or root, or: chown {_own_name()} {shlex.quote(step)}"
         )
     mode = status.st_mode
-    open_to_others = mode & 0o002 or (mode & 0o020 and not _is_alone_in(status.st_gid))
-    if stat.S_ISLNK(mode) or mode & stat.S_ISVTX or not open_to_others:
+    if stat.S_ISLNK(mode) or mode & stat.S_ISVTX or not _is_open_to_others(status):
         return ""
     return f"others may rename in {step} (mode {_mode(status)}); mend it: chmod go-w {shlex.quote(step)}"
 
@@ -212,16 +226,25 @@ def _fault_of_directory(place: str, status: os.stat_result) -> str:
     return ""
 
 
-def _fault_of_secret(path: str, status: os.stat_result) -> str:
+def _fault_of_file(path: str, status: os.stat_result, *, secret: bool) -> str:
     own = os.geteuid()
     if not stat.S_ISREG(status.st_mode):
         return "it is not a regular file"
     if status.st_uid not in (0, own):
         return f"it belongs to {_user(status.st_uid)}; mend it: chown {_own_name()} {shlex.quote(path)}"
+    if not secret:
+        if not _is_open_to_others(status):
+            return ""
+        return f"others may write it (mode {_mode(status)}); mend it: chmod go-w {shlex.quote(path)}"
     # Root's file for another user: this user reads it by the group.
     if status.st_mode & (0o077 if status.st_uid == own else 0o037):
         return f"others may read or write it (mode {_mode(status)}); mend it: chmod 600 {shlex.quote(path)}"
     return ""
+
+
+def _is_open_to_others(status: os.stat_result) -> bool:
+    """May anybody but this user and root write?"""
+    return bool(status.st_mode & 0o002 or (status.st_mode & 0o020 and not _is_alone_in(status.st_gid)))
 
 
 def _is_alone_in(group: int) -> bool:

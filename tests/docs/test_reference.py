@@ -72,4 +72,4 @@ def test_option_shared_by_commands_is_described_once_and_named_by_each(pages: di
     assert "\n  --json\n      Print JSON.\n" in top and "\n  --zookeeper HOST:PORT\n" in top
     assert not [text for text in commands if "\n  --help " in text or "  Print JSON." in text]
     (audit,) = [text for text in commands if text.startswith("bookspark audit\n")]
-    assert audit.rstrip().endswith("\n  Also: --zookeeper, --password, --json\n```")
+    assert audit.rstrip().endswith("\n  Also: --zookeeper, --password-file, --json\n```")

@@ -29,6 +29,15 @@ def test_refused_events_are_not_counted_and_spent_ones_are() -> None:
     assert rates.wait("a", 0.0) == 10
 
 
+def test_pause_after_an_event_is_no_longer_however_many_come_in_it() -> None:
+    """Wrong proofs of a secret: a right client beside those who guess waits for one pause at most."""
+    pauses = AddressRates(per_second=1, burst=1)
+    for guess in range(1000):
+        assert pauses.wait("a", 10.0 + guess / 1000) <= 1
+        pauses.take("a", 10.0 + guess / 1000)
+    assert pauses.wait("a", 11.0) == 0 and pauses.wait("b", 10.0) == 0
+
+
 def test_table_is_bounded_and_forgets_the_oldest() -> None:
     rates = AddressRates(per_second=1, burst=1, addresses_max=3)
     for number in range(1000):

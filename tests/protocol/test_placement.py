@@ -40,6 +40,17 @@ def quarantine(topology, *names):
     )
 
 
+def test_topology_without_some_bookies_offers_none_of_them_and_keeps_all_else():
+    topology = replace(quarantine(registered("b1", "b2", "b3", "b4"), "b2"), free_bytes={"b1": 1, "b3": 3})
+    left = topology.without(["b1", "unknown"])
+    assert list(left.bookies) == ["b2", "b3", "b4"] and left.quarantined and left.free_bytes["b3"] == 3
+    assert topology.without([]) == topology and "b1" in topology.bookies
+    for seed in SEEDS:
+        assert set(RANDOM.choose_ensemble(left, 2, 2, Random(seed))) <= {"b2", "b3", "b4"}
+    with pytest.raises(NotEnoughBookiesError):
+        RANDOM.choose_ensemble(left, 4, 4, Random(1))
+
+
 # -- random
 
 

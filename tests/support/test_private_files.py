@@ -1,8 +1,9 @@
-"""Files with secrets: refused if others may read them, or if they can be guessed."""
+"""Files with secrets: refused if others may read them, or if they can be guessed. CAs and settings: if others may write them."""
 
 from __future__ import annotations
 
 import base64
+import grp
 import logging
 import os
 import re
@@ -10,12 +11,15 @@ import secrets
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from bookspark.errors import ConfigurationError, MetadataStoreError
 from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
+from bookspark.store.settings import read_settings
 from bookspark.store.wire.security import client_context, read_secrets, server_context
+from bookspark.support.private_files import open_private
 from tests.authority import Authority, private
 from tests.awaiting import SECONDS_MAX
 from tests.secret_files import new_secret
@@ -66,6 +70,51 @@ def test_key_that_others_may_read_is_refused(tmp_path, of, separate):
     option = "tls_key" if separate else "tls_certificate"
     with pytest.raises(ConfigurationError, match=rf"{option} {certificate} is refused.*chmod 600"):
         load()
+
+
+@pytest.mark.parametrize("mode", [0o602, 0o646, 0o666, 0o664])
+@pytest.mark.parametrize("of", ["a bookie", "a client", "a client of ZooKeeper", "settings"])
+def test_ca_and_settings_that_others_may_write_are_refused(tmp_path, of, mode):
+    """Another CA lets another's certificates in, and settings name the CA."""
+    authority = Authority(tmp_path / "authority")
+    certificate, ca = authority.certificate("host"), str(authority.file)
+    settings = private(tmp_path / "settings.toml", "[client]\nanswer_timeout_seconds = 1.0\n")
+    option, path, load = {
+        "a bookie": ("tls_client_ca", ca, lambda: server_context(certificate, "", ca)),
+        "a client": ("tls_ca", ca, lambda: client_context(ca, "", "")),
+        "a client of ZooKeeper": ("tls_ca", ca, lambda: connect(f"{NOWHERE}?tls_ca={ca}")),
+        "settings": ("settings file", settings, lambda: read_settings(Path(settings))),
+    }[of]
+    os.chmod(path, 0o644)
+    if "ZooKeeper" not in of:
+        load()
+    if mode == 0o664:
+        os.chown(path, -1, min(one.gr_gid for one in grp.getgrall() if one.gr_gid))
+    os.chmod(path, mode)
+    with pytest.raises(
+        ConfigurationError, match=rf"{option} {path} is refused: others may write it.*chmod go-w {path}"
+    ):
+        load()
+
+
+def test_file_made_anew_leaves_what_has_its_name_elsewhere(tmp_path):
+    """A hard link, and a link, to a file that nothing may change."""
+    precious = Path(private(tmp_path / "precious", "precious"))
+    (tmp_path / "hard").hardlink_to(precious)
+    (tmp_path / "soft").symlink_to(precious)
+    for name in ("hard", "soft"):
+        with open_private(tmp_path / name) as file:
+            file.write(b"new")
+        assert (tmp_path / name).read_bytes() == b"new" and not (tmp_path / name).is_symlink()
+    assert precious.read_text() == "precious" and precious.stat().st_nlink == 1
+
+
+@as_root
+def test_ca_of_another_user_is_refused(tmp_path):
+    authority = Authority(tmp_path / "authority")
+    os.chown(authority.file, 65534, 65534)
+    with pytest.raises(ConfigurationError, match=r"tls_ca .* is refused: it belongs to .*uid 65534"):
+        client_context(str(authority.file), "", "")
 
 
 @as_root

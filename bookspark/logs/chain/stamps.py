@@ -34,6 +34,8 @@ FLAGS_AT = 16
 """Position of the flags for key and headers."""
 TIME_MS_MAX = 253_402_300_799_999
 """End of the year 9999: no later time can be shown."""
+SEQUENCE_MAX = 3 << 61
+"""Callers give numbers up to 2⁶²; later rows count on. A row with the highest int64 would leave the next one no number."""
 _STAMP = Struct("<qqB")
 _TIME, _LENGTH = Struct("<q"), Struct("<i")
 _KEY, _HEADERS = 1, 2
@@ -90,6 +92,8 @@ def stamp_of(payload: bytes, where: str) -> Stamped:
             raise ValueError(f"flags {flags}")
         if not 0 <= time_ms <= TIME_MS_MAX:
             raise ValueError(f"time {time_ms}")
+        if not 0 <= sequence <= SEQUENCE_MAX:
+            raise ValueError(f"sequence number {sequence}")
         return Stamped(time_ms, sequence, key, _decode_headers(headers), payload[at:])
     except (ValueError, msgspec.MsgspecError, StructError) as error:
         raise InvalidRowError(f"{where}: the entry is no row of a producer ({error})") from error

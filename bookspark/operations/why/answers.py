@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
+from shlex import quote
 
 from bookspark.errors import ConfigurationError
 from bookspark.logs.readers.lag import ReaderLag
@@ -274,14 +275,14 @@ def why_behind(facts: Facts, log: LogFacts, health: Iterable[Answer]) -> Answer:
     )
     causes += [_told(facts, one) for one in log.readers] or ["no reader of it has told how far it is"]
     return Answer(
-        "", subject, text, (*causes, *(one.verdict for one in bad)), "", f"bookspark log describe {record.name}"
+        "", subject, text, (*causes, *(one.verdict for one in bad)), "", f"bookspark log describe {quote(record.name)}"
     )
 
 
 def _reader_behind(facts: Facts, readers: Sequence[ReaderLag], causes: Sequence[str]) -> Answer:
     """The answer about one query or group. ``readers``: all its readers of the log."""
     worst = max(readers, key=lambda one: (one.state is ReaderState.STALE, one.lag_rows or 0))
-    subject, command = f"reader {worst.title}", f"bookspark log readers {worst.log}"
+    subject, command = f"reader {worst.title}", f"bookspark log readers {quote(worst.log)}"
     told = tuple(_told(facts, one) for one in readers)
     if worst.state is not ReaderState.LIVE and (worst.state is ReaderState.STALE or worst.lag_rows):
         text = f"{subject} does not run, and is {_lag(worst)} behind log {worst.log}"

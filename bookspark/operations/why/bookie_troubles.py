@@ -9,6 +9,7 @@ import errno
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
+from shlex import quote
 
 from bookspark.operations.why.facts import Answer, Facts, Severity
 from bookspark.operations.why.words import counted, duration, named
@@ -32,7 +33,7 @@ def of_bookie(facts: Facts, name: str, status: BookieStatus) -> Iterator[Answer]
             f"directory {path} of bookie {name} has failed",
             (why, f"what it held is lost there: entries of {status.lacking_ledgers:,} ledgers are not back yet"),
             "check the disk; put an empty one in its place",
-            f"bookspark cluster apply --replace-disk {name}={path}",
+            f"bookspark cluster apply --replace-disk {quote(f'{name}={path}')}",
         )
     for path, why in sorted(status.full_directories.items()):
         if path not in status.failed_directories:
@@ -232,7 +233,7 @@ def bookie_down(facts: Facts, name: str) -> Answer:
         cause = (
             f"nobody listens at its address: its process has ended; it served{where}, and its session is not over yet"
         )
-    directories = "" if home is None else "".join(f" --directory {one}" for one in home.directories)
+    directories = "" if home is None else "".join(f" --directory {quote(one)}" for one in home.directories)
     return Answer(
         "bookie-down",
         name,

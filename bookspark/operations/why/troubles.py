@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from shlex import quote
 
 from bookspark.operations.why.bookie_troubles import (
     START,
@@ -499,7 +500,7 @@ def _versions(facts: Facts) -> Iterator[Answer]:
             "the bookies run different versions",
             told,
             "install the newer version on all hosts and restart those that are behind, one after the other",
-            f"bookspark cluster apply --upgrade-to {max(versions, key=_numbers)}"
+            f"bookspark cluster apply --upgrade-to {quote(max(versions, key=_numbers))}"
             if facts.change is None
             else "bookspark cluster status",
             Severity.TROUBLE if facts.change is None else Severity.UNDER_WAY,

@@ -4,7 +4,6 @@
 ``bookie_ledger``       one ledger on one bookie: admitted adds, the effect of a fence, the answer for an absent entry
 ``first_request``       may a request without an entry make a ledger known?
 ``key_meeting``         two master keys for one ledger: the metadata decides
-``wrong_proofs``        pauses of addresses that send wrong proofs of the shared secret
 ``bookie_boot``         prohibitions after a lossy boot, before the bookie serves again (phase one)
 ``control_copies``      are the copies of a control log complete together, when some are damaged?
 ``reach``               is a directory an older copy of itself?

@@ -1,7 +1,7 @@
 """One budget for the memory that all peers of a bookie make it hold, and a deadline for each frame that has begun.
 
 A peer holds memory by what it leaves undone: the part of a frame that has arrived, requests behind answers that it does not
-read, these answers, and long polls. Whole frames that are taken at once hold nothing.
+read, these answers, long polls, and requests that wait for metadata. Whole frames that are taken at once hold nothing.
 
 Law: together the peers hold ``bytes_max``, and for a moment one arrival more.
 
@@ -105,8 +105,8 @@ class PeerMemory:
             del members[peer]
             members[peer] = None
         if held.frame and (held.frame, held.frame_bytes) != (before.frame, before.frame_bytes):
-            begun = holder.deadline - _allowed(before.frame_bytes) if held.frame == before.frame else self._counted
-            holder.deadline = begun + _allowed(held.frame_bytes)
+            begun = holder.deadline - frame_seconds(before.frame_bytes) if held.frame == before.frame else self._counted
+            holder.deadline = begun + frame_seconds(held.frame_bytes)
         holder.held = held
         holder.idle_at = self._counted + IDLE_SECONDS
         self.bound += held.bound - before.bound
@@ -137,7 +137,7 @@ class PeerMemory:
         for peer, holder in list(self._holders.items()):
             held = holder.held
             if held.frame and holder.deadline <= self._counted:
-                seconds = _allowed(held.frame_bytes)
+                seconds = frame_seconds(held.frame_bytes)
                 self.forget(peer)
                 actions.append(End(peer, f"a frame was not whole {seconds:.0f} s after its first byte"))
             elif held.slack and holder.idle_at <= self._counted:
@@ -159,7 +159,9 @@ class PeerMemory:
             group = max((one for one in self._bytes if one[0] == pays), key=self._bytes.__getitem__)
             peer = next(iter(self._groups[group]))
             self.forget(peer)
-            yield End(peer, f"unfinished frames, unread answers and long polls held {self.bytes_max} bytes")
+            yield End(
+                peer, f"unfinished frames, unread answers, long polls and waiting requests held {self.bytes_max} bytes"
+            )
 
     def _released(self, peer: object, holder: _Holder) -> None:
         self.slack -= holder.held.slack
@@ -168,5 +170,6 @@ class PeerMemory:
             self.forget(peer)
 
 
-def _allowed(frame_bytes: int) -> float:
+def frame_seconds(frame_bytes: int) -> float:
+    """Time limit of a frame of this size from its first byte on, for either side of a connection."""
     return FRAME_SECONDS + frame_bytes / FRAME_BYTES_PER_SECOND

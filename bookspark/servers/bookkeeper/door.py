@@ -451,6 +451,7 @@ class GatheredAdds:
 
     def _add_together(self, adds: list[_Add]) -> None:
         first, last = adds[0].asked, adds[-1].asked
+        self._storage.looks.asker = self._peer
         header = Header(
             Kind.ADD,
             0,
@@ -538,6 +539,7 @@ class Dispatch:
     def handle(self, asked: Asked) -> None:
         """Take one request. It is answered now or later, on the loop; raises nothing."""
         self._under_way += 1
+        self._storage.looks.asker = self._peer
         try:
             is_add = asked.operation is _ADD
             if not is_add:

@@ -51,6 +51,7 @@ NOT_DATA = frozenset(
 """Files of a directory without data."""
 _BEGUN = frozenset({CONTROL_LOG, CONTROL_NOTE, CHECKPOINT})
 """Files of a boot before it stamps the cookie."""
+_IN_MEMORY = "/dev/shm"
 LOCK_SECONDS_MAX = 2.0
 """Time limit of a boot for a lock, in seconds. A process that only checks a lock holds it for a moment."""
 
@@ -218,9 +219,11 @@ def _own_files(directory: str) -> list[str]:
 
 def spare_place(directory: str) -> str:
     """The folder for the socket, options and log of a bookie whose directory is on a read-only disk: of this user alone, on this
-    host. It may not exist yet."""
+    host. It may not exist yet. It lies in memory where others may rename in the folder of temporary files, as in an ``emptyDir``
+    of Kubernetes."""
     name = hashlib.sha256(os.path.abspath(directory).encode()).hexdigest()[:32]
-    return os.path.join(tempfile.gettempdir(), f"bookspark-{os.geteuid()}", name)
+    own = [os.path.join(parent, f"bookspark-{os.geteuid()}") for parent in (tempfile.gettempdir(), _IN_MEMORY)]
+    return os.path.join(next((place for place in own if not why_foreign(place)), own[0]), name)
 
 
 def make_spare_place(directory: str) -> str:

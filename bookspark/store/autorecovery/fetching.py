@@ -22,6 +22,7 @@ from bookspark.protocol.ledger.ledger_metadata import DigestType
 from bookspark.protocol.ledger.responses import Positive
 from bookspark.store.bookie.commit.commit_thread import Post
 from bookspark.store.bookie.commit.completions import AllOf
+from bookspark.store.bookie.ledgers.metadata_looks import NOBODY
 from bookspark.store.bookie.serving.served_bookie import Fetched
 from bookspark.store.bookie.storage import Storage
 from bookspark.store.client.client_config import ClientConfig
@@ -142,6 +143,7 @@ class Fetching:
         last = adds[-1][0].last_entry_id
         byte_count = sum(len(batch.frame) for _, batch in adds)
         added = AllOf(len(adds), partial(self._end, asked, why, last, byte_count))
+        self._storage.looks.asker = NOBODY
         for header, batch in adds:
             try:
                 self._storage.add(header, batch, added)

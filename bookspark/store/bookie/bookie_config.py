@@ -102,8 +102,8 @@ class BookieConfig(Config, frozen=True, kw_only=True):
     read_bytes_in_flight_max: AtLeastOne = 64 << 20
     """Bytes of entries on their way to readers, over all connections. Further reads wait."""
     unfinished_bytes_max: UnfinishedBytes = 256 << 20
-    """Bytes of unfinished frames, unread answers and long polls, over all connections. Above it connections end, those first of
-    which no add was acknowledged."""
+    """Bytes of unfinished frames, unread answers, long polls and waiting requests, over all connections. Above it connections
+    end, those first of which no add was acknowledged."""
     requests_in_flight_max: AtLeastOne = 10_000
     """Unanswered requests of a connection. More are refused as too many requests."""
     journal_write_data: bool = True

@@ -17,12 +17,13 @@ from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from bookspark.errors import StorageError
+from bookspark.protocol.bookie.bookie_boot import METADATA_UNKNOWN
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger, Decision, EntriesLost, acked_after_sync
 from bookspark.protocol.bookie.reach import NOTHING_NOTED, Reach
 from bookspark.protocol.bookie.read_only_switch import NEVER_SWITCHED, NO_ORDER, ReadOnlySwitched, switched
 from bookspark.protocol.ledger.entry_ranges import EntryRanges
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
-from bookspark.protocol.ledger.responses import Positive, Response
+from bookspark.protocol.ledger.responses import Positive, Response, Unknown
 from bookspark.protocol.ledger.sync_cursor import Assignment
 from bookspark.store.bookie.bookie_config import BookieConfig
 from bookspark.store.bookie.commit.commit_thread import EntryWrite, NoteSync, Post, RelaxedWrite, Soon, SyncWritten
@@ -44,8 +45,8 @@ from bookspark.store.bookie.ledgers.first_requests import FirstRequestCheck, Fir
 from bookspark.store.bookie.ledgers.held_copies import Compared, HeldCopies
 from bookspark.store.bookie.ledgers.key_meetings import KeyCheck, KeyMeetings
 from bookspark.store.bookie.ledgers.lossy_boots import LossyBoots
+from bookspark.store.bookie.ledgers.metadata_looks import NOBODY, MetadataLooks, Question
 from bookspark.store.bookie.ledgers.statuses import status_of
-from bookspark.store.bookie.ledgers.unsure_adds import FenceCheck, UnsureAdds, WaitingAdd, no_metadata
 from bookspark.store.bookie.space.garbage_collection import GarbageCollection
 from bookspark.store.bookie.space.reclaiming import Reclaiming
 from bookspark.store.bookie.steps import Steps
@@ -92,6 +93,24 @@ class DiskThreads:
         self._open = False
         for pool in self._pools.values():
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+FenceCheck = Callable[[int], Positive | Unknown]
+"""``check_fence(ledger_id)``: Positive if the ledger's current metadata shows that no fence can be lost
+(``bookie_boot.answer_unsure``). It may block, but not for ever."""
+
+
+def no_metadata(ledger_id: int) -> Unknown:
+    """The ``FenceCheck`` of a storage without a metadata store."""
+    return METADATA_UNKNOWN
+
+
+class WaitingAdd(NamedTuple):
+    """An undecided add: the arguments of ``Storage.add``."""
+
+    header: Header
+    batch: EntryBatch
+    done: Done
 
 
 # -- Adds of entries that are already held
@@ -476,6 +495,10 @@ class Adds:
     its admission on, so a later fence sees it, and a read never denies it. A batch is taken whole or refused whole. The first
     copy of an entry is kept, and a later copy has to be equal; but it replaces an unreadable first copy.
 
+    Adds to a ledger with an unsure fence wait until the metadata is read (``protocol.bookie.bookie_boot``), in their order. They
+    are refused unless it is OPEN with this bookie in its last fragment; then they are decided again, so a fence that arrived
+    meanwhile wins.
+
     Source: docs/decisions/one-log.md; BookKeeper's ``Bookie.addEntry``."""
 
     def __init__(
@@ -486,6 +509,7 @@ class Adds:
         results: CommitResults,
         check_fence: FenceCheck,
         meetings: KeyMeetings,
+        looks: MetadataLooks,
         threads: DiskThreads,
         traffic: Traffic,
         *,
@@ -501,7 +525,8 @@ class Adds:
         self._results = results
         self._traffic = traffic
         self._held = HeldCopies(holdings)
-        self.unsure = UnsureAdds(check_fence, self._add_again)
+        self._check_fence = check_fence
+        self._looks = looks
         self._meetings = meetings
         self.comparisons = Comparisons(holdings, self._held, results, threads, self._decide_compared)
         self._waiting = self.comparisons.waiting
@@ -525,7 +550,9 @@ class Adds:
         decision = ledger.admit_add(header.master_key, bool(flags & _RECOVERY))
         if type(decision.response) is not Positive:
             if decision.ask_metadata:
-                self.unsure.wait(ledger_id, WaitingAdd(header, batch, done))
+                question = Question(("fence", ledger_id), partial(self._check_fence, ledger_id), METADATA_UNKNOWN)
+                again = partial(self._add_again, WaitingAdd(header, batch, done))
+                self._looks.ask(question, again, done, len(batch.frame))
             elif decision.keys_meet:
                 again = partial(self.add, header, batch, done)
                 self._meetings.wait(ledger_id, header.master_key, again, done, len(batch.frame))
@@ -595,13 +622,14 @@ class Adds:
         return ()
 
     def _decide_compared(self, add: WaitingAdd, compared: Compared | None) -> Sequence[Row]:
+        # Its peer is not known any more. Hardly ever it has to wait for metadata now.
+        self._looks.asker = NOBODY
         return self._decide(*add, compared)
 
-    def _add_again(self, ledger_id: int, adds: Sequence[WaitingAdd]) -> None:
-        """Decide adds again after the metadata showed no fence to lose."""
-        self._holdings.control.of(ledger_id).fence_is_sure()
-        for add in adds:
-            self.add(*add)
+    def _add_again(self, add: WaitingAdd) -> None:
+        """Decide an add again after the metadata showed no fence to lose."""
+        self._holdings.control.of(add.header.ledger_id).fence_is_sure()
+        self.add(*add)
 
     def _note_added(self, ledger: BookieLedger, decision: Decision, header: Header) -> None:
         if self._suspects:
@@ -660,7 +688,7 @@ class Storage:
         """Read nothing yet.
 
         ``file_system``: None is the operating system's. ``boot_id``: the kernel's, if trusted (``unclean_marker``).
-        ``check_fence``: reads the metadata of ledgers with an unsure fence (``unsure_adds``). ``check_first``: reads it for
+        ``check_fence``: reads the metadata of ledgers with an unsure fence (``Adds``). ``check_first``: reads it for
         requests that make a ledger known without an entry (``first_requests``); None grants them. ``check_key``: reads it where
         two master keys meet (``key_meetings``); None refuses the later one. ``without``: unusable directories of the config."""
         self._file_system: FileSystem = file_system or RealFileSystem()
@@ -686,7 +714,9 @@ class Storage:
         self._switch = NEVER_SWITCHED
         """The last setting of the read-only switch, whether its record is durable or not."""
         self._results = CommitResults(holdings, self.disks)
-        self._meetings = KeyMeetings(check_key, holdings.control, self._take_over)
+        self.looks = MetadataLooks()
+        """Requests that wait for metadata."""
+        self._meetings = KeyMeetings(check_key, holdings.control, self.looks, self._take_over)
         self.disk_threads = DiskThreads(holdings.directory_of)
         self.loop_is_shared: Callable[[], bool] = lambda: False
         """Does the loop serve several clients at present? Set by the server."""
@@ -700,11 +730,12 @@ class Storage:
             self._results,
             check_fence,
             self._meetings,
+            self.looks,
             self.disk_threads,
             self.traffic,
             journal_write_data=config.journal_write_data,
         )
-        self._first_requests = FirstRequests(check_first, holdings.ledgers)
+        self._first_requests = FirstRequests(check_first, holdings.ledgers, self.looks)
         self._held_copies = HeldCopies(holdings)
         self._syncs = VolatileSyncs(holdings, self._held_copies, self._meetings)
         self.lossy_boots = LossyBoots(holdings, self._records, self.disks)
@@ -730,9 +761,7 @@ class Storage:
         """Start writing. ``post(function, *arguments)`` calls a function on the loop, from any thread; ``soon(function)``, on the
         loop after its current turn. Without ``soon`` there is no shared loop: each request goes to the disk by itself, and the
         caller compares repeated entries."""
-        self._adds.unsure.start(post)
-        self._first_requests.start(post)
-        self._meetings.start(post)
+        self.looks.start(post)
         self._results.start(soon)
         self.long_polls.start(soon)
         if soon is not None:
@@ -760,9 +789,7 @@ class Storage:
         if not self._records.is_open:
             return
         self._records.is_open = False
-        self._adds.unsure.close()
-        self._first_requests.close()
-        self._meetings.close()
+        self.looks.close()
         self._adds.comparisons.close()
         self.disk_threads.close()
         directories = self.holdings.directories

@@ -59,7 +59,11 @@ BOOKIE = (
     Described("bookspark_bookie_add_in_flight_bytes", G, "Bytes of adds that are not durable yet."),
     Described("bookspark_bookie_reading_paused", G, "1 while clients are not read, because too much waits."),
     Described("bookspark_bookie_read_in_flight_bytes", G, "Bytes of answers that readers have not taken yet."),
-    Described("bookspark_bookie_unfinished_bytes", G, "Bytes of unfinished frames, unread answers and long polls."),
+    Described(
+        "bookspark_bookie_unfinished_bytes",
+        G,
+        "Bytes of unfinished frames, unread answers, long polls and waiting requests.",
+    ),
     Described("bookspark_bookie_reads_waiting", G, "Answer parts that wait for memory."),
     Described("bookspark_bookie_queued_turns", G, "Turns of the loop whose writes wait for the disk.", _DIRECTORY),
     Described("bookspark_bookie_ledgers", G, "Known ledgers."),

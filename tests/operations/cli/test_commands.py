@@ -17,6 +17,7 @@ import typer
 
 from bookspark.local import LocalCluster
 from bookspark.operations.cli.main import COMMANDS, command_line
+from tests.authority import private
 from tests.awaiting import SECONDS_MAX
 from tests.operations.cli.conftest import Run
 
@@ -116,22 +117,33 @@ def test_debug_prints_the_traceback(bookspark: Run) -> None:
     assert "Traceback" in outcome.err and outcome.err.splitlines()[-1].startswith("bookspark: ")
 
 
-def test_log_commands_create_describe_read_and_delete_a_log(on_cluster: Run) -> None:
+def test_log_commands_create_describe_read_and_delete_a_log(on_cluster: Run, tmp_path: Path) -> None:
     assert on_cluster("log", "list").status == 0
     outcome = on_cluster("log", "describe", "nothing")
     assert outcome.status == 2
     assert "no log 'nothing'" in outcome.err and outcome.err.count("\n") == 1
-    create = ("log", "create", "orders", "--ack-quorum", "3", "--compression", "zstd", "--password", "secret")
+    given = ("--password-file", private(tmp_path / "password", "secret\n"))
+    create = ("log", "create", "orders", "--ack-quorum", "3", "--compression", "zstd", *given)
     assert on_cluster(*create).status == 0
     outcome = on_cluster(*create)
     assert (outcome.status, outcome.err) == (
         2, "bookspark: there is a log 'orders' already; choose another name, or delete that log\n"
     )  # fmt: skip
-    described = json.loads(on_cluster("log", "describe", "orders", "--password", "secret", "--json").out)
+    described = json.loads(on_cluster("log", "describe", "orders", *given, "--json").out)
     assert (described["ack_quorum"], described["compression"], described["rows"]) == (3, "zstd", 0)
-    assert on_cluster("log", "read", "orders", "--password", "secret").out == b""
+    assert on_cluster("log", "read", "orders", *given).out == b""
     assert on_cluster("log", "describe", "orders").err.startswith("bookspark: log 'orders': wrong password")
-    assert on_cluster("log", "delete", "orders", "--yes", "--password", "secret").status == 0
+    assert on_cluster("log", "delete", "orders", "--yes", *given).status == 0
+
+
+def test_no_command_takes_a_password_from_its_command_line() -> None:
+    """``ps`` and /proc show command lines to every user of the host."""
+    options, groups = [], [typer.main.get_command(command_line())]
+    while groups:
+        command = groups.pop()
+        groups += getattr(command, "commands", {}).values()
+        options += [name for one in command.params for name in one.opts]
+    assert options.count("--password-file") >= 19 and "--password" not in options
 
 
 def test_unknown_audit_query_is_refused_before_spark_starts(on_cluster: Run) -> None:

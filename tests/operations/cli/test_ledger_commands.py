@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from bookspark.local import LocalCluster
 from tests.awaiting import await_that
 from tests.operations.cli.conftest import Run
@@ -89,10 +91,12 @@ def test_delete_asks_for_confirmation(on_cluster: Run) -> None:
     assert (gone.status, gone.err) == (2, f"bookspark: there is no ledger {ledger}; it was deleted or never created\n")
 
 
-def test_wrong_password_is_an_error_in_one_line(on_cluster: Run) -> None:
-    ledger = on_cluster("ledger", "append", "--password", "right", stdin=b"x\n").text.strip()
-    assert on_cluster("ledger", "read", ledger, "--password", "right").out == b"x\n"
-    wrong = on_cluster("ledger", "read", ledger, "--password", "wrong")
+def test_wrong_password_is_an_error_in_one_line(on_cluster: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOOKSPARK_PASSWORD", "right")
+    ledger = on_cluster("ledger", "append", stdin=b"x\n").text.strip()
+    assert on_cluster("ledger", "read", ledger).out == b"x\n"
+    monkeypatch.setenv("BOOKSPARK_PASSWORD", "wrong")
+    wrong = on_cluster("ledger", "read", ledger)
     assert wrong.status == 2
     assert wrong.err.startswith("bookspark: ") and "password" in wrong.err and wrong.err.count("\n") == 1
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -231,6 +233,23 @@ def test_down_bookie_is_named_with_host_directories_and_time_until_lost() -> Non
     (one,) = health_of(found).troubles
     assert "host h with /d/1, /d/2" in one.causes[0] and "a counts as lost in 0:01:30" in one.causes[1]
     assert one.command == "bookspark bookie run --directory /d/1 --directory /d/2"
+
+
+@pytest.mark.parametrize(
+    ("found", "kind"),
+    [
+        (lambda foreign: facts({"a": DOWN}, homes={"a": BookieHome("h", (foreign,))}), "bookie-down"),
+        (lambda foreign: facts(statuses={"a": status("a", version=foreign)}), "version-skew"),
+        (lambda foreign: facts(statuses={"a": status("a", failed_directories={foreign: "EIO"})}), "failed-directory"),
+    ],
+    ids=["directory", "version", "failed directory"],
+)
+def test_foreign_words_of_a_command_are_words_for_the_shell(found: Callable[[str], Facts], kind: str) -> None:
+    """Operators copy commands. A stranger could put his own behind a semicolon, by a record in ZooKeeper or a bookie's answer."""
+    foreign = "99.9.9; touch $(id) `id` 'x'"
+    (one,) = [answer for answer in health_of(found(foreign)).troubles if answer.kind == kind]
+    assert shlex.split(one.command)[-1].removeprefix("a=") == foreign
+    assert shlex.join(shlex.split(one.command)) == one.command
 
 
 def test_consequence_comes_first() -> None:

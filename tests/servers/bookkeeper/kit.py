@@ -99,11 +99,14 @@ class Caller:
 
 @contextmanager
 def open_door(
-    settings: BookieConfig, digest_type: Callable[[int], DigestType] = lambda ledger_id: DigestType.BOOKKEEPER_CRC32C
+    settings: BookieConfig,
+    digest_type: Callable[[int], DigestType] = lambda ledger_id: DigestType.BOOKKEEPER_CRC32C,
+    **options: Any,
 ) -> Iterator[tuple[Any, Callable[[], Caller], tuple[str, int]]]:
-    """A bookie with both ports: its server, a function that connects to the BookKeeper port, and the address of its own port."""
+    """A bookie with both ports: its server, a function that connects to the BookKeeper port, and the address of its own port.
+    ``options``: of ``serving``."""
     callers: list[Caller] = []
-    with serving(settings) as (server, address):
+    with serving(settings, **options) as (server, address):
         door = BookKeeperDoor(settings, server, digest_type)
         loop = server._porch._loop
 

@@ -16,12 +16,14 @@ from crc32c import crc32c
 from bookspark.errors import ConfigurationError, MetadataStoreError, NoSuchLedgerError
 from bookspark.protocol.bookie.bookie_ledger import LimboNoted
 from bookspark.protocol.ledger.bookkeeper_keys import kept_key
-from bookspark.protocol.ledger.ledger_metadata import DigestType
+from bookspark.protocol.ledger.ledger_metadata import DigestType, Fragment, LedgerMetadata
 from bookspark.servers.bookkeeper.entries import body_of, entry_of
 from bookspark.servers.bookkeeper.messages import Operation
+from bookspark.servers.daemon.bookie_process import fence_check, key_check
 from bookspark.store.bookie.holdings.reads import Fetched, Stop
 from bookspark.store.bookie.serving import porch, refusals
 from bookspark.store.bookie.storage import Storage
+from bookspark.store.metadata.memory.memory_store import MemoryStore
 from bookspark.store.wire.digests import digester, master_key
 from bookspark.store.wire.header import Status, WireError
 from tests.awaiting import await_that
@@ -78,6 +80,31 @@ def test_a_copy_by_bookkeepers_replication_is_accepted_with_the_ledgers_latest_l
         assert (found.read.body, found.read.maxLac) == (copies[1], 9)
         # A writer can't have confirmed entries that it has not sent.
         assert refused.status == EUA
+
+
+@pytest.mark.parametrize("stranger_at", ["this port", "our own port"])
+def test_two_keys_meet_at_the_port_and_the_metadata_decides(tmp_path, stranger_at):
+    """A stranger's entry before the owner's first one; and after it."""
+    store, strangers_key = MemoryStore(), b"s" * 20
+    owners = kept_key(KEY)
+    store.create_ledger(LedgerMetadata(7, 1, 1, 1, (Fragment(0, ("bookie-test",)),), master_key=owners))
+    checks = {"check_key": key_check(store), "check_fence": fence_check(store, "bookie-test")}
+    with open_door(config(tmp_path), checks=checks) as (_, call, address):
+        owner, stranger = call(), call()
+        if stranger_at == "this port":
+            stranger.send(add(1, 7, 5, b"by a stranger", key=strangers_key))
+            assert stranger.answer().status == EOK
+        else:
+            with ours(address) as client:
+                assert client.add(7, 5, master_key=b"s" * 16).status == Status.OK
+        made = body(7, 0, b"the owner's")
+        owner.send(add(1, 7, 0, body=made))
+        assert owner.answer().status == EOK
+        stranger.send(add(2, 7, 1, b"by a stranger", key=strangers_key))
+        assert stranger.answer().status == EUA
+        owner.send(read(2, 7, 0), read(3, 7, 5))
+        found = {answer.header.txnId: answer for answer in (owner.answer(), owner.answer())}
+        assert found[2].read.body == made and found[3].status == ENOENTRY
 
 
 def test_master_keys_equal_bookkeepers():

@@ -303,10 +303,11 @@ class Client:
 
 @contextmanager
 def serving(
-    settings: BookieConfig, file_system: FileSystem | None = None, **options: Any
+    settings: BookieConfig, file_system: FileSystem | None = None, *, checks: Any = None, **options: Any
 ) -> Iterator[tuple[BookieServer, tuple[str, int]]]:
-    """A bookie's server on an event loop in its own thread; stopped and closed at the end. ``options`` are the server's."""
-    storage = Storage(settings, file_system).open()
+    """A bookie's server on an event loop in its own thread; stopped and closed at the end. ``checks`` are the
+    storage's questions to the metadata, ``options`` are the server's."""
+    storage = Storage(settings, file_system, **(checks or {})).open()
     server = BookieServer(settings, storage, "bookie-test", 77, **options)
     loop = uvloop.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="bookie loop")

@@ -74,8 +74,8 @@ def without_threads() -> Iterator[None]:
 
     with (
         patch.multiple(CommitThread, start=start, join=join, step=step, told=None, create=True),
-        patch("bookspark.store.bookie.ledgers.unsure_adds.ThreadPoolExecutor", AtOnce),
-        patch("bookspark.store.bookie.ledgers.first_requests.ThreadPoolExecutor", AtOnce),
+        patch("bookspark.store.bookie.ledgers.metadata_looks.ThreadPoolExecutor", AtOnce),
+        patch("bookspark.store.bookie.ledgers.metadata_looks._REST_SECONDS", 0),
     ):
         yield
 

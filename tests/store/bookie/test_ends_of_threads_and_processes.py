@@ -9,19 +9,17 @@ import signal
 import socket
 import struct
 import threading
-from types import SimpleNamespace
 
 import pytest
 
 from bookspark.errors import StorageError
+from bookspark.protocol.bookie.bookie_boot import METADATA_UNKNOWN
 from bookspark.store.bookie.checks import check_control_log
 from bookspark.store.bookie.commit.commit_thread import CommitThread
 from bookspark.store.bookie.disk.file_system import RealFileSystem
-from bookspark.store.bookie.disk.packed_dict import PackedDict
 from bookspark.store.bookie.disk.rewritten_log import adopt
 from bookspark.store.bookie.disk.synced_note import SyncedNote
-from bookspark.store.bookie.ledgers.first_requests import FirstRequests
-from bookspark.store.bookie.ledgers.unsure_adds import UnsureAdds, WaitingAdd
+from bookspark.store.bookie.ledgers.metadata_looks import MetadataLooks, Question
 from bookspark.store.bookie.space.rewriting import Job, LedgerFacts, NoRewriterError, SealedLog
 from bookspark.store.bookie.space.rewriting_process import RewritingProcess, _receive
 from bookspark.store.bookie.storage import DiskThreads
@@ -153,19 +151,12 @@ def _stands(of):
 
 
 def test_close_waits_for_neither_metadata_nor_disk():
-    def first_requests(stand, begun):
-        requests = FirstRequests(stand, PackedDict(lambda one: None, lambda *one: None))
-        requests.start(lambda call: None)
-        requests.when_granted(5, b"", lambda: None, lambda status: None)
+    def metadata_looks(stand, begun):
+        looks = MetadataLooks()
+        looks.start(lambda call: None)
+        looks.ask(Question("a ledger", stand, METADATA_UNKNOWN), lambda: None, lambda status: None)
         assert begun.wait(60)
-        return requests.close
-
-    def unsure_adds(stand, begun):
-        adds = UnsureAdds(stand, lambda *adds: None)
-        adds.start(lambda call: None)
-        adds.wait(5, WaitingAdd(None, SimpleNamespace(frame=b""), lambda status: None))
-        assert begun.wait(60)
-        return adds.close
+        return looks.close
 
     def disk_threads(stand, begun):
         threads = DiskThreads(lambda log: None)
@@ -173,7 +164,7 @@ def test_close_waits_for_neither_metadata_nor_disk():
         assert begun.wait(60)
         return threads.close
 
-    for of in (first_requests, unsure_adds, disk_threads):
+    for of in (metadata_looks, disk_threads):
         assert _stands(of), of.__name__
 
 

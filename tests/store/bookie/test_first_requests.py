@@ -11,7 +11,6 @@ from bookspark.protocol.bookie.first_request import answer_first_request
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata
 from bookspark.protocol.ledger.responses import UNAUTHORIZED, Positive, Unknown, UnknownReason
 from bookspark.servers.daemon.bookie_process import first_request_check
-from bookspark.store.bookie.ledgers import first_requests
 from bookspark.store.metadata.memory.memory_store import MemoryStore
 from bookspark.store.wire.header import Status
 from tests.store.bookie.kit import KEY, OTHER_KEY, Pumped, config
@@ -110,8 +109,7 @@ def test_unreadable_metadata_grants_no_first_request(tmp_path):
     storage.storage.close()
 
 
-def test_waiting_first_requests_are_bounded_share_lookups_and_end_with_close(tmp_path, monkeypatch):
-    monkeypatch.setattr(first_requests, "_WAITING_MAX", 3)
+def test_waiting_first_requests_share_lookups_and_end_with_close(tmp_path):
     asked, answer, looks = threading.Event(), threading.Event(), []
 
     def check(ledger_id, key):
@@ -122,11 +120,10 @@ def test_waiting_first_requests_are_bounded_share_lookups_and_end_with_close(tmp
 
     storage = Pumped(config(tmp_path), check_first=check)
     statuses = []
-    for _ in range(4):
+    for _ in range(3):
         storage.storage.fence(7, KEY, statuses.append)
-    assert statuses == [Status.TOO_MANY_REQUESTS]
     assert asked.wait(60), "a stop takes back what no thread has begun"
     storage.storage.close()
-    assert statuses == [Status.TOO_MANY_REQUESTS] + 3 * [Status.LIMBO]
+    assert statuses == 3 * [Status.LIMBO]
     answer.set()
     assert looks == [7]

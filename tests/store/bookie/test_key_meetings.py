@@ -12,7 +12,6 @@ from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata
 from bookspark.protocol.ledger.responses import UNAUTHORIZED, Positive, Unknown, UnknownReason
 from bookspark.protocol.ledger.sync_cursor import Assignment
 from bookspark.servers.daemon.bookie_process import key_check
-from bookspark.store.bookie.ledgers import key_meetings
 from bookspark.store.metadata.memory.memory_store import MemoryStore
 from bookspark.store.wire.header import Flag, Status
 from tests.store.bookie.kit import KEY, OTHER_KEY, Pumped, add_frame, config, crash_image
@@ -183,21 +182,20 @@ def test_owner_of_a_ledger_made_anew_while_the_metadata_is_read_keeps_its_entrie
     assert bookie.ids(7) == [0, 1]
 
 
-def test_looks_are_shared_cached_and_bounded(watched, monkeypatch):
+def test_looks_are_shared_and_cached(watched):
     store, bookie = watched
-    monkeypatch.setattr(key_meetings, "_WAITING_MAX", 3)
     store.create_ledger(metadata())
     assert bookie.add(7, 0) is Status.OK
     told = []
     for _ in range(4):
         bookie.storage.fence(7, STRANGER, told.append)
-    assert told == [Status.TOO_MANY_REQUESTS]
+    assert told == []
     store.await_look()
     store.go_on.release()
     bookie.wait(lambda: len(told) == 4)
     for _ in range(100):
         bookie.storage.fence(7, STRANGER, told.append)
-    assert told[1:] == [Status.UNAUTHORIZED] * 103
+    assert told == [Status.UNAUTHORIZED] * 104
     assert store.looks == 1
 
 

@@ -534,7 +534,7 @@ def test_first_boot_of_a_bookie_notes_the_highest_ledger_id_once():
         for directory in storage.holdings.directories:
             directory.commit.step()
         assert ledger_id == 7 or statuses == expected
-        storage._adds.unsure.close()
+        storage.looks.close()
         assert statuses == expected
     assert isinstance(storage.holdings.plan_read(7, 0, 0, 0, sparse=False).refusal, Negative), "nothing was lost"
 

@@ -205,18 +205,6 @@ def test_copy_from_repair_leaves_the_fence_unsure(tmp_path):
     assert again.add(7, 1) is Status.FENCED
 
 
-def test_adds_waiting_for_the_metadata_are_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr("bookspark.store.bookie.ledgers.unsure_adds._WAITING_BYTES_MAX", 2000)
-    check = Checks(FENCED)
-    storage = after_lossy_boot(tmp_path, check_fence=check)
-    statuses = [storage.submit(add_frame(7, entry_id)) for entry_id in range(6)]
-    assert [Status.TOO_MANY_REQUESTS] in statuses
-    check.go_on.set()
-    storage.wait(lambda: all(statuses))
-    assert [Status.FENCED] in statuses
-    storage.storage.close()
-
-
 def test_adds_waiting_at_a_bookie_stop_are_refused(tmp_path):
     check = Checks(Positive())
     storage = after_lossy_boot(tmp_path, check_fence=check)

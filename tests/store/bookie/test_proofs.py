@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bookspark.protocol.bookie import wrong_proofs
-from bookspark.store.bookie.serving import porch, refusals
+from bookspark.store.bookie.serving import porch, refusals, server
 from bookspark.store.wire.frames import control_frame
 from bookspark.store.wire.header import PROTOCOL_VERSION, Header, Kind, Status
 from bookspark.store.wire.messages import Hello
@@ -103,7 +102,7 @@ WRONG = {
 
 
 def test_wrong_proof_ends_the_connection(tmp_path, monkeypatch):
-    monkeypatch.setattr(wrong_proofs, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(server, "WRONG_PROOFS_PER_SECOND", 1e9)
     with secured(tmp_path) as (address, connect):
         for make in WRONG.values():
             client = connect()
@@ -119,7 +118,7 @@ def test_wrong_proof_ends_the_connection(tmp_path, monkeypatch):
 
 
 def test_proof_is_good_for_its_connection_and_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(wrong_proofs, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(server, "WRONG_PROOFS_PER_SECOND", 1e9)
     with secured(tmp_path) as (address, connect):
         recorded, later = connect(), connect()
         shown = proof(SECRET, "client", exchanged(recorded, address))
@@ -141,7 +140,7 @@ def test_nonce_of_another_size_is_refused(tmp_path, size):
 
 def test_over_tls_a_proof_is_bound_to_the_certificate_of_the_connection(tmp_path, monkeypatch):
     """Also after the file of the certificate was replaced."""
-    monkeypatch.setattr(wrong_proofs, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(server, "WRONG_PROOFS_PER_SECOND", 1e9)
     authority = Authority(tmp_path / "authority")
     old, new = (Path(authority.certificate(name)).read_text() for name in ("old", "new"))
     file = tmp_path / "bookie.pem"
@@ -178,7 +177,7 @@ def guess(client, address):
 
 
 def test_guesses_of_one_address_take_a_pause_each(tmp_path, monkeypatch):
-    monkeypatch.setattr(wrong_proofs, "PAUSE_SECONDS", 0.2)
+    monkeypatch.setattr(server, "WRONG_PROOFS_PER_SECOND", 5.0)
     with secured(tmp_path) as (address, connect):
         begun = time.monotonic()
         for _ in range(5):
@@ -188,7 +187,7 @@ def test_guesses_of_one_address_take_a_pause_each(tmp_path, monkeypatch):
 
 
 def test_during_the_pause_of_an_address_all_others_are_served(tmp_path, monkeypatch):
-    monkeypatch.setattr(wrong_proofs, "PAUSE_SECONDS", 2 * SECONDS_MAX)
+    monkeypatch.setattr(server, "WRONG_PROOFS_PER_SECOND", 0.5 / SECONDS_MAX)
     monkeypatch.setattr(porch, "STRANGER_SECONDS", 2 * SECONDS_MAX)
     with secured(tmp_path) as (address, connect):
         served, waiting = connect(), connect()
@@ -209,7 +208,7 @@ def test_during_the_pause_of_an_address_all_others_are_served(tmp_path, monkeypa
 
 
 def test_second_hello_while_the_proof_waits_ends_the_connection(tmp_path, monkeypatch):
-    monkeypatch.setattr(wrong_proofs, "PAUSE_SECONDS", 2 * SECONDS_MAX)
+    monkeypatch.setattr(server, "WRONG_PROOFS_PER_SECOND", 0.5 / SECONDS_MAX)
     monkeypatch.setattr(porch, "STRANGER_SECONDS", 2 * SECONDS_MAX)
     with secured(tmp_path) as (address, connect):
         assert guess(connect(), address) == Status.UNAUTHORIZED

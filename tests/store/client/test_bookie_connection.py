@@ -10,6 +10,7 @@ import pytest
 
 from bookspark.protocol.ledger.responses import Positive, Unknown
 from bookspark.store.client.client_config import ClientConfig
+from bookspark.store.client.network import bookie_connection
 from bookspark.store.client.network.bookie_connection import Answer, BookieConnection, Question
 from bookspark.store.client.network.traffic import ClientTraffic
 from bookspark.store.wire.chunks import ChunkPool
@@ -17,6 +18,7 @@ from bookspark.store.wire.entry_batch import Entry, encode_entries
 from bookspark.store.wire.frames import Frame, control_frame
 from bookspark.store.wire.header import Flag, Header, Kind
 from bookspark.store.wire.messages import Acks
+from tests.awaiting import SECONDS_MAX
 
 
 class Transport(asyncio.Transport):
@@ -115,8 +117,12 @@ def test_bookie_that_reads_nothing_is_cut_off_for_frames_of_any_size(size: int) 
 
 
 def receive(connection: BookieConnection, frame: bytes) -> None:
-    connection.get_buffer(0)[: len(frame)] = frame
-    connection.buffer_updated(len(frame))
+    while frame:
+        buffer = connection.get_buffer(0)
+        size = min(len(buffer), len(frame))
+        buffer[:size] = frame[:size]
+        connection.buffer_updated(size)
+        frame = frame[size:]
 
 
 def acks(*request_ids: int) -> bytes:
@@ -175,3 +181,50 @@ def test_failing_handler_does_not_affect_acks_of_other_requests() -> None:
         assert connection.lost is None
 
     run(scenario)
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_bookie_that_does_not_end_a_frame_is_cut_off(monkeypatch: pytest.MonkeyPatch, asked: bool) -> None:
+    """Once it kept up to 16 MiB of a client's memory for as long as it liked."""
+    monkeypatch.setattr(bookie_connection, "frame_seconds", lambda size: 0.2)
+    answers: list[Answer] = []
+    frame = batch(1 << 20)
+
+    async def turn() -> BookieConnection:
+        lost = asyncio.Event()
+        connection = BookieConnection(
+            "b1", ClientConfig(), lambda *_: None, lambda _: lost.set(), lambda _: None, ChunkPool(), ClientTraffic()
+        )
+        connection.connection_made(Transport())
+        connection.greeted(1)
+        if asked:
+            connection.send(1, b"frame", Question(lambda _, answer: answers.append(answer), None))
+        receive(connection, frame)
+        receive(connection, frame[:1000])
+        await asyncio.wait_for(lost.wait(), SECONDS_MAX)
+        return connection
+
+    connection = asyncio.run(turn())
+    assert connection.lost is not None and connection.lost.detail == "did not end a frame within 0 s"
+    assert [type(answer.response) for answer in answers] == [Unknown] * asked
+
+
+def test_bookie_that_never_ends_an_answer_is_cut_off() -> None:
+    frame, taken = batch(1 << 20), list[Frame]()
+
+    def scenario(connection: BookieConnection, transport: Transport, answers: list[Answer]) -> None:
+        connection.greeted(1)
+        connection.send(1, b"frame", Question(lambda _, answer: answers.append(answer), None, taken.append))
+        for _ in range(40):
+            receive(connection, frame)
+        assert [type(answer.response) for answer in answers] == [Unknown]
+        assert connection.lost is not None and "for one request" in connection.lost.detail
+
+    run(scenario)
+    assert 28 <= len(taken) <= 32
+
+
+def batch(size: int) -> bytes:
+    """A part of an answer to request 1."""
+    header = Header(Kind.READ, 1, 5, 0, 0, flags=Flag.RESPONSE | Flag.MORE)
+    return bytes(encode_entries(header, [Entry(5, 0, -1, size, bytes(size), b"")]))

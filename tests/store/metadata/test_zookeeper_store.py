@@ -66,6 +66,20 @@ def kazoo(zookeeper: EmbeddedZooKeeper) -> Iterator[KazooClient]:
     client.close()
 
 
+def test_registrations_and_cookies_whose_names_are_no_bookie_ids_are_nobodys(
+    store: ZooKeeperStore, kazoo: KazooClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A stranger's names would reach commands that operators copy."""
+    store.register_bookie(BOOKIE)
+    value = kazoo.get(f"{store.layout.available}/{BOOKIE.bookie_id}")[0]
+    for name in ("x; touch y", "-rf", "$(id)", "a b"):
+        for place in (store.layout.available, store.layout.readonly, store.layout.cookies):
+            kazoo.create(f"{place}/{name}", value, makepath=True)
+    assert list(store.bookies()) == [BOOKIE.bookie_id]
+    assert store.list_cookies() == []
+    assert "8 registrations are not of bookies" in caplog.text
+
+
 @pytest.fixture
 def proxy(zookeeper: EmbeddedZooKeeper) -> Iterator[LossyProxy]:
     with LossyProxy(zookeeper.connection_string) as made:

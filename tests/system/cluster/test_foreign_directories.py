@@ -11,6 +11,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,8 @@ from bookspark.errors import ConfigurationError
 from bookspark.lab.demo.run_folder import RunFolder
 from bookspark.local import LocalCluster
 from bookspark.protocol.bookie.cookie import Cookie
-from bookspark.servers.daemon.directories import DirectoryLocks, read_cookie
+from bookspark.servers.daemon import directories
+from bookspark.servers.daemon.directories import DirectoryLocks, make_spare_place, read_cookie, spare_place
 from bookspark.servers.daemon.launch import adopt_or_start
 from bookspark.servers.daemon.lease_client import LeaseConnection, LeaseLostError
 from bookspark.servers.daemon.processes import Process
@@ -282,6 +284,29 @@ def test_nothing_is_open_to_others_with_any_umask(tmp_path, new_chroot):
         found = [tmp_path / "new", home.parent, home, *home.rglob("*")]
         assert not [path for path in found if path.lstat().st_mode & 0o022]
         assert stat.S_IMODE((home / "lease.sock").stat().st_mode) == 0o600
+
+
+def test_spare_place_lies_in_memory_where_others_may_rename_among_temporary_files(tmp_path, monkeypatch):
+    """As in a pod whose only writable folder is an emptyDir: a bookie on a read-only disk had no place for its lease socket."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    for mode, parent in ((0o1777, tmp_path / "tmp"), (0o777, Path("/dev/shm"))):
+        (tmp_path / "tmp").chmod(mode)
+        place = Path(make_spare_place(str(tmp_path / "disk")))
+        try:
+            assert place.parents[1] == parent and str(place) == spare_place(str(tmp_path / "disk"))
+            assert stat.S_IMODE(place.stat().st_mode) == stat.S_IMODE(place.parent.stat().st_mode) == 0o700
+        finally:
+            place.rmdir()
+
+
+@as_root
+def test_spare_place_of_another_user_is_refused_in_both_folders(shared, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(shared))
+    monkeypatch.setattr(directories, "_IN_MEMORY", str(shared))
+    assert as_another_user((shared / f"bookspark-{os.geteuid()}").mkdir) == "None"
+    with pytest.raises(PermissionError, match="belongs to"):
+        make_spare_place("/a/disk")
 
 
 @as_root

@@ -9,6 +9,7 @@ nothing is released, a change of a format makes the fixture anew. From 0.1.0 on 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -125,10 +126,8 @@ def test_autorecovery_keeps_its_task_switch_and_delay(bookkeeper: BookKeeper) ->
 @pytest.mark.parametrize("name", LOGS)
 def test_rows_of_a_log_are_read(cluster: LocalCluster, name: str) -> None:
     command = [sys.executable, "-m", "bookspark.operations.cli.main", "log", "read", "--zookeeper", cluster.zookeeper]
-    password = PASSWORDS[name].decode()
-    answer = subprocess.run(
-        [*command, "--password", password, name], check=True, capture_output=True, timeout=SECONDS_MAX
-    )
+    environment = os.environ | {"BOOKSPARK_PASSWORD": PASSWORDS[name].decode()}
+    answer = subprocess.run([*command, name], check=True, capture_output=True, timeout=SECONDS_MAX, env=environment)
     lines = answer.stdout.decode().splitlines()
     expected = [row(name, number) for number in range(LOGS[name])]
     if name == "rows":

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bookspark.errors import ConfigurationError
-from bookspark.operations.cli.terminal.command_options import Json, Password, Zookeeper, client
+from bookspark.operations.cli.terminal.command_options import Json, Zookeeper, client
 from bookspark.operations.cli.terminal.output import console, print_json, progress, say
 from bookspark.support.command_line import FOUND
+from bookspark.support.password_option import Password
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

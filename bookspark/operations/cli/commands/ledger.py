@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from bookspark.errors import ConfigurationError, LedgerRecoveryError, ReadError
-from bookspark.operations.cli.terminal.command_options import Json, LedgerId, Password, Yes, Zookeeper, client, grouped
+from bookspark.operations.cli.terminal.command_options import Json, LedgerId, Yes, Zookeeper, client, grouped
 from bookspark.operations.cli.terminal.output import (
     json_line,
     metadata_document,
@@ -37,6 +37,7 @@ from bookspark.protocol.ledger.entry_ranges import NO_RANGES, with_ranges
 from bookspark.protocol.ledger.ledger_metadata import DigestType, LedgerType, Replication
 from bookspark.store.metadata.lost_records import give_up_lost_records, read_lost_records
 from bookspark.support.arguments import check_names
+from bookspark.support.password_option import Password
 from bookspark.support.plain_text import one_line
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bookspark.operations.cli.commands.ledger import Shape
-from bookspark.operations.cli.terminal.command_options import Json, Password, Yes, Zookeeper, client, grouped
+from bookspark.operations.cli.terminal.command_options import Json, Yes, Zookeeper, client, grouped
 from bookspark.operations.cli.terminal.output import (
     json_line,
     payload_document,
@@ -27,6 +27,7 @@ from bookspark.protocol.ledger.ledger_metadata import DigestType
 from bookspark.protocol.logs.lanes import MARK, LaneId, lane_id, lane_of, writers_of_lanes
 from bookspark.protocol.logs.log_options import ALTERABLE, Compression, LogOptions
 from bookspark.protocol.logs.log_record import LOG_LABEL
+from bookspark.support.password_option import Password
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

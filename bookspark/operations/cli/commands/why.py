@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bookspark.operations.cli.terminal import settings
-from bookspark.operations.cli.terminal.command_options import Json, Password, Zookeeper, given
+from bookspark.operations.cli.terminal.command_options import Json, Zookeeper, given
 from bookspark.operations.cli.terminal.output import console, print_json, say, table
 from bookspark.operations.cli.terminal.signals import UNTIL, interruptible, until_signal
 from bookspark.support.command_line import FOUND
+from bookspark.support.password_option import Password
 from bookspark.support.plain_text import printable
 
 if TYPE_CHECKING:

@@ -27,14 +27,6 @@ Zookeeper = Annotated[
         show_default=False,
     ),
 ]
-Password = Annotated[
-    str,
-    typer.Option(
-        envvar="BOOKSPARK_PASSWORD",
-        help="Password of the ledger or log. Other users see command lines: set BOOKSPARK_PASSWORD.",
-        show_default=False,
-    ),
-]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")]
 LedgerId = Annotated[int, typer.Argument(metavar="LEDGER", min=0, help="Id of the ledger.")]

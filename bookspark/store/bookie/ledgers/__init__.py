@@ -1,9 +1,9 @@
 """Ledgers: the effect of a request on a ledger that a bookie holds. ``protocol.bookie.bookie_ledger`` decides.
 
 ===================  =================================================================================
+``metadata_looks``   requests wait for the ledger's metadata: a fair order of peers
 ``first_requests``   fences and explicit LACs of unknown ledgers wait for the ledger's metadata
 ``key_meetings``     requests with another master key wait for the ledger's metadata
-``unsure_adds``      adds to ledgers with an unsure fence wait for the ledger's metadata
 ``held_copies``      held copies of entries: comparison with an add, durability
 ``lossy_boots``      losses by a crash or a lost disk, ledgers in limbo, restored entries
 ``control_records``  writing records to the control logs

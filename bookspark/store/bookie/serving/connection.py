@@ -62,6 +62,9 @@ class Peer(Protocol):
     def greeted(self) -> None:
         """Allow all requests from now on: TLS, the secret and HELLO are through."""
 
+    def waits(self, more: int) -> None:
+        """Count bytes of requests that wait for metadata; negative: they wait no longer."""
+
     def name_peer(self, name: str) -> None:
         """Note the name that the client gives itself; a later HELLO may change it."""
 
@@ -639,12 +642,14 @@ class Dispatch:
     Law: each request is answered once, unless the connection ends first. A frame with a readable header and bad content is
     answered BAD_REQUEST, an internal fault IO_ERROR, never a Negative. The first request is HELLO; a bookie with a secret serves
     no peer without a proof of it (``wire.security``), and takes only a few requests until then. A wrong proof ends the
-    connection, and the peer's address pauses (``protocol.bookie.wrong_proofs``). An impossible ledger id is refused in every kind
-    of request."""
+    connection, and the peer's address pauses: its proofs wait, right ones as well, and are judged together at the pause's end. So
+    a right client waits for one pause at most, however many guess beside it. Parallel guesses get as many tries a pause as there
+    are places for strangers, too few for a secret of 16 random bytes. An impossible ledger id is refused in every request."""
 
     def __init__(self, bookie: ServedBookie, peer: Peer) -> None:
         self._bookie = bookie
         self._storage = bookie.storage
+        self._looks = bookie.storage.looks
         self._peer = peer
         self._answers = Answers(bookie, peer)
         self._entries = EntryReads(bookie, peer, self._answers)
@@ -672,6 +677,7 @@ class Dispatch:
         header = frame.header
         answers = self._answers
         answers.under_way += 1
+        self._looks.asker = self._peer
         try:
             if not self._greeted:
                 self._before_hello += 1
@@ -743,7 +749,7 @@ class Dispatch:
             self._challenge(header, hello, secrets)
         else:
             loop = asyncio.get_running_loop()
-            wait = self._bookie.wrong_proofs.wait_seconds(self._peer.origin, loop.time())
+            wait = self._bookie.wrong_proofs.wait(self._peer.origin, loop.time())
             if wait:
                 self._judging = loop.call_later(wait, self._judge, header, hello)
             else:
@@ -770,7 +776,7 @@ class Dispatch:
         if exchange is not None and proven(self._bookie.secrets(), "client", [hello.proof], exchange) is not None:
             self._welcome(header, hello)
             return
-        self._bookie.wrong_proofs.was_wrong(self._peer.origin, asyncio.get_running_loop().time())
+        self._bookie.wrong_proofs.take(self._peer.origin, asyncio.get_running_loop().time())
         self._bookie.refusals.tell(self._peer.peer, "a wrong proof of the shared secret")
         self._answers.answer(header, Status.UNAUTHORIZED)
         self._peer.refuse("a wrong proof of the shared secret")
@@ -913,6 +919,9 @@ class Connection(asyncio.BufferedProtocol):
         """Requests behind unread answers, or behind too many reads. They wait in the receive buffer."""
         self._has_added = False
         self._polls = 0
+        self._looks = bookie.storage.looks
+        self._asking = 0
+        """Bytes of requests that wait for metadata."""
         self._memory = NOTHING_HELD
         """The memory that the admission knows of."""
         self._reads = 0
@@ -965,6 +974,7 @@ class Connection(asyncio.BufferedProtocol):
         self._answers.clear()
         self._acks.clear()
         self._dispatch.end()
+        self._looks.forget(self)
         # Breaking this reference cycle frees the receive buffer at once.
         del self._dispatch
         stranger, self._stranger = self._stranger, None
@@ -1139,6 +1149,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waiting = None
         self._parts.clear()
         self._room.forget(self)
+        self._looks.forget(self)
         self._tell_memory()
         self._receiver = FrameReceiver()
         if self._writing_paused:
@@ -1162,7 +1173,7 @@ class Connection(asyncio.BufferedProtocol):
             unfinished = receiver.unfinished
             unsent = self.unsent_bytes if self._writing_paused else 0
             held = Held(
-                unfinished + unsent + self._polls * _POLL_BYTES,
+                unfinished + unsent + self._polls * _POLL_BYTES + self._asking,
                 max(0, receiver.memory - unfinished),
                 receiver.frame_number if unfinished and not self._is_behind() else 0,
                 receiver.frame_bytes,
@@ -1175,6 +1186,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def added(self) -> None:
         self._has_added = True
+
+    def waits(self, more: int) -> None:
+        self._asking += more
+        self._tell_memory()
 
     def polls(self, more: int) -> None:
         self._polls += more

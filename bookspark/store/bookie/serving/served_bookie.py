@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from bookspark.protocol.bookie.wrong_proofs import WrongProofs
+from bookspark.protocol.bookie.address_rates import AddressRates
 from bookspark.store.bookie.serving.poll_timers import PollTimers
 from bookspark.store.bookie.serving.read_room import ReadRoom
 from bookspark.store.bookie.serving.refusals import Refusals
@@ -64,7 +64,8 @@ class ServedBookie(NamedTuple):
     """``host:port`` that the bookie advertises."""
     secrets: Callable[[], tuple[bytes, ...]]
     """Current secrets; a client has to prove one. Empty: none needed."""
-    wrong_proofs: WrongProofs
+    wrong_proofs: AddressRates
+    """Pauses of addresses that sent a wrong proof of the secret."""
     requests_in_flight_max: int
     """Unanswered requests of one connection at most."""
     read_room: ReadRoom

@@ -17,7 +17,7 @@ import ssl
 from collections.abc import Callable
 
 from bookspark.errors import BookieError
-from bookspark.protocol.bookie.wrong_proofs import WrongProofs
+from bookspark.protocol.bookie.address_rates import AddressRates
 from bookspark.store.bookie.bookie_config import BookieConfig, advertised
 from bookspark.store.bookie.serving.admission import Admission, Admitted, Stranger
 from bookspark.store.bookie.serving.connection import Connection
@@ -36,6 +36,8 @@ from bookspark.store.wire.messages import BookieStatus, HealingStatus
 from bookspark.store.wire.security import FromFiles, read_secrets, server_tls
 from bookspark.support.addresses import address_text
 
+WRONG_PROOFS_PER_SECOND = 1.0
+"""Of an address. The pause is well below a client's ``connect_timeout_seconds``, and the time of a stranger."""
 _STOP_SECONDS_MAX = 10.0
 
 log = logging.getLogger(__name__)
@@ -78,7 +80,7 @@ class BookieServer:
             incarnation,
             lambda: self.address,
             FromFiles((config.shared_secret_file,), lambda: read_secrets(config.shared_secret_file)).now,
-            WrongProofs(),
+            AddressRates(WRONG_PROOFS_PER_SECOND, burst=1),
             config.requests_in_flight_max,
             ReadRoom(config.read_bytes_in_flight_max),
             PollTimers(),

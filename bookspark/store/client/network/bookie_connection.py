@@ -10,7 +10,9 @@ writers wait. The connection is cut
 - if the bookie is behind and does not answer a request in time;
 - if more than ``bookie_bytes_queued_max`` waits;
 - if no byte at all came from the bookie between a request and its deadline: its host may be gone, and the bookie may run
-  elsewhere.
+  elsewhere;
+- if a frame of the bookie is not whole in its time (``protocol.bookie.peer_memory.frame_seconds``), or one answer has more than
+  ``_ANSWER_BYTES_MAX``: so much a bookie makes a client hold for each request, and a frame beside.
 
 ``Patience`` limits the delay of writers by a slow bookie. (BookKeeper's BP-51 lets the client's memory grow.)
 
@@ -30,6 +32,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple, cast
 
+from bookspark.protocol.bookie.peer_memory import frame_seconds
 from bookspark.protocol.ledger.responses import Positive, Response, Unknown, UnknownReason
 from bookspark.store.client.client_config import ClientConfig
 from bookspark.store.client.network.io_loop import DeadlineTimer
@@ -48,6 +51,8 @@ _IO_ERROR = int(Status.IO_ERROR)
 _MORE = int(Flag.MORE)
 _TOGETHER_BYTES = 64 << 10
 """Frames are joined up to this size. A larger frame is sent by itself, without a copy."""
+_ANSWER_BYTES_MAX = 2 * FRAME_BYTES_MAX
+"""A bookie ends the answer to a read after 4 MiB, and a last frame."""
 _DEADLINE_SECONDS = 0.05
 """Interval of the check of deadlines: largest delay in noticing a late request, or a little more if the process was held up."""
 
@@ -147,6 +152,10 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._pending: dict[int, Request] = {}
         self._batches: dict[int, list[object]] = {}
         """Request id → batch frames of an incomplete answer."""
+        self._batch_bytes: dict[int, int] = {}
+        """The same → their bytes."""
+        self._unfinished = 0, 0.0
+        """Number of the frame that was incomplete at the last look, and the time of the first look at it."""
         self._transport: asyncio.Transport
         self._gathered: list[Buffer] = []
         """Frames of this turn of the loop, sent together at its end."""
@@ -182,6 +191,8 @@ class BookieConnection(asyncio.BufferedProtocol):
                 self._received(frame)
         except WireError as error:
             self.abort(f"sent what is no answer: {error}")
+        if self._deadline_timer is None and self._receiver.unfinished and self.lost is None:
+            self._watch_deadlines()
 
     def pause_writing(self) -> None:
         if self.lost is not None:
@@ -273,6 +284,7 @@ class BookieConnection(asyncio.BufferedProtocol):
             pending, self._pending = list(self._pending.values()), {}
             self._traffic.failed[self.lost.reason.name.lower()] += len(pending)
             self._batches.clear()
+            self._batch_bytes.clear()
             for request in pending:
                 request.tell(self.bookie_id, Answer(self.lost))
             self._keeps_up()
@@ -291,9 +303,15 @@ class BookieConnection(asyncio.BufferedProtocol):
                 self.abort(f"refused what it was sent: {bytes(frame.body).decode(errors='replace')}")
             return
         if header.flags & _MORE:
+            size = self._batch_bytes.get(request_id, 0) + len(frame.batch or frame.body)
+            if size > _ANSWER_BYTES_MAX:
+                self.abort(f"sent more than {_ANSWER_BYTES_MAX} bytes for one request")
+                return
+            self._batch_bytes[request_id] = size
             self._batches.setdefault(request_id, []).append(pending.batch_came(frame))
             return
         batches = tuple(self._batches.pop(request_id, ()))
+        self._batch_bytes.pop(request_id, None)
         response = header.response()
         if header.status == _IO_ERROR:
             self._on_failure(self.bookie_id, cast(Unknown, response))
@@ -332,11 +350,22 @@ class BookieConnection(asyncio.BufferedProtocol):
         now = time.monotonic()
         for request_id in [request_id for request_id, request in self._pending.items() if request.deadline <= now]:
             self._batches.pop(request_id, None)
+            self._batch_bytes.pop(request_id, None)
             late = self._pending.pop(request_id, None)
             if late is not None:
                 self._timed_out(late)
-        if self._pending:
+        self._check_frame(now)
+        if self.lost is None and (self._pending or self._receiver.unfinished):
             self._watch_deadlines()
+
+    def _check_frame(self, now: float) -> None:
+        """Cut the connection if the frame under way is late."""
+        receiver = self._receiver
+        number, since = self._unfinished
+        if not receiver.unfinished or number != receiver.frame_number:
+            self._unfinished = receiver.frame_number, now
+        elif now - since > (seconds := frame_seconds(receiver.frame_bytes)):
+            self.abort(f"did not end a frame within {seconds:.0f} s")
 
     def _timed_out(self, request: Request) -> None:
         late = Unknown(UnknownReason.TIMEOUT, f"{request.timeout_seconds:g} s")

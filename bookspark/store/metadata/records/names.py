@@ -26,9 +26,14 @@ READONLY = "readonly"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
 
 
+def is_name(name: str) -> bool:
+    """Is ``name`` valid for a node?"""
+    return _NAME.fullmatch(name) is not None and name != READONLY
+
+
 def check_name(name: str, what: str) -> str:
     """``name`` if it is valid for a node, else an InvalidArgumentError; ``what`` is e.g. "bookie id"."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or name == READONLY:
+    if not isinstance(name, str) or not is_name(name):
         raise InvalidArgumentError(
             f"{what} {name!r} can't be used: take letters, digits and _ . : - with a letter or digit first, and not {READONLY!r}",
             what.replace(" ", "_"),

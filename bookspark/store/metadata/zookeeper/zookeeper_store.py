@@ -48,7 +48,7 @@ from bookspark.store.metadata.records.codec import (
 )
 from bookspark.store.metadata.records.ledger_room import changed_ledger, new_ledger
 from bookspark.store.metadata.records.ledger_spans import IDS_PER_SPAN, LedgerSpan, spans_of
-from bookspark.store.metadata.records.names import decode_name
+from bookspark.store.metadata.records.names import decode_name, is_name
 from bookspark.store.metadata.records.refusals import ledger_exists, no_cookie, no_such_ledger, sized, version_changed
 from bookspark.store.metadata.records.versioned import (
     Record,
@@ -877,7 +877,12 @@ class ZooKeeperStore:
             # None: a bookie has gone, or moved to the other place, since the listing. A moved bookie must be in the result.
             if None not in values:
                 names = [path.rpartition("/")[2] for path in paths]
-                found = {n: readable_registration(n, v) for n, v in zip(names, values, strict=True) if v is not None}
+                _warn_of_foreign(names)
+                found = {
+                    n: readable_registration(n, v)
+                    for n, v in zip(names, values, strict=True)
+                    if v is not None and is_name(n)
+                }
                 self._known_bookies = marks, found
                 return dict(found)
         raise MetadataStoreError(f"{what}: the bookies come and go faster than they can be read; try again")
@@ -937,7 +942,7 @@ class ZooKeeperStore:
             raise version_changed(what, version) from None
 
     def list_cookies(self) -> list[str]:
-        return sorted(self._nodes.children("listing the cookies", self.layout.cookies))
+        return sorted(filter(is_name, self._nodes.children("listing the cookies", self.layout.cookies)))
 
     # -- records
 
@@ -1012,3 +1017,10 @@ def begin_cluster(connect: str, manager: LedgerManager = LedgerManager.HIERARCHI
     """Begin a cluster at ``connect`` if none is there; returns its id. Raises MetadataStoreError."""
     with contextlib.closing(ZooKeeperStore(connect, begin=manager)) as store:
         return store.instance_id
+
+
+def _warn_of_foreign(names: Iterable[str]) -> None:
+    """Say which registrations have a name that is no bookie id, as a stranger may make them: they would reach commands."""
+    foreign = [name for name in names if not is_name(name)]
+    if foreign:
+        log.warning("%d registrations are not of bookies, for example %s", len(foreign), foreign[0])

@@ -1,0 +1,54 @@
+"""Entries of somebody else at the end of a producer's open ledger: he knows the log's password, by default b""."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from bookspark.errors import InvalidRowError
+from bookspark.logs import Log, LogRow
+from bookspark.logs.chain.stamps import TIME_MS_MAX, stamped
+from bookspark.logs.lane_ending import end_idle_lanes
+from bookspark.store.client import BookKeeper
+from tests.logs.strange_rows import add_to_open_ledger
+
+STRANGE = {
+    "short": b"x",
+    "flags": stamped(1_000, 7, b"")[:16] + b"\xff",
+    "time": stamped(TIME_MS_MAX + 1, 7, b"late"),
+    "highest number": stamped(1_000, (1 << 63) - 1, b"highest"),
+    "negative number": stamped(1_000, -9, b"negative"),
+}
+
+
+@pytest.mark.parametrize("strange", STRANGE.values(), ids=STRANGE)
+@pytest.mark.parametrize("count", [1, 5])
+def test_entry_that_is_no_row_keeps_no_producer_from_its_lane(
+    bookkeeper: BookKeeper, log: Log, strange: bytes, count: int
+) -> None:
+    """It did for ever: each takeover of the name ended with InvalidRowError."""
+    left = log.producer("p")
+    for number in range(3):
+        left.append(b"row %d" % number, sequence=10 * number)
+    for number in range(3, 3 + count):
+        add_to_open_ledger(bookkeeper, number, strange, log.name)
+    with log.producer("p") as producer:
+        assert producer.last_sequence == 20, "of the last row"
+        assert producer.append(b"a repeated row", sequence=20) is None
+        producer.append(b"new")
+    with log.reader() as reader, pytest.raises(InvalidRowError):
+        list(reader)
+    rows = list[bytes]()
+    with log.reader() as reader:
+        while found := reader.read_with_gaps():
+            rows += [one.value for one in found if isinstance(one, LogRow)]
+    assert rows == [b"row 0", b"row 1", b"row 2", b"new"]
+
+
+def test_lane_whose_newest_entry_is_no_row_can_end(bookkeeper: BookKeeper, log: Log) -> None:
+    left = log.producer(f"p-{uuid.uuid4().hex[:8]}")
+    left.append(b"row")
+    add_to_open_ledger(bookkeeper, 1, b"x", log.name)
+    assert end_idle_lanes(bookkeeper, log.name, idle_days=1.0) == []
+    assert len(end_idle_lanes(bookkeeper, log.name, idle_days=0.0)) == 1
