@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import time
 from urllib.parse import parse_qs
 
 import pytest
 
 from bookspark.errors import ConfigurationError, ReadError
+from bookspark.operations.console import WebConsole
 from bookspark.operations.console.figures import Point
 from bookspark.operations.console.prometheus import Prometheus
+from bookspark.store.client import BookKeeper
 from bookspark.support.metrics.web import Page, WebServer
+from tests.awaiting import await_that
+from tests.operations.console.conftest import PATIENT, ask
 
 
 def test_points_are_those_of_the_asked_range_and_labels():
@@ -35,6 +40,22 @@ def test_points_are_those_of_the_asked_range_and_labels():
     assert points[1][0] - points[0][0] == 7 * 86400 / 360
     # A label's value can't end its string.
     assert all('{job="bookies",cluster="a\\"b"}' in one["query"] for one in asked) and len(asked) == 5
+
+
+def test_plots_name_the_source_of_their_figures(cluster):
+    found = {"data": {"result": [{"values": [[time.time() - 60, "7"], [time.time(), "8"]]}]}}
+    web = WebServer("127.0.0.1", 0, {"/api/v1/query_range": lambda: Page(200, json.dumps(found).encode())})
+    url = f"http://127.0.0.1:{web.port}"
+
+    def figures():
+        return json.loads(ask(console, "/figures?seconds=86400").text)
+
+    with BookKeeper(cluster.zookeeper, **PATIENT) as bookkeeper, WebConsole(bookkeeper, prometheus=url) as console:
+        await_that(lambda: figures()["source"] == "from Prometheus")
+        assert figures()["plots"]["entries"]["lines"]["added"] == [7.0, 8.0]
+        web.close()
+        await_that(lambda: "Prometheus did not answer: Prometheus can't be read" in figures()["source"])
+        assert "seen by this console since its start" in figures()["source"]
 
 
 @pytest.mark.parametrize(
