@@ -29,7 +29,6 @@ from bookspark.support.plain_text import size_text
 
 ON_A_PAGE = 25
 _LANES_SHOWN = 100
-_STATES = {ReaderState.LIVE: "good", ReaderState.STALE: "busy"}
 
 
 class LaneSeen(NamedTuple):
@@ -199,6 +198,10 @@ def _lanes(seen: LogSeen) -> str:
     return table("lanes", columns, rows, columns[2:5]) + note
 
 
+def _mark(reader: ReaderLag) -> str:
+    return "bad" if reader.gone else "good" if reader.state is ReaderState.LIVE else ""
+
+
 def _readers(readers: tuple[ReaderLag, ...]) -> str:
     if not readers:
         return '<p class="soft">Nobody reads it, and nobody did in the last 7 days.</p>'
@@ -206,7 +209,7 @@ def _readers(readers: tuple[ReaderLag, ...]) -> str:
         (
             text(one.title),
             text(one.kind.value),
-            f'<b class="{_STATES.get(one.state, "")}">{text(one.state.value)}</b>',
+            f'<b class="{_mark(one)}">{text(one.state.value)}</b>',
             f'<span class="bad">not known: {text(one.problem)}</span>' if one.lag_rows is None else f"{one.lag_rows:,}",
             "" if one.lag_seconds is None else duration(one.lag_seconds),
             moment(one.heard_ms),

@@ -606,7 +606,7 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
                     newest = self._feed.newest()
         newest = self._newest = later(start, newest)
         if self._target is not None and newest == start:
-            self._place.tell_now()
+            self._place.done()
         if delay is not None:
             if delay.holds(self._feed.rows(start, newest)):
                 return start

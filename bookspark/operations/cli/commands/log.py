@@ -411,8 +411,8 @@ def tail(
 def readers(log: LaneName, zookeeper: Zookeeper = "", password: Password = "", as_json: Json = False) -> None:
     """Print the readers of a log: streaming queries and Python readers, their positions and lags.
 
-    A live reader's position is at most two seconds old. A reader silent for 20 s is stale: stopped or down. It stays listed
-    for 7 days.
+    A live reader's position is at most two seconds old. A reader silent for 20 s is stale: stopped or down. A closed reader ended
+    in order, as a query with availableNow that has read all. Both stay listed for 7 days.
     """
     from bookspark.logs.readers.lag import readers_of
 
