@@ -44,6 +44,7 @@ from bookspark.spark.connector.several_logs import LogsReader, LogsStreamReader,
 from bookspark.spark.connector.sink import LogBatchWriter, LogStreamWriter, prepare
 from bookspark.spark.connector.source import EntryReader, EntryStreamReader, TableReader, schema_of
 from bookspark.spark.idle_closing import closed_if_it_fails
+from bookspark.spark.memory_limit import prepare_workers
 from bookspark.spark.options.sink_options import SinkOptions
 from bookspark.spark.options.source_options import SourceOptions
 from bookspark.spark.process_client import ZOOKEEPER_CONF
@@ -179,6 +180,7 @@ def register(spark: SparkSession, zookeeper: str) -> None:
     log_errors_only(spark, _REGISTRY_LOGGER)
     activate_before_writes()
     spark.conf.set(ZOOKEEPER_CONF, zookeeper)
+    prepare_workers(spark.sparkContext)
     spark.dataSource.register(type("BookSparkDataSource", (BookSparkDataSource,), {"zookeeper": zookeeper}))
 
 
