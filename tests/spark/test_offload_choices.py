@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 import pyarrow
 import pytest
 
-from bookspark.errors import BookKeeperError, LedgerFencedError
+from bookspark.errors import BookKeeperError, LedgerFencedError, MetadataStoreError
 from bookspark.logs import delete_log
 from bookspark.logs.rows.splits import Piece
 from bookspark.protocol.logs.commits import Commit, EntryRange
@@ -203,6 +203,10 @@ def test_log_created_again_during_its_offload_is_not_taken_for_offloaded(
     assert log.registry.get("orders").offload is None, "its rows were called offloaded, and its ledgers deleted"
 
 
+def raised(error: Exception) -> bool:
+    raise error
+
+
 class InThisProcess:
     """A Spark that runs the tasks of ``prove`` in this process."""
 
@@ -287,6 +291,43 @@ def test_ledger_is_deleted_only_after_its_rows_were_read_back_again(
         run.delete(0.0)
     file.write_bytes(whole)
     assert run.delete(0.0) == [closed.ledger_id]
+
+
+def test_offload_taken_back_before_its_deletions_deletes_nothing_and_its_table_is_no_longer_the_logs(
+    closed: Closed, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = closed.run
+    monkeypatch.setattr(run, "_write", lambda start, end: closed.add())
+    run.ready_table()
+    assert run.transaction() == 30
+    prove = run._prove
+
+    def taken_back(pieces: Any) -> None:
+        prove(pieces)
+        assert log.registry.take_back_offload("orders") == [closed.table.place]
+
+    monkeypatch.setattr(run, "_prove", taken_back)
+    with pytest.raises(OffloadError, match="its offload was taken back"):
+        run.delete(0.0)
+    assert log.bookkeeper.get_ledger_metadata(closed.ledger_id).closed, "its ledger is there"
+    assert log.registry.take_back_offload("orders") == []
+    with pytest.raises(OffloadError, match="that was taken back: give another table, or delete this one"):
+        run.ready_table()
+    log.registry.alter("orders", retention_ms=1)
+
+
+def test_offload_with_deleted_ledgers_is_not_taken_back(
+    closed: Closed, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = closed.run
+    monkeypatch.setattr(run, "_write", lambda start, end: closed.add())
+    run.ready_table()
+    run.transaction()
+    monkeypatch.setattr(run, "_delete", lambda ledger_id: raised(MetadataStoreError("lost")))
+    with pytest.raises(MetadataStoreError):
+        run.delete(0.0)
+    with pytest.raises(OffloadError, match=r"ledgers of rows 0 to 29 may be deleted.*bookspark log truncate orders 30"):
+        log.registry.take_back_offload("orders")
 
 
 def test_rows_that_differ_when_read_back_are_not_recorded_as_offloaded(

@@ -481,6 +481,21 @@ def end(
 
 
 @app.command()
+def end_offload(log: LogName, zookeeper: Zookeeper = "", password: Password = "") -> None:
+    """End the offload of a log whose ledgers all exist, so that it can have a retention or another table. First stop its job. The
+    table stays as it is, and readers take all rows from the ledgers. Refused once ledgers were deleted whose rows the table has.
+    """
+    from bookspark.logs import LogRegistry
+    from bookspark.logs.chain.registry import check_password
+
+    with client(zookeeper) as bookkeeper:
+        registry = LogRegistry(bookkeeper.metadata)
+        check_password(registry.get(log), password.encode())
+        tables = registry.take_back_offload(log)
+    say(f"log {log}: " + (f"no longer offloaded to {', '.join(tables)}" if tables else "it was not offloaded"))
+
+
+@app.command()
 def delete(
     log: LogName,
     yes: Yes = False,
