@@ -64,7 +64,7 @@ from bookspark.protocol.logs.lanes import LaneId, lane_id
 from bookspark.protocol.logs.log_options import Compression, LogOptions, RowFormat
 from bookspark.protocol.logs.log_record import LogChangedError, LogRecord
 from bookspark.protocol.logs.replays import Batch, is_committed
-from bookspark.spark.connector.checkpoint import Plan, SparkCheckpoint, UnreadCheckpointError, plain_place
+from bookspark.spark.connector.checkpoint import Plan, SparkCheckpoint, UnreadCheckpointError
 from bookspark.spark.idle_closing import closed_if_it_fails, idle_closer
 from bookspark.spark.memory_limit import named_limit
 from bookspark.spark.options.sink_options import SinkOptions
@@ -72,6 +72,7 @@ from bookspark.spark.process_client import client
 from bookspark.spark.rows.row_format import arrow_schema, as_columns, columns_of
 from bookspark.spark.rows.rows import row_encoder
 from bookspark.store.decisions.seam import decided
+from bookspark.support.hadoop_paths import plain_place
 
 if TYPE_CHECKING:
     import numpy

@@ -28,7 +28,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import urlsplit
 
 from pyspark.sql.types import StructType
 
@@ -56,6 +55,7 @@ from bookspark.store.decisions.seam import decided
 from bookspark.store.metadata.zookeeper.layout import ConnectionString
 from bookspark.store.settings import of_environment
 from bookspark.support.arguments import Name, PasswordText, WaitSeconds, checked
+from bookspark.support.hadoop_paths import Place, check_table_place
 
 if TYPE_CHECKING:
     import pyarrow
@@ -203,10 +203,10 @@ def _offload_lane(run: _Run, delete_after_seconds: float | None) -> Offloaded:
 
 
 def place_of(table: str) -> str:
-    """The table's absolute path or URI: tasks on other hosts have other working directories."""
-    if table.startswith("file:"):
-        table = urlsplit(table).path
-    return table.rstrip("/") if "://" in table else os.path.abspath(table)
+    """The table's absolute path or URI: tasks on other hosts have other working directories. Raises ConfigurationError."""
+    check_table_place(table)
+    place = Place.of(table)
+    return os.path.abspath(place.path) if place.is_local else str(place)
 
 
 class _Run:
