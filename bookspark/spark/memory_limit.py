@@ -29,7 +29,7 @@ SETTING = "spark.executor.pyspark.memory"
 _ENVIRONMENT = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1"}
 _STACK_BYTES = 1 << 20
 _ARENA_MAX = -8
-"""``M_ARENA_MAX`` of glibc's ``mallopt``."""
+"""Parameter of glibc's mallopt for the largest number of arenas."""
 _NO_THREAD = "can't start new thread"
 
 

@@ -82,7 +82,7 @@ def follow_sessions() -> None:
             (DataStreamWriter, "toTable"),
         ):
             setattr(kind, name, _following(getattr(kind, name)))
-        SparkSession.newSession = _handing_on(SparkSession.newSession)  # type: ignore[method-assign]
+        SparkSession.newSession = _handing_on(SparkSession.newSession)
 
 
 def _following(call: Callable[..., Any]) -> Callable[..., Any]:
