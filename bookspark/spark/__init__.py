@@ -14,6 +14,7 @@
 ``audit``           queries over a snapshot, and the integrity check
 ``process_client``  a client for each Python worker of Spark
 ``worker_daemon``   Spark's daemon of these workers
+``memory_limit``    workers under ``spark.executor.pyspark.memory``
 ``idle_closing``    closes idle handles of workers
 ``short_jobs``      Spark settings for jobs of seconds
 ==================  ======================================================

@@ -16,6 +16,8 @@ import sys
 from functools import cache
 from typing import TYPE_CHECKING
 
+from bookspark.spark.memory_limit import named_limit, spare_addresses
+
 if TYPE_CHECKING:
     from bookspark.store.client import BookKeeper
 
@@ -30,7 +32,7 @@ _frozen_modules = 0
 def client(zookeeper: str) -> BookKeeper:
     """This process's client of the cluster at ``zookeeper``. It is never closed; it ends with the worker.
 
-    Raises MetadataStoreError if ZooKeeper does not answer, ConfigurationError if the settings file is wrong.
+    Raises MetadataStoreError if ZooKeeper does not answer, ConfigurationError if the settings file is wrong, WorkerMemoryError.
     """
     made = kept_client(zookeeper)
     spare_the_collector()
@@ -48,8 +50,10 @@ def spare_the_collector() -> None:
 
 
 @cache
+@named_limit()
 def kept_client(zookeeper: str) -> BookKeeper:
     """The client, without the freeze."""
+    spare_addresses()
     from bookspark.store.client import BookKeeper
     from bookspark.store.decisions.recorder import record_into
     from bookspark.store.settings import of_environment

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from bookspark.support.arguments import Name, checked
+from bookspark.support.hadoop_paths import check_table_place
 
 LAST = "index_ranges"
 """The table written last. A snapshot without it is not whole, and does not count."""
@@ -85,5 +86,6 @@ def kept(found: list[Commit]) -> list[Snapshot]:
 
 @checked
 def location(path: Name, table: Name) -> str:
-    """The directory or URI of a table of the snapshots under ``path``."""
+    """The directory or URI of a table of the snapshots under ``path``. Raises ConfigurationError."""
+    check_table_place(path)
     return f"{path.rstrip('/')}/{table}"

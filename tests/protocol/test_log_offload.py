@@ -39,3 +39,24 @@ def test_log_is_offloaded_to_a_single_table() -> None:
 def test_log_that_was_never_offloaded_refuses_the_end_of_an_offload() -> None:
     with pytest.raises(OffloadError, match="was never offloaded"):
         LogRecord("orders").offload_done(10, 0)
+
+
+def test_offload_is_taken_back_until_its_ledgers_are_being_deleted() -> None:
+    """A failed offload left the log without a way to a retention or another table."""
+    begun = LogRecord("orders").offload_begun("/table", 10)
+    done = begun.offload_done(10, 0)
+    for record in (LogRecord("orders"), begun, done, done.offload_begun("/table", 20)):
+        assert record.offload_taken_back() == LogRecord("orders")
+    deleting = done.offload_deleting(10)
+    with pytest.raises(OffloadError, match="ledgers of rows 0 to 9 may be deleted, and /table may have the only copy"):
+        deleting.offload_taken_back()
+    assert deleting.offload_begun("/table", 20).offload_done(20, 1).offload == Offload("/table", 20, 1, deleted=10)
+    truncated = deleting.truncated(10, {}).offload_taken_back()
+    assert (truncated.offload, truncated.first_position) == (None, 10)
+
+
+def test_ledgers_are_deleted_only_of_rows_in_the_table_of_an_offload_that_stands() -> None:
+    with pytest.raises(OffloadError, match="rows before 20 are not all in the table"):
+        LogRecord("orders").offload_begun("/table", 10).offload_done(10, 0).offload_deleting(20)
+    with pytest.raises(OffloadError, match="never offloaded, or its offload was taken back"):
+        LogRecord("orders").offload_deleting(10)

@@ -39,6 +39,10 @@ def test_living_runs_of_a_query_count_or_else_the_run_heard_last() -> None:
     assert gone(a=QUERY, b=stale) == set(), "two sources of a run"
     assert gone(a=stale, b=stale, c=newer, d=newer, e=replace(QUERY, reader="q2")) == {"a", "b"}
     assert gone(a=QUERY, c=newer) == set(), "both live"
+    ended = replace(newer, closed=True)
+    assert gone(a=replace(QUERY, heard_ms=NOW - 1), c=ended) == set(), (
+        "a killed run may seem to live when its successor has ended"
+    )
     assert gone(a=stale, c=replace(newer, heard_ms=NOW - STALE_MS - 2)) == {"c"}
     # A reader of a single lane is separate.
     assert outdated({"a@7": stale, "b@7@1": newer}, NOW) == set()

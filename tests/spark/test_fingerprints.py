@@ -14,9 +14,9 @@ from bookspark.protocol.logs.commits import FILES
 from bookspark.spark.connector.checkpoint import (
     SourceRenamedError,
     SparkCheckpoint,
-    plain_place,
 )
 from bookspark.spark.connector.sink import SUMS, sum_of
+from bookspark.support.hadoop_paths import plain_place
 
 ROWS = 200
 NOW = datetime.datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=datetime.UTC)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple, cast
 import pyarrow
 import pytest
 
-from bookspark.errors import BookKeeperError, LedgerFencedError
+from bookspark.errors import BookKeeperError, ConfigurationError, LedgerFencedError, MetadataStoreError
 from bookspark.logs import delete_log
 from bookspark.logs.rows.splits import Piece
 from bookspark.protocol.logs.commits import Commit, EntryRange
@@ -21,6 +22,7 @@ from bookspark.spark.offload import offloading
 from bookspark.spark.offload import table as tables
 from bookspark.spark.offload.offloading import _Run, place_of
 from bookspark.store.client import BookKeeper
+from bookspark.support.snapshot_commits import location
 from tests.clocks import keep_steady, wrong_clock
 from tests.spark.test_feeds import ROWS, Log
 from tests.spark.test_offload_table import SCHEMA, Table
@@ -36,15 +38,28 @@ def log() -> Log:
     return Log()
 
 
+UNFIT = ["[", "]", "{", "}", "*", "\\", "%", "#", "?", ":"]
+
+
 def run_of(log: Log) -> _Run:
     return _Run(cast(Any, None), cast(BookKeeper, log.bookkeeper), lane_id(log.registry.get("orders")), "/table", b"")
 
 
-@pytest.mark.parametrize("table", ["/data/t", "/data/t/", "file:/data/t", "file:///data/t/"])
+@pytest.mark.parametrize("table", ["/data/J ü+&", "/data/J ü+&/", "file:/data/J ü+&", "file:///data/J ü+&/"])
 def test_table_path_on_this_host_has_a_canonical_form(table: str) -> None:
     """The path "file:/data/t" was taken for a folder of the working directory."""
-    assert place_of(table) == "/data/t"
+    assert place_of(table) == "/data/J ü+&"
     assert place_of("s3a://bucket/t/") == "s3a://bucket/t"
+
+
+@pytest.mark.parametrize("character", UNFIT)
+def test_place_of_a_table_that_its_readers_take_differently_is_refused(character: str) -> None:
+    """The table was made in another folder, or delta-rs ended the process's thread with a panic."""
+    with pytest.raises(ConfigurationError, match=re.escape(f"with the character {character}")):
+        place_of(f"/data/a{character}b/t")
+    for path in (f"/a{character}b", f"file:///a{character}b", f"s3a://bucket/a{character}b"):
+        with pytest.raises(ConfigurationError, match="choose a folder"):
+            location(path, "ledgers")
 
 
 def end_of(log: Log) -> int | None:
@@ -203,6 +218,10 @@ def test_log_created_again_during_its_offload_is_not_taken_for_offloaded(
     assert log.registry.get("orders").offload is None, "its rows were called offloaded, and its ledgers deleted"
 
 
+def raised(error: Exception) -> bool:
+    raise error
+
+
 class InThisProcess:
     """A Spark that runs the tasks of ``prove`` in this process."""
 
@@ -287,6 +306,43 @@ def test_ledger_is_deleted_only_after_its_rows_were_read_back_again(
         run.delete(0.0)
     file.write_bytes(whole)
     assert run.delete(0.0) == [closed.ledger_id]
+
+
+def test_offload_taken_back_before_its_deletions_deletes_nothing_and_its_table_is_no_longer_the_logs(
+    closed: Closed, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = closed.run
+    monkeypatch.setattr(run, "_write", lambda start, end: closed.add())
+    run.ready_table()
+    assert run.transaction() == 30
+    prove = run._prove
+
+    def taken_back(pieces: Any) -> None:
+        prove(pieces)
+        assert log.registry.take_back_offload("orders") == [closed.table.place]
+
+    monkeypatch.setattr(run, "_prove", taken_back)
+    with pytest.raises(OffloadError, match="its offload was taken back"):
+        run.delete(0.0)
+    assert log.bookkeeper.get_ledger_metadata(closed.ledger_id).closed, "its ledger is there"
+    assert log.registry.take_back_offload("orders") == []
+    with pytest.raises(OffloadError, match="that was taken back: give another table, or delete this one"):
+        run.ready_table()
+    log.registry.alter("orders", retention_ms=1)
+
+
+def test_offload_with_deleted_ledgers_is_not_taken_back(
+    closed: Closed, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = closed.run
+    monkeypatch.setattr(run, "_write", lambda start, end: closed.add())
+    run.ready_table()
+    run.transaction()
+    monkeypatch.setattr(run, "_delete", lambda ledger_id: raised(MetadataStoreError("lost")))
+    with pytest.raises(MetadataStoreError):
+        run.delete(0.0)
+    with pytest.raises(OffloadError, match=r"ledgers of rows 0 to 29 may be deleted.*bookspark log truncate orders 30"):
+        log.registry.take_back_offload("orders")
 
 
 def test_rows_that_differ_when_read_back_are_not_recorded_as_offloaded(

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from bookspark.local import LocalCluster
+from bookspark.logs import LogRegistry
 from bookspark.logs.readers import lag
 from bookspark.logs.readers.lag import ReaderLag, readers_of
 from bookspark.protocol.logs.reader_record import STALE_MS, ReaderKind, ReaderState
@@ -81,6 +82,34 @@ def test_query_is_named_and_its_lag_is_known_while_it_runs_and_afterwards(
     again = reader(lambda one: one.reader and one.lag_rows == 0)
     assert again.key != last.key and again.since_ms > last.since_ms
     await_that(lambda: [one.key for one in readers_of(bookkeeper, log)] == [again.key])
+
+
+def test_scheduled_query_that_ended_by_itself_is_closed_and_no_alarm(
+    spark: SparkSession, tmp_path: Path, cluster: LocalCluster, bookkeeper: BookKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was shown as stale, and fired BooksparkReaderGone before its next run."""
+    log, name = f"log-{uuid.uuid4().hex[:8]}", f"nightly_{uuid.uuid4().hex[:8]}"
+
+    def run() -> None:
+        rows = spark.readStream.format("bookspark").option("log", log).load()
+        writer = rows.writeStream.format("noop").queryName(name).option("checkpointLocation", str(tmp_path))
+        assert writer.trigger(availableNow=True).start().awaitTermination(600)
+
+    def seen() -> list[tuple[str, ReaderState, int | None, bool]]:
+        return [(one.title, one.state, one.lag_rows, one.gone) for one in readers_of(bookkeeper, log)]
+
+    write(spark, log, 0, 9)
+    run()
+    # The task that adds the query's name may still be at it.
+    await_that(lambda: seen() == [(name, ReaderState.CLOSED, 0, False)], what=seen)
+    run()
+    assert seen() == [(name, ReaderState.CLOSED, 0, False)], "a run without rows leaves no record without a name"
+    write(spark, log, 10, 14)
+    heard = readers_of(bookkeeper, log)[0].heard_ms
+    monkeypatch.setattr(lag, "learn_time", lambda _: heard + 3 * STALE_MS)
+    assert seen() == [(name, ReaderState.CLOSED, 5, False)]
+    figures, _ = lag.lag_figures(bookkeeper, LogRegistry(bookkeeper.metadata).lanes_of(log)[0].lane(0), b"")
+    assert figures["bookspark_log_reader_gone"] == {("spark", name): 0.0}
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> StandInSpark:
         monkeypatch.setattr(module, "client", lambda zookeeper: engine.bookkeeper)
     monkeypatch.setattr(several_logs, "_LOOK_SECONDS", 0.0)
     monkeypatch.setattr(QueryPlace, "tell", lambda self, offset: None)
-    monkeypatch.setattr(QueryPlace, "tell_now", lambda self: None)
+    monkeypatch.setattr(QueryPlace, "done", lambda self: None)
     return engine
 
 

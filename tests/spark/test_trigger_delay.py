@@ -53,7 +53,7 @@ class Stream:
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> Log:
     monkeypatch.setattr(QueryPlace, "tell", lambda self, offset: None)
-    monkeypatch.setattr(QueryPlace, "tell_now", lambda self: None)
+    monkeypatch.setattr(QueryPlace, "done", lambda self: None)
     return Log()
 
 

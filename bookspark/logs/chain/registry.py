@@ -354,6 +354,20 @@ class LogRegistry:
 
         compare_and_set(what, *self._access(RETENTION, log.key, changed))
 
+    def take_back_offload(self, name: LogName | LaneId) -> list[str]:
+        """End the offload of a log. Returns the tables, which stay as they are, and are the log's no more.
+
+        Raises OffloadError, before any change, if ledgers of a lane were deleted whose rows its table has; NoSuchLogError and
+        MetadataStoreError.
+        """
+        lanes = self.lanes_of(name)
+        for lane in lanes:
+            self.get(lane).offload_taken_back()
+        tables = [record.offload.table for record in map(self.get, lanes) if record.offload is not None]
+        for lane in lanes:
+            self.update(lane, lambda record: decided(LogRecord.offload_taken_back, record))
+        return tables
+
     # -- deletion
 
     def delete(self, log: LaneId) -> None:

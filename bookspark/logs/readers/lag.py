@@ -60,6 +60,14 @@ class ReaderLag(NamedTuple):
         """Display name."""
         return self.name or self.reader or self.key
 
+    @property
+    def gone(self) -> bool:
+        """Does it not run, although rows wait for it? A query that ended by itself is not gone: its next run is scheduled. A
+        closed Python reader is, because ``close`` also follows an error."""
+        if self.state is ReaderState.LIVE or self.lag_rows == 0:
+            return False
+        return self.state is ReaderState.STALE or self.kind is ReaderKind.PYTHON
+
 
 @checked
 def readers_of(bookkeeper: BookKeeper, name: Lane, password: Password = b"") -> list[ReaderLag]:
@@ -186,6 +194,6 @@ def lag_figures(bookkeeper: BookKeeper, log: LaneId, password: bytes) -> tuple[F
         "bookspark_log_reader_lag_seconds": {
             key: one.lag_seconds for key, one in told.items() if one.lag_seconds is not None
         },
-        "bookspark_log_reader_live": {key: float(one.state is ReaderState.LIVE) for key, one in told.items()},
+        "bookspark_log_reader_gone": {key: float(one.gone) for key, one in told.items()},
     }
     return figures, {"log": str(log)}

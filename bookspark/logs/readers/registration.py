@@ -1,7 +1,7 @@
 """Reports of a reader's offset to the cluster, beside its reads.
 
-Law: reports are best effort. A report never fails the reader, which waits only for its last or urgent ones; the first failure of
-each reader is logged. A reader writes at most once a second, except for these, and every BEAT_MS while its offset stays the same.
+Law: reports are best effort. A report never fails the reader, which waits only for its last one; the first failure of each
+reader is logged. A reader writes at most once a second, except for this, and every BEAT_MS while its offset stays the same.
 One thread reports for all readers of a process, and ends when there are none. A dropped reader becomes stale.
 
 A Python reader's first report comes after a second, so a short read leaves no record.
@@ -42,8 +42,7 @@ class Registration:
     """A reader of ``log``, the key of a log or lane, at ``offset``, or at the offset that this function returns at any time, in
     any thread. ``reader``: the name of its group, or empty.
 
-    The reader's thread writes ``_place``, ``_closed`` and ``_urgent``; the reporting thread writes the rest, and resets
-    ``_urgent``.
+    The reader's thread writes ``_place``, ``_closed`` and ``_kept``; the reporting thread writes the rest.
     """
 
     def __init__(
@@ -65,7 +64,7 @@ class Registration:
         self._told: Mapping[str, int] | None = None
         self._told_at = time.monotonic() if kind is ReaderKind.PYTHON else float("-inf")
         self._cleaned_for: str | None = None
-        self._failed = self._urgent = False
+        self._failed = self._kept = False
         self._over = False
         """No more reports: the reader was closed, or the log deleted."""
         self._written = Latch()
@@ -86,26 +85,17 @@ class Registration:
         if self.due(time.monotonic()):
             _teller().wake()
 
-    def close(self) -> None:
-        """End the reader. Waits for the last report, at most _LAST_SECONDS_MAX. The record stays if the reader has a name."""
+    def close(self, kept: bool = False) -> None:
+        """End the reader. Waits for the last report, at most _LAST_SECONDS_MAX. The record stays if the reader has a name, or is
+        to be ``kept`` because its name may come later (``introduce``)."""
         if self._over or self._closed or self._pid != os.getpid():
             return
         self._written.clear()
+        self._kept = kept
         self._closed = True
-        if self._told is None and not self._who.reader:
+        if self._told is None and not self._who.reader and not kept:
             self._over = True
             return
-        self._wait_told()
-
-    def tell_now(self) -> None:
-        """Report a new offset at once, for a process that may end at any moment. Waits at most _LAST_SECONDS_MAX. Does nothing if
-        the offset is reported already."""
-        if not self._over and not self._closed and self._pid == os.getpid() and self._told != self._offset:
-            self._written.clear()
-            self._urgent = True
-            self._wait_told()
-
-    def _wait_told(self) -> None:
         _teller().wake()
         self._written.wait(_LAST_SECONDS_MAX)
 
@@ -114,7 +104,7 @@ class Registration:
         if self._over:
             return False
         since = now - self._told_at
-        return self._closed or self._urgent or since >= (TELL_SECONDS if self._told != self._offset else BEAT_MS / 1000)
+        return self._closed or since >= (TELL_SECONDS if self._told != self._offset else BEAT_MS / 1000)
 
     @property
     def over(self) -> bool:
@@ -123,7 +113,6 @@ class Registration:
     def tell(self) -> None:
         """Write the record, in the reporting thread. Never raises."""
         # A failed attempt counts for the interval too.
-        urgent, self._urgent = self._urgent, False
         self._who = replace(self._who, beat=self._who.beat + 1)
         self._told_at, record = time.monotonic(), self.record
         try:
@@ -134,11 +123,11 @@ class Registration:
             self._failed = True
         finally:
             self._over = self._over or record.closed
-            if record.closed or urgent:
+            if record.closed:
                 self._written.set()
 
     def _write(self, store: MetadataStore, record: ReaderRecord) -> None:
-        if record.closed and not record.reader:
+        if record.closed and not record.reader and not self._kept:
             store.delete_record(READERS, self.name)
             return
 

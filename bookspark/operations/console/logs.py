@@ -42,7 +42,6 @@ from bookspark.support.plain_text import size_text
 
 ON_A_PAGE = 25
 _LANES_SHOWN = 100
-_STATES = {ReaderState.LIVE: "good", ReaderState.STALE: "busy"}
 
 
 class LaneSeen(NamedTuple):
@@ -306,7 +305,7 @@ def readers_table(readers: Sequence[ReaderLag], *, with_log: bool = False, at: i
                 one.title,
                 *((_log_link(one.log, place),) if with_log else ()),
                 one.kind.value,
-                Text(one.state.value, _STATES.get(one.state, "")),
+                Text(one.state.value, "bad" if one.gone else "good" if one.state is ReaderState.LIVE else ""),
                 lag,
                 "" if one.lag_seconds is None else Cell(duration(one.lag_seconds), one.lag_seconds),
                 Cell(Time(one.heard_ms), one.heard_ms),

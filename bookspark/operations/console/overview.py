@@ -94,8 +94,7 @@ def _cards(seen: Seen, known: LogsKnown | None, hour: Sequence[Point]) -> Iterat
     yield Card(
         "Ledgers",
         f"{len(seen.ledgers):,}",
-        f"{facts.open_ledgers:,} open, "
-        + ("copies not known" if lacking is None else f"{lacking:,} lack copies" if lacking else "all copies there"),
+        f"{facts.open_ledgers:,} open" + (f", {lacking:,} lack copies" if lacking else ""),
         "busy" if lacking else "",
         "/ledgers",
     )

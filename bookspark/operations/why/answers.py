@@ -281,14 +281,14 @@ def why_behind(facts: Facts, log: LogFacts, health: Iterable[Answer]) -> Answer:
 
 def _reader_behind(facts: Facts, readers: Sequence[ReaderLag], causes: Sequence[str]) -> Answer:
     """The answer about one query or group. ``readers``: all its readers of the log."""
-    worst = max(readers, key=lambda one: (one.state is ReaderState.STALE, one.lag_rows or 0))
+    worst = max(readers, key=lambda one: (one.gone, one.lag_rows or 0))
     subject, command = f"reader {worst.title}", f"bookspark log readers {quote(worst.log)}"
     told = tuple(_told(facts, one) for one in readers)
-    if worst.state is not ReaderState.LIVE and (worst.state is ReaderState.STALE or worst.lag_rows):
+    if worst.gone:
         text = f"{subject} does not run, and is {_lag(worst)} behind log {worst.log}"
         mend = "start it again: it goes on where it was"
         return Answer("reader-gone", subject, text, (*told, *causes), mend, command)
-    if worst.lag_seconds is not None and worst.lag_seconds > BEHIND_SECONDS:
+    if worst.state is ReaderState.LIVE and worst.lag_seconds is not None and worst.lag_seconds > BEHIND_SECONDS:
         text = f"{subject} lives, and is {_lag(worst)} behind log {worst.log}"
         mend = (
             "nothing in the cluster holds it up: see what its micro-batches spend their time on, in query.lastProgress"
@@ -296,7 +296,12 @@ def _reader_behind(facts: Facts, readers: Sequence[ReaderLag], causes: Sequence[
         if worst.kind is ReaderKind.PYTHON:
             mend = "nothing in the cluster holds it up: see what the service does between two reads"
         return Answer("reader-behind", subject, text, (*told, *causes), mend, command)
-    text = f"{subject} is {_lag(worst)} behind log {worst.log}"
+    runs = {
+        ReaderState.LIVE: "",
+        ReaderState.STALE: "does not run, and ",
+        ReaderState.CLOSED: "has ended in order, and ",
+    }
+    text = f"{subject} {runs[worst.state]}is {_lag(worst)} behind log {worst.log}"
     return Answer("", subject, text, (*told, *causes), "", command)
 
 

@@ -16,8 +16,10 @@ record, each written by compare-and-set:
                          the last one stays.
 ``with_dictionary``      A permitted writer sets, once, the dictionary for values.
 ``altered``              A permitted writer changes options; writers use them for their next ledger.
-``offload_begun``,       An offloading process records the end row before it writes to the table, and the table's version
-``offload_done``         afterwards (``log_offload``).
+``offload_begun``,       An offloading process records the end row before it writes to the table, the table's version
+``offload_done``,        afterwards, and the end row of deletable ledgers before it deletes any (``log_offload``).
+``offload_deleting``
+``offload_taken_back``   An operator ends the offload while every row is in a ledger.
 =======================  ======================================================================================================
 
 Exactly-once (docs/decisions/logs.md): a commit (``commits``) is one entry of the last commit ledger. A writer in another process,
@@ -349,9 +351,28 @@ class LogRecord:
 
         Raises OffloadError if no offload up to that row was begun.
         """
+        return replace(self, offload=self._offloaded().done(end, version))
+
+    def offload_deleting(self, end: int) -> LogRecord:
+        """Ledgers of rows before ``end`` are going to be deleted. Raises OffloadError if the offload was taken back, or if some
+        of the rows are not in the table."""
+        return replace(self, offload=self._offloaded().deleting(end))
+
+    def offload_taken_back(self) -> LogRecord:
+        """The record without an offload: all rows are in ledgers. Unchanged if repeated. Raises OffloadError if ledgers were
+        deleted whose rows the table has."""
+        if self.offload is not None and self.offload.deleted > self.first_position:
+            raise OffloadError(
+                f"the offload of log {self.name!r} can't be taken back: ledgers of rows {self.first_position} to "
+                f"{self.offload.deleted - 1} may be deleted, and {self.offload.table} may have the only copy. If nobody needs "
+                f"these rows, remove them first: `bookspark log truncate {self.name} {self.offload.deleted}`"
+            )
+        return replace(self, offload=None)
+
+    def _offloaded(self) -> Offload:
         if self.offload is None:
-            raise OffloadError(f"log {self.name!r} was never offloaded")
-        return replace(self, offload=self.offload.done(end, version))
+            raise OffloadError(f"log {self.name!r} was never offloaded, or its offload was taken back")
+        return self.offload
 
     def _with_chain(self, chain: tuple[CommitLedger, ...], starts: Iterable[LinkStart]) -> LogRecord:
         ledgers = {link.ledger_id for link in chain}

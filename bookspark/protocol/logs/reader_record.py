@@ -1,8 +1,8 @@
 """One reader of a log: its identity, its progress, and whether its record is outdated.
 
 Law: the record is for people: a reader goes on from its own checkpoint or its saved place. A reader silent for STALE_MS is
-*stale*; a reader that ended in order is *closed*. A reader lives as long as it renews its record; the age of that is measured by
-the metadata store's clock, so no host's clock decides.
+*stale*; a reader that ended in order is *closed*, and so is a query that has read all that ``availableNow`` had for it. A reader
+lives as long as it renews its record; the age of that is measured by the metadata store's clock, so no host's clock decides.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ class ReaderState(Enum):
     STALE = "stale"
     """Silent for STALE_MS: the reader, its host or the network is down."""
     CLOSED = "closed"
+    """It ended in order."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,7 @@ class ReaderRecord:
 def outdated(records: Mapping[str, ReaderRecord], now_ms: int) -> set[str]:
     """The names of outdated ``records``, all of one log.
 
-    All live runs of a query and live readers of a group are kept; without a live one, the last heard. A run is kept with all
-    of its sources.
+    All live runs of a query and live readers of a group are kept, and the one heard last. A run is kept with all of its sources.
     """
     gone = {name for name, one in records.items() if _old(one, now_ms)}
     same: dict[tuple[str, ...], dict[str, ReaderRecord]] = defaultdict(dict)
@@ -93,4 +93,4 @@ def _followed(same: Mapping[str, ReaderRecord], now_ms: int) -> set[str]:
 
     living = {run(name) for name, one in same.items() if one.state(now_ms) is ReaderState.LIVE}
     last = run(max(same, key=lambda name: same[name].heard_ms))
-    return {name for name in same if run(name) not in (living or {last})}
+    return {name for name in same if run(name) not in living | {last}}

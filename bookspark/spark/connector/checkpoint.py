@@ -3,8 +3,7 @@
 Law: a checkpoint that can't be read protects nothing, so it is never passed over. A place or a form that this module does not
 know is an UnreadCheckpointError, whose last sentence names the option that accepts it.
 
-Places are read as Hadoop's ``Path`` reads them: the text after the scheme and the authority stands as it is (``%20`` and ``#``
-are these characters, not an escape and a fragment). Local places, with the scheme ``file`` or none, are read by this process;
+Places are named as Hadoop names them (``support.hadoop_paths``). Local ones are read by this process;
 ``s3`` (``s3a``, ``s3n``), ``gs``, ``abfs``, ``abfss``, ``hdfs`` and ``viewfs`` by ``pyarrow.fs``, with the credentials of its
 environment or of the option ``checkpointUrl``.
 
@@ -37,7 +36,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import posixpath
 import stat
 import threading
 from collections.abc import Callable, Iterator
@@ -50,6 +48,7 @@ import msgspec
 
 from bookspark.errors import BookKeeperError
 from bookspark.protocol.logs.commits import FILES
+from bookspark.support.hadoop_paths import Place, plain_place
 
 if TYPE_CHECKING:
     import pyarrow.fs
@@ -70,41 +69,6 @@ _SCHEMES |= {"hdfs": "hdfs", "viewfs": "viewfs"}
 """The scheme of ``pyarrow.fs`` for each of Hadoop's."""
 _REMOTE_SECONDS_MAX = 60.0
 """Longest time for one remote file."""
-
-
-class Place(NamedTuple):
-    """A path as Hadoop's ``Path`` takes it apart."""
-
-    scheme: str
-    authority: str
-    path: str
-
-    @classmethod
-    def of(cls, text: str) -> Place:
-        scheme = authority = ""
-        colon, slash = text.find(":"), text.find("/")
-        if colon >= 0 and not 0 <= slash < colon:
-            scheme, text = text[:colon], text[colon + 1 :]
-        if text.startswith("//") and len(text) > len("//"):
-            authority, root, rest = text[2:].partition("/")
-            text = root + rest
-        # normpath leaves two leading slashes.
-        path = posixpath.normpath("/" + text.lstrip("/") if text.startswith("/") else text) if text else ""
-        return cls(scheme, authority, path)
-
-    @property
-    def is_local(self) -> bool:
-        return self.scheme in ("", "file") and self.authority in ("", "localhost")
-
-    def __str__(self) -> str:
-        """In one spelling: ``file:/x``, ``file:///x`` and ``/x/`` are ``/x``. (Relative paths stay relative: tasks do not know
-        the driver's folder.)"""
-        return self.path if self.is_local else f"{self.scheme}://{self.authority}{self.path}"
-
-
-def plain_place(place: str) -> str:
-    """A folder's path or URI in one spelling; empty if it is unknown."""
-    return str(Place.of(place)) if place else ""
 
 
 class _LocalFolder:

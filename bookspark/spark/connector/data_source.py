@@ -10,7 +10,8 @@
     CREATE TEMPORARY VIEW orders USING bookspark OPTIONS (log 'orders')   -- in SQL
 
 Spark finds the format by itself where Bookspark is installed (``pyspark_bookspark``). The cluster comes from option
-``zookeeper``, else from the session (``register``), else from the driver's environment variable ``BOOKSPARK_ZOOKEEPER``.
+``zookeeper``, else from the session's setting ``spark.bookspark.zookeeper`` as it is at that moment (``follow_sessions``), else
+from the driver's environment variable ``BOOKSPARK_ZOOKEEPER``.
 
 Law: the driver's side makes all possible checks before the first task runs; see ``spark.options``, ``sink`` and ``source``.
 
@@ -27,7 +28,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, ClassVar
 
-from pyspark.sql import DataFrameWriter, SparkSession
+from pyspark.sql import DataFrameReader, DataFrameWriter, SparkSession
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -35,7 +36,7 @@ from pyspark.sql.datasource import (
     DataSourceStreamWriter,
     DataSourceWriter,
 )
-from pyspark.sql.streaming import DataStreamWriter
+from pyspark.sql.streaming import DataStreamReader, DataStreamWriter
 from pyspark.sql.types import StructType
 
 from bookspark.errors import ConfigurationError
@@ -44,18 +45,26 @@ from bookspark.spark.connector.several_logs import LogsReader, LogsStreamReader,
 from bookspark.spark.connector.sink import LogBatchWriter, LogStreamWriter, prepare
 from bookspark.spark.connector.source import EntryReader, EntryStreamReader, TableReader, schema_of
 from bookspark.spark.idle_closing import closed_if_it_fails
+from bookspark.spark.memory_limit import prepare_workers
 from bookspark.spark.options.sink_options import SinkOptions
 from bookspark.spark.options.source_options import SourceOptions
 from bookspark.spark.process_client import ZOOKEEPER_CONF
 
-# -- Writes from other Python threads
+# -- The session of a read or write
+#
+# Spark 4.2 shows a Python data source neither its session nor that session's settings, and a session made by ``newSession`` has
+# none of the data sources registered in another. So reads, SQL and writes of this process first make the format of their own
+# session that of the session's cluster, whenever its setting is no longer the registered one.
 
 
+_REGISTERED = "spark.bookspark.registered"
+"""The setting with the cluster that the format has in the session. ``cloneSession`` copies both."""
 _done = False
 
 
-def activate_before_writes() -> None:
-    """Make writes of this process activate their session first. Later calls do nothing.
+def follow_sessions() -> None:
+    """Make reads and writes of this process follow their session: its setting ``spark.bookspark.zookeeper``, which ``newSession``
+    hands on. Later calls do nothing.
 
     Spark 4.2 looks up a Python data source for a write in the calling thread's active session. Threads started by Python have
     none, so writes failed with "bookspark.DefaultSource" (class not found). ``save``, ``start`` and ``toTable`` now activate it,
@@ -64,18 +73,53 @@ def activate_before_writes() -> None:
     global _done
     if not _done:
         _done = True
-        for kind, name in ((DataFrameWriter, "save"), (DataStreamWriter, "start"), (DataStreamWriter, "toTable")):
-            setattr(kind, name, _activating(getattr(kind, name)))
+        for kind, name in (
+            (DataFrameReader, "load"),
+            (DataStreamReader, "load"),
+            (SparkSession, "sql"),
+            (DataFrameWriter, "save"),
+            (DataStreamWriter, "start"),
+            (DataStreamWriter, "toTable"),
+        ):
+            setattr(kind, name, _following(getattr(kind, name)))
+        SparkSession.newSession = _handing_on(SparkSession.newSession)
 
 
-def _activating(write: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(write)
-    def activated(writer: Any, *arguments: Any, **options: Any) -> Any:
-        spark = writer._spark
-        SparkSession._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
-        return write(writer, *arguments, **options)
+def _following(call: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(call)
+    def followed(caller: Any, *arguments: Any, **options: Any) -> Any:
+        spark = caller if isinstance(caller, SparkSession) else caller._spark
+        cluster = spark.conf.get(ZOOKEEPER_CONF, None)
+        if cluster != spark.conf.get(_REGISTERED, None):
+            _register(spark, cluster)
+        if isinstance(caller, DataFrameWriter | DataStreamWriter):
+            SparkSession._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
+        return call(caller, *arguments, **options)
 
-    return activated
+    return followed
+
+
+def _handing_on(new_session: Callable[[SparkSession], SparkSession]) -> Callable[[SparkSession], SparkSession]:
+    @wraps(new_session)
+    def handed_on(spark: SparkSession) -> SparkSession:
+        new, cluster = new_session(spark), spark.conf.get(ZOOKEEPER_CONF, None)
+        # Spark's own new session has the settings with which the application started.
+        if cluster is not None:
+            new.conf.set(ZOOKEEPER_CONF, cluster)
+        return new
+
+    return handed_on
+
+
+def _register(spark: SparkSession, cluster: str | None) -> None:
+    # Silence Spark's warning about a replaced data source, which is intended here.
+    log_errors_only(spark, _REGISTRY_LOGGER)
+    prepare_workers(spark.sparkContext)
+    spark.dataSource.register(type("BookSparkDataSource", (BookSparkDataSource,), {"zookeeper": cluster}))
+    if cluster is None:
+        spark.conf.unset(_REGISTERED)
+    else:
+        spark.conf.set(_REGISTERED, cluster)
 
 
 # -- The format
@@ -89,7 +133,7 @@ class BookSparkDataSource(DataSource):
     """The format. Spark makes a new instance for each plan, in Python workers beside the driver's JVM."""
 
     zookeeper: ClassVar[str | None] = None
-    """The session's cluster. A Python data source can't see its session, so ``register`` puts the address into a subclass."""
+    """The session's cluster. A Python data source can't see its session, so a subclass with the address is registered."""
 
     @classmethod
     def name(cls) -> str:
@@ -175,11 +219,9 @@ def register(spark: SparkSession, zookeeper: str) -> None:
     It replaces Spark's automatic registration, with which executors run the driver's Python instead of the application's
     (``PYSPARK_PYTHON``; seen in 4.2).
     """
-    # Silence Spark's warning about a replaced data source, which is intended here.
-    log_errors_only(spark, _REGISTRY_LOGGER)
-    activate_before_writes()
+    follow_sessions()
     spark.conf.set(ZOOKEEPER_CONF, zookeeper)
-    spark.dataSource.register(type("BookSparkDataSource", (BookSparkDataSource,), {"zookeeper": zookeeper}))
+    _register(spark, zookeeper)
 
 
 def log_errors_only(spark: SparkSession, logger: str) -> None:

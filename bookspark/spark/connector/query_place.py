@@ -41,6 +41,8 @@ class QueryPlace:
     def __init__(self, client: Callable[[], BookKeeper], key: Callable[[], str] | None) -> None:
         self._client, self._key = client, key
         self._registration: Registration | None = None
+        self._asked = False
+        """Whether a task was asked to introduce the stream."""
 
     def tell(self, offset: Mapping[str, int]) -> None:
         """Record that the query is done with all rows before ``offset``. Never blocks."""
@@ -49,16 +51,18 @@ class QueryPlace:
         elif self._key is not None:
             self._registration = Registration(self._client(), self._key(), ReaderKind.SPARK, offset)
 
-    def tell_now(self) -> None:
-        """Record the place at once: the query may end, and Spark then kills this process. Waits five seconds at most."""
+    def done(self) -> None:
+        """Record at once that the query has read all that it was started for (``availableNow``): it may end, and Spark then kills
+        this process. Waits five seconds at most."""
         if self._registration is not None:
-            self._registration.tell_now()
+            self._registration.close(kept=self._asked)
 
     @property
     def stranger(self) -> Stranger | None:
         """The stream that a task of the query is to introduce, or None."""
         if self._registration is None or self._registration.record.reader:
             return None
+        self._asked = True
         return Stranger(self._registration.name, self._registration.record)
 
 

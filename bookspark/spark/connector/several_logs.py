@@ -338,7 +338,7 @@ class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAv
         if end == start:
             if self._target is not None:
                 for log in self._logs.values():
-                    log.place.tell_now()
+                    log.place.done()
             return start
         # The place of a new log is recorded at once.
         delay = delay if all(name in start and start[name]["log"] == end[name]["log"] for name in end) else None

@@ -64,13 +64,15 @@ from bookspark.protocol.logs.lanes import LaneId, lane_id
 from bookspark.protocol.logs.log_options import Compression, LogOptions, RowFormat
 from bookspark.protocol.logs.log_record import LogChangedError, LogRecord
 from bookspark.protocol.logs.replays import Batch, is_committed
-from bookspark.spark.connector.checkpoint import Plan, SparkCheckpoint, UnreadCheckpointError, plain_place
+from bookspark.spark.connector.checkpoint import Plan, SparkCheckpoint, UnreadCheckpointError
 from bookspark.spark.idle_closing import closed_if_it_fails, idle_closer
+from bookspark.spark.memory_limit import named_limit
 from bookspark.spark.options.sink_options import SinkOptions
 from bookspark.spark.process_client import client
 from bookspark.spark.rows.row_format import arrow_schema, as_columns, columns_of
 from bookspark.spark.rows.rows import row_encoder
 from bookspark.store.decisions.seam import decided
+from bookspark.support.hadoop_paths import plain_place
 
 if TYPE_CHECKING:
     import numpy
@@ -380,6 +382,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
         return SparkCheckpoint(place, self.options.log.name, self.options.checkpoint_url)
 
     @closed_if_it_fails()
+    @named_limit()
     def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
         """In a task: append the rows of one partition of a micro-batch."""
         context = TaskContext.get()
@@ -553,6 +556,7 @@ class LogBatchWriter(DataSourceArrowWriter, LogWriter):
         return Batch(options.log.name, told.query, told.batch, known)
 
     @closed_if_it_fails()
+    @named_limit()
     def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
         batches = _with_rows(iterator)
         if batches is None:

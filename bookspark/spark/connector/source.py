@@ -77,6 +77,7 @@ from bookspark.protocol.logs.log_record import LogRecreatedError, NoSuchLogError
 from bookspark.spark.connector.feeds import Feed, chosen_place, feed
 from bookspark.spark.connector.query_place import QueryPlace, Stranger, introduce_query
 from bookspark.spark.connector.trigger_delay import Patience, TriggerDelay
+from bookspark.spark.memory_limit import named_limit
 from bookspark.spark.offload.offloaded import rows_of
 from bookspark.spark.offload.opened_ledgers import OpenedLedgers, handles_of_process
 from bookspark.spark.offload.small_pieces import SmallPieces
@@ -282,18 +283,19 @@ def gathered(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordB
     """The rows of ``batches``, which have the same columns."""
     small: list[pyarrow.RecordBatch] = []
     rows = size = 0
-    for batch in batches:
-        more = batch.nbytes
-        if small and (rows + batch.num_rows > LARGE_ROWS or size + more > LARGE_BYTES):
+    with named_limit():
+        for batch in batches:
+            more = batch.nbytes
+            if small and (rows + batch.num_rows > LARGE_ROWS or size + more > LARGE_BYTES):
+                yield _one(small)
+                small, rows, size = [], 0, 0
+            if batch.num_rows >= LARGE_ROWS or more >= LARGE_BYTES:
+                yield batch
+                continue
+            small.append(batch)
+            rows, size = rows + batch.num_rows, size + more
+        if small:
             yield _one(small)
-            small, rows, size = [], 0, 0
-        if batch.num_rows >= LARGE_ROWS or more >= LARGE_BYTES:
-            yield batch
-            continue
-        small.append(batch)
-        rows, size = rows + batch.num_rows, size + more
-    if small:
-        yield _one(small)
 
 
 def _one(batches: list[pyarrow.RecordBatch]) -> pyarrow.RecordBatch:
@@ -612,7 +614,7 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
                     newest = self._feed.newest()
         newest = self._newest = later(start, newest)
         if self._target is not None and newest == start:
-            self._place.tell_now()
+            self._place.done()
         if delay is not None:
             if delay.holds(self._feed.rows(start, newest)):
                 return start

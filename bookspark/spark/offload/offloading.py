@@ -28,7 +28,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import urlsplit
 
 from pyspark.sql.types import StructType
 
@@ -56,6 +55,7 @@ from bookspark.store.decisions.seam import decided
 from bookspark.store.metadata.zookeeper.layout import ConnectionString
 from bookspark.store.settings import of_environment
 from bookspark.support.arguments import Name, PasswordText, WaitSeconds, checked
+from bookspark.support.hadoop_paths import Place, check_table_place
 
 if TYPE_CHECKING:
     import pyarrow
@@ -140,6 +140,7 @@ TRANSACTION_BYTES_MAX = 4 << 30
 """Bytes of payload of a transaction. A transaction ends with the commit that reaches it."""
 IDLE_SECONDS = RollPolicy().seconds_max
 """A ledger without a commit for this time is closed."""
+_POSITION_MAX = (1 << 63) - 1
 CLOSING_SECONDS_MAX = 60.0
 """Time that an offload spends on closing idle ledgers. The next offload closes the others."""
 
@@ -169,7 +170,7 @@ def offload(
     ``spark``: a session of ``bookspark.spark.session``, which has Delta. ``zookeeper``: the cluster. ``log``: a log, or one of
     its lanes. ``table``: a path or URI, for this log only; the rows of lane 3 of a log go to the table at ``<table>@3``.
     ``password``: the log's. ``delete_after_seconds``: delete ledgers whose rows are all in the table and were all committed at
-    least this long ago by this host's clock (0: at any time); None: delete none.
+    least this long ago by the cluster's clock (0: at any time); None: delete none.
 
     Raises NoSuchLogError; UnauthorizedAccessError (wrong password); OffloadError if the log has a retention or another table, the
     table is not this log's, or its rows differ from those of the ledgers; ReadError if the table is gone, has a feature unknown
@@ -202,10 +203,10 @@ def _offload_lane(run: _Run, delete_after_seconds: float | None) -> Offloaded:
 
 
 def place_of(table: str) -> str:
-    """The table's absolute path or URI: tasks on other hosts have other working directories."""
-    if table.startswith("file:"):
-        table = urlsplit(table).path
-    return table.rstrip("/") if "://" in table else os.path.abspath(table)
+    """The table's absolute path or URI: tasks on other hosts have other working directories. Raises ConfigurationError."""
+    check_table_place(table)
+    place = Place.of(table)
+    return os.path.abspath(place.path) if place.is_local else str(place)
 
 
 class _Run:
@@ -239,11 +240,17 @@ class _Run:
         empty.
 
         Raises OffloadError, and ReadError if the table is unreadable, or is gone with perhaps the only copy of rows.
+        OffloadError also for the table of an offload that was taken back: its rows may end amid a transaction of this one.
         """
         record = self._record()
         if self._known_version(record) < 0:
             tables.create(self._table, self._transactions, self._schema)
         self._check_table()
+        if record.offload is None and tables.count(self._table, 0, _POSITION_MAX):
+            raise OffloadError(
+                f"the table at {self._table} has rows of an offload of log '{self._log}' that was taken back: give another "
+                "table, or delete this one"
+            )
 
     def check_writable(self) -> None:
         """Before the first offload, append no rows: Spark's writer refuses types that delta-rs takes. Once the record names the
@@ -311,6 +318,7 @@ class _Run:
         offloaded = self._pieces(start, end)
         self._prove((piece, size) for piece, size in offloaded if piece.ledger_id in needless)
         self._check_table()
+        self._update(lambda record: decided(LogRecord.offload_deleting, record, end))
         return [ledger_id for ledger_id in sorted(needless) if self._delete(ledger_id)]
 
     def _record(self) -> LogRecord:

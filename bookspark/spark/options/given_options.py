@@ -82,6 +82,8 @@ def cluster(options: GivenOptions, default: str | None) -> tuple[str, bytes]:
     if not zookeeper:
         raise ConfigurationError(
             "which cluster? Give option zookeeper (host:port[,host:port…]), start the session with "
-            "bookspark.spark.session(…, zookeeper=…), or set the environment variable BOOKSPARK_ZOOKEEPER before Spark starts"
+            "bookspark.spark.session(…, zookeeper=…), or set the environment variable BOOKSPARK_ZOOKEEPER before Spark starts. "
+            "(Spark's setting spark.bookspark.zookeeper counts once bookspark.spark.session was called: it shows the setting to "
+            "the format)"
         )
     return zookeeper, password.encode()

@@ -45,6 +45,7 @@ from bookspark.store.client import BookKeeper
 from bookspark.store.metadata.zookeeper.layout import ConnectionString
 from bookspark.store.settings import of_environment
 from bookspark.support.arguments import AtLeastOne, BytesOrNone, Name, PasswordText, checked
+from bookspark.support.hadoop_paths import check_table_place
 from bookspark.support.snapshot_commits import LAST, Commit, Label, Snapshot, commit_of, kept, location
 
 if TYPE_CHECKING:
@@ -137,6 +138,7 @@ def write(
         last_ledger_id = bookkeeper.metadata.last_ledger_id()
         rows_per_file = rows_in_file(sum(span.ledgers for span in bookkeeper.metadata.ledger_spans()))
     snapshot_id, now = str(uuid.uuid4()), datetime.now(UTC)
+    check_table_place(path)
     before = _commits_before(spark, path)
     label = Label(snapshot_id, _oldest_kept(before, keep) or snapshot_id, last_ledger_id, zookeeper)
     turn = 1 + max((commit.version for commit in before if commit.table == LAST), default=-1)

@@ -227,9 +227,9 @@ LOG_READERS = (
         ("kind", "reader"),
     ),
     Described(
-        "bookspark_log_reader_live",
+        "bookspark_log_reader_gone",
         G,
-        "1 while the reader reports its position. 0: closed or down; the lag is that of its last position.",
+        "1 if the reader does not run and has rows to read. 0: it runs, has read all, or is a query that ended by itself.",
         ("kind", "reader"),
     ),
 )

@@ -64,7 +64,7 @@ def runs(ledger, opened, directory):
         "autorecovery delay": [""], "cluster status": [""], "cluster plan": ["--restart all"], "cluster placement": [""],
         "cluster give-up": [""], "cluster apply": ["--restart bookie-evil"], "ledger create": [["--label", f"k={EVIL}"]],
         "ledger recover": [f"{opened}"], "log create": [f"new{NODE}"], "log alter": [["orders", f"--retention={EVIL}"]],
-        "log truncate": ["orders 1 --yes"], "log collect": ["orders"], "log end": ["orders --yes"],
+        "log truncate": ["orders 1 --yes"], "log collect": ["orders"], "log end": ["orders --yes"], "log end-offload": ["orders"],
         "cookie create": [directory], "cookie update": [directory], "cookie fix": [directory],
         "cookie delete": ["bookie-evil --yes"], "autorecovery trigger": [""], "autorecovery enable": [""],
         "autorecovery disable": [""], "autorecovery decommission": ["bookie-evil --yes"],

@@ -76,7 +76,7 @@ HEALTHY = {
     **series("bookspark_bookie_clock_ahead_seconds", "20x100", _B),
     **series("bookspark_autorecovery_clock_ahead_seconds", 0),
     **series("bookspark_bookie_certificate_days", 90, f'{_B},option="tls_certificate"'),
-    **series("bookspark_log_reader_live", 1, _R),
+    **series("bookspark_log_reader_gone", 0, _R),
     **series("bookspark_log_reader_lag_rows", 7, _R),
 }
 DISK_FULL = series("bookspark_bookie_directory_full", 1, _D)
@@ -107,7 +107,7 @@ TROUBLES = {
     "BooksparkRepairsFail": series("bookspark_autorecovery_failed_repairs_total", "0+1x100"),
     "BooksparkRecoveryStands": series("bookspark_autorecovery_standing_recoveries", 1),
     "BooksparkUnreadableRecords": series("bookspark_autorecovery_check_unreadable_ledgers", 1),
-    "BooksparkReaderGone": series("bookspark_log_reader_live", 0, _R),
+    "BooksparkReaderGone": series("bookspark_log_reader_gone", 1, _R),
     "BooksparkClock": series("bookspark_autorecovery_clock_ahead_seconds", "3600x100"),
     "BooksparkCertificate": series("bookspark_bookie_certificate_days", 13, f'{_B},option="tls_certificate"'),
     "BooksparkVersions": series("bookspark_bookie_info", 1, 'bookie_id="b2",version="0.2.0"'),
@@ -118,7 +118,7 @@ TROUBLES = {
 MORE = [
     ("BooksparkClock", series("bookspark_bookie_clock_ahead_seconds", "3600x100", _B)),
     ("BooksparkClock", series("bookspark_bookie_clock_ahead_seconds", "-3600x100", _B)),
-    ("", series("bookspark_log_reader_live", 0, _R) | series("bookspark_log_reader_lag_rows", 0, _R)),
+    ("", series("bookspark_log_reader_gone", 0, _R) | series("bookspark_log_reader_lag_rows", 9, _R)),
 ]
 """Further series: the alert that fires, or "" for none."""
 

@@ -412,8 +412,8 @@ def tail(
 def readers(log: LaneName, zookeeper: Zookeeper = "", password: Password = "", as_json: Json = False) -> None:
     """Print the readers of a log: streaming queries and Python readers, their positions and lags.
 
-    A live reader's position is at most two seconds old. A reader silent for 20 s is stale: stopped or down. It stays listed
-    for 7 days.
+    A live reader's position is at most two seconds old. A reader silent for 20 s is stale: stopped or down. A closed reader ended
+    in order, as a query with availableNow that has read all. Both stay listed for 7 days.
     """
     from bookspark.logs.readers.lag import readers_of
 
@@ -479,6 +479,21 @@ def end(
         print_json(ended, one_line=True)
     else:
         say(f"log {log}: lanes ended: {', '.join(ended) or 'none'}")
+
+
+@app.command()
+def end_offload(log: LogName, zookeeper: Zookeeper = "", password: Password = "") -> None:
+    """End the offload of a log whose ledgers all exist, so that it can have a retention or another table. First stop its job. The
+    table stays as it is, and readers take all rows from the ledgers. Refused once ledgers were deleted whose rows the table has.
+    """
+    from bookspark.logs import LogRegistry
+    from bookspark.logs.chain.registry import check_password
+
+    with client(zookeeper) as bookkeeper:
+        registry = LogRegistry(bookkeeper.metadata)
+        check_password(registry.get(log), password.encode())
+        tables = registry.take_back_offload(log)
+    say(f"log {log}: " + (f"no longer offloaded to {', '.join(tables)}" if tables else "it was not offloaded"))
 
 
 @app.command()
