@@ -59,3 +59,11 @@ def test_dataframe_used_with_several_filters_has_the_rows_of_each(
     assert few.count() == 5
     assert frame.count() == ROWS
     assert few.union(frame.where("position >= 93")).count() == 12
+
+
+def test_mistake_is_one_sentence_behind_sparks_own(spark: SparkSession, cluster: LocalCluster) -> None:
+    """Fifty lines of a worker's traceback stood around it."""
+    register(spark, cluster.zookeeper)
+    with pytest.raises(PySparkException) as raised:
+        spark.read.format("bookspark").option("log", "nosuch").load().count()
+    assert "Traceback" not in str(raised.value) and "NoSuchLogError: there is no log 'nosuch'" in str(raised.value)

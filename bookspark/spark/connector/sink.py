@@ -65,7 +65,8 @@ from bookspark.protocol.logs.log_options import Compression, LogOptions, RowForm
 from bookspark.protocol.logs.log_record import LogChangedError, LogRecord
 from bookspark.protocol.logs.replays import Batch, is_committed
 from bookspark.spark.connector.checkpoint import Plan, SparkCheckpoint, UnreadCheckpointError, plain_place
-from bookspark.spark.idle_closing import closed_if_it_fails, idle_closer
+from bookspark.spark.connector.worker_ends import ends_in_order
+from bookspark.spark.idle_closing import idle_closer
 from bookspark.spark.options.sink_options import SinkOptions
 from bookspark.spark.process_client import client
 from bookspark.spark.rows.row_format import arrow_schema, as_columns, columns_of
@@ -363,6 +364,7 @@ _read_checkpoints: set[tuple[int, str, str]] = set()
 """(pid, log's name, place) of Spark checkpoints that could be read when a micro-batch was planned."""
 
 
+@ends_in_order
 class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
     """``df.writeStream.format("bookspark")``. ``planned``: the log's record at the planning of the micro-batch."""
 
@@ -379,7 +381,6 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
     def _spark_checkpoint(self, place: str) -> SparkCheckpoint:
         return SparkCheckpoint(place, self.options.log.name, self.options.checkpoint_url)
 
-    @closed_if_it_fails()
     def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
         """In a task: append the rows of one partition of a micro-batch."""
         context = TaskContext.get()
@@ -468,7 +469,6 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
             self.options.log.name, told.query, told.batch, known, told.checkpoint, before if is_first else None
         )
 
-    @closed_if_it_fails()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """On the driver's side: make the micro-batch part of the log once, however often Spark replays it.
 
@@ -527,6 +527,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
         """Do nothing: entries that no commit names are not part of the log."""
 
 
+@ends_in_order
 class LogBatchWriter(DataSourceArrowWriter, LogWriter):
     """``df.write.format("bookspark").mode("append")``: one commit, all rows or none."""
 
@@ -552,7 +553,6 @@ class LogBatchWriter(DataSourceArrowWriter, LogWriter):
         known = None if options.accept_replay == told.batch else fingerprint
         return Batch(options.log.name, told.query, told.batch, known)
 
-    @closed_if_it_fails()
     def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
         batches = _with_rows(iterator)
         if batches is None:
@@ -568,7 +568,6 @@ class LogBatchWriter(DataSourceArrowWriter, LogWriter):
         ranges, known = self.write_rows(iter(summed), self._run, self._record)
         return replace(self._told, ranges=ranges, statistics=known, rows=summed.rows, values=summed.values)
 
-    @closed_if_it_fails()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """On the driver's side: make all rows part of the log, and close their ledgers.
 
