@@ -159,15 +159,15 @@ def check_input(schema: StructType, row_format: RowFormat) -> None:
     if row_format is RowFormat.ARROW:
         _check_columns(schema)
         return
-    if schema.names != ["value"]:
-        others = ", ".join(repr(name) for name in schema.names if name != "value") or "none"
+    if [name.lower() for name in schema.names] != ["value"]:
+        others = ", ".join(repr(name) for name in schema.names if name.lower() != "value") or "none"
         raise ConfigurationError(
             f"a log takes one column, 'value' (string or binary); the DataFrame has {schema.names}. Columns that are too many: "
             f"{others}. "
             'Select it first, for example: df.selectExpr("to_json(struct(*)) AS value"); or keep all columns, in a new log with '
             "option rowFormat 'arrow'"
         )
-    kind = schema["value"].dataType
+    kind = schema[0].dataType
     if not isinstance(kind, StringType | BinaryType):
         raise ConfigurationError(
             f"column 'value' is {kind.simpleString()}; a log takes string or binary: cast it first"
@@ -250,7 +250,8 @@ def check_statistics(columns: Sequence[str], log: str, options: LogOptions) -> N
 
 
 def _types(schema: StructType) -> list[tuple[str, str]]:
-    return [(field.name, field.dataType.simpleString()) for field in schema]
+    """Names and types of columns. Names are equal in any case, as in Spark's analysis."""
+    return [(field.name.lower(), field.dataType.simpleString()) for field in schema]
 
 
 # -- The writers
