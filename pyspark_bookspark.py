@@ -4,14 +4,20 @@ At the first search for Python data sources, a session imports each top-level mo
 ``DefaultSource``.
 
 Law: this import costs next to nothing, because sessions that never use the format import it too. So nothing of Bookspark is
-imported before the format is used.
+imported before the format is used, but in Spark's workers the few lines that let them end silently.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import MutableMapping
 
 from pyspark.sql.datasource import DataSource
+
+if "SPARK_REUSE_WORKER" in os.environ:
+    from bookspark.spark.worker_daemon import end_silently
+
+    end_silently()
 
 
 class DefaultSource(DataSource):

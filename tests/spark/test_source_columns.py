@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
@@ -10,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from bookspark.local import LocalCluster
 from bookspark.spark.connector.data_source import register
+from tests.awaiting import SECONDS_MAX
 
 pytestmark = pytest.mark.spark
 FILTERS = "spark.sql.python.filterPushdown.enabled"
@@ -59,3 +61,26 @@ def test_dataframe_used_with_several_filters_has_the_rows_of_each(
     assert few.count() == 5
     assert frame.count() == ROWS
     assert few.union(frame.where("position >= 93")).count() == 12
+
+
+def test_names_of_kafkas_users_reach_the_log_by_every_door(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """``save("b")``, a column VALUE, ``subscribe``, ``start("c")``, ``load("c")``: each was refused with a hint to something
+    else."""
+    register(spark, cluster.zookeeper)
+    spark.sql("SELECT 'row' AS VALUE").write.format("bookspark").mode("append").save("doors")
+    stream = spark.readStream.format("bookspark").options(subscribe="doors", startingOffsets="-2").load()
+    writer = stream.select("value").writeStream.format("bookspark").option("checkpointLocation", str(tmp_path))
+    copying = writer.trigger(availableNow=True).start("doors-copy")
+    assert copying.awaitTermination(SECONDS_MAX)
+    copied = spark.read.format("bookspark").option("endingOffsets", "-1").load("doors-copy")
+    assert [bytes(row.VALUE) for row in copied.select("VALUE").collect()] == [b"row"]
+
+
+def test_mistake_is_one_sentence_behind_sparks_own(spark: SparkSession, cluster: LocalCluster) -> None:
+    """Fifty lines of a worker's traceback stood around it."""
+    register(spark, cluster.zookeeper)
+    with pytest.raises(PySparkException) as raised:
+        spark.read.format("bookspark").load("nosuch").count()
+    assert "Traceback" not in str(raised.value) and "NoSuchLogError: there is no log 'nosuch'" in str(raised.value)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from types import SimpleNamespace
+
 import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from bookspark.errors import ConfigurationError
 from bookspark.protocol.ledger.ledger_metadata import DigestType
 from bookspark.spark.connector.data_source import BookSparkDataSource
+from bookspark.spark.options.foreign_names import INSTEAD
+from bookspark.spark.options.places import EARLIEST, LATEST
 from bookspark.spark.options.sink_options import SinkOptions
 from bookspark.spark.options.source_options import SourceOptions
+from tests.spark.memory_bookkeeper import MemoryBookKeeper
 
 SINK = {"zookeeper": "h:1", "log": "orders"}
 SOURCE = {"zookeeper": "h:1"}
@@ -55,6 +61,73 @@ def test_sink_refuses_wrong_options(given: dict[str, str], message: str) -> None
 
 def test_sink_accepts_sparks_own_options() -> None:
     SinkOptions.parse({**SINK, "checkpointLocation": "/tmp/x"})
+
+
+@pytest.mark.parametrize("name", ["path", "Topic", "subscribe"])
+def test_name_of_another_store_that_means_one_log_is_taken_for_it(name: str) -> None:
+    """``load("a")`` and ``save("a")`` pass path. For subscribe the hint was subscription, which is for something else."""
+    assert SourceOptions.parse({**SOURCE, name: "orders@3"}).log == "orders@3"
+    assert SinkOptions.parse({**SOURCE, name: "orders"}).log.name == "orders"
+    assert SourceOptions.parse({**SOURCE, name: "orders", "log": "orders"}).log == "orders"
+    with pytest.raises(ConfigurationError, match=f"options log and {name} say two things"):
+        SourceOptions.parse({**SOURCE, "log": "orders", name: "others"})
+
+
+def test_subscribe_with_commas_names_several_logs() -> None:
+    assert SourceOptions.parse({**SOURCE, "subscribe": "a,b"}).logs == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("kafka.bootstrap.servers", "option zookeeper names the cluster"),
+        ("kafka.security.protocol", "settings file that BOOKSPARK_CONFIG names"),
+        ("partition", "NAME@LANE"),
+        ("assign", "NAME@LANE"),
+        ("subscribePattern", "use option logPattern"),
+        ("kafka.group.id", "Spark's checkpoint keeps a query's place"),
+        ("startingOffsetsByTimestampStrategy", "a time after the last row means the end of the log"),
+        ("startingVersion", "use startingOffsets"),
+    ],
+)
+def test_name_of_another_store_is_refused_with_the_option_for_it_here(name: str, hint: str) -> None:
+    for parse in (SourceOptions.parse, SinkOptions.parse):
+        with pytest.raises(ConfigurationError, match=f"has no option '{name.lower()}': .*{hint}"):
+            parse({**SINK, name: "x"})
+
+
+def test_each_name_of_another_store_has_a_hint_and_is_no_option_of_ours() -> None:
+    for name, hint in INSTEAD.items():
+        assert name == name.lower() and hint
+        with pytest.raises(ConfigurationError, match=f"has no option '{re.escape(name)}'"):
+            SourceOptions.parse({**SINK, name: "1"})
+
+
+def test_kafkas_numbers_for_earliest_and_latest_are_these_words() -> None:
+    log = {**SOURCE, "log": "a"}
+    assert SourceOptions.parse({**log, "startingOffsets": "-2"}).start == EARLIEST
+    assert SourceOptions.parse({**log, "startingOffsets": "-1"}).start == LATEST
+    assert SourceOptions.parse({**log, "endingOffsets": "-1"}).end == LATEST
+    assert SourceOptions.parse({**log, "startingOffsets": '{"0": -2, "3": 7}'}).start == {3: 7}
+    assert SourceOptions.parse({**log, "startingOffsets": '{"0": -2}'}).start == EARLIEST
+    assert SourceOptions.parse({**log, "endingOffsets": '{"0": 5, "1": -1}'}).end == {0: 5}
+    several = SourceOptions.parse({**SOURCE, "logs": "a,b", "startingOffsets": '{"a": {"0": -2, "1": 4}, "b": -2}'})
+    assert (several.starts.of("a"), several.starts.of("b")) == ({1: 4}, EARLIEST)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("startingOffsets", '{"0": -1}'),
+        ("endingOffsets", '{"0": -2}'),
+        ("endingOffsets", "-2"),
+        ("startingOffsets", "-3"),
+    ],
+)
+def test_kafkas_numbers_are_refused_where_they_mean_no_place(name: str, text: str) -> None:
+    """A start at the end of one lane would move with each restart before the first micro-batch."""
+    with pytest.raises(ConfigurationError, match=f"option {name} .* can't be used; choose"):
+        SourceOptions.parse({**SOURCE, "log": "a", name: text})
 
 
 def test_ledgers_option_accepts_single_ids_and_spans() -> None:
@@ -114,6 +187,20 @@ def test_query_can_not_follow_an_application_of_batch_writes() -> None:
     """It took the lane of batch writes, and a later write of a version was there twice."""
     with pytest.raises(ConfigurationError, match="'txn:etl' is an application of batch writes"):
         SinkOptions.parse({**SINK, "follows": "txn:etl"})
+
+
+def test_column_names_are_equal_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in Spark's analysis: a column VALUE was refused."""
+    bookkeeper = MemoryBookKeeper()
+    monkeypatch.setattr("bookspark.spark.connector.sink.client", lambda zookeeper: bookkeeper)
+    registered = {name: SimpleNamespace(bookie_id=name, read_only=False) for name in "abc"}
+    monkeypatch.setattr(bookkeeper.metadata, "bookies", lambda: registered)
+    for log, row_format, names in (("values", "value", ["VALUE", "value"]), ("columns", "arrow", ["Id", "ID"])):
+        for name in names:
+            given = {"zookeeper": "h:1", "path": log, "rowFormat": row_format}
+            assert BookSparkDataSource(given).writer(StructType([StructField(name, BinaryType())]), overwrite=False)
+    with pytest.raises(ConfigurationError, match="has the columns struct<Id:binary> since it was created"):
+        BookSparkDataSource(given).writer(StructType([StructField("other", BinaryType())]), overwrite=False)
 
 
 @pytest.mark.parametrize("name", ["follows", "acceptReplay", "checkpointLocation", "queryName"])

@@ -71,10 +71,10 @@ def one_time(text: str) -> Times:
     return Times(time_ms(text))
 
 
-def rows_of_lanes(text: str) -> dict[int, int]:
-    """Parse a JSON object of rows by lane number. Raises ValueError."""
+def rows_of_lanes(text: str, least: int) -> dict[int, int]:
+    """Parse a JSON object of rows, from ``least`` on, by lane number. Raises ValueError."""
     document = _by_lane(text)
-    if not all(type(row) is int and 0 <= row < 1 << 63 for row in document.values()):
+    if not all(type(row) is int and least <= row < 1 << 63 for row in document.values()):
         raise ValueError("no rows")
     return {int(key): row for key, row in document.items()}
 

@@ -9,6 +9,7 @@
 ``feeds``             plans the entries between two offsets of a log or of ledgers
 ``query_place``       records in the cluster how far a query is
 ``trigger_delay``     lets a micro-batch wait for more rows
+``worker_ends``       ends Spark's Python workers in order
 ====================  =====================================================================
 
 ::

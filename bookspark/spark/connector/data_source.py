@@ -39,12 +39,12 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming import DataStreamReader, DataStreamWriter
 from pyspark.sql.types import StructType
 
-from bookspark.errors import ConfigurationError
+from bookspark.errors import BookKeeperError, ConfigurationError
 from bookspark.protocol.logs.log_record import LogRecord
 from bookspark.spark.connector.several_logs import LogsReader, LogsStreamReader, schema_of_logs
 from bookspark.spark.connector.sink import LogBatchWriter, LogStreamWriter, prepare
 from bookspark.spark.connector.source import EntryReader, EntryStreamReader, TableReader, schema_of
-from bookspark.spark.idle_closing import closed_if_it_fails
+from bookspark.spark.connector.worker_ends import RefusedStream, ends_in_order, in_a_sources_process
 from bookspark.spark.memory_limit import prepare_workers
 from bookspark.spark.options.sink_options import SinkOptions
 from bookspark.spark.options.source_options import SourceOptions
@@ -129,6 +129,7 @@ ZOOKEEPER_VARIABLE = "BOOKSPARK_ZOOKEEPER"
 _REGISTRY_LOGGER = "org.apache.spark.sql.execution.datasources.DataSourceManager"
 
 
+@ends_in_order
 class BookSparkDataSource(DataSource):
     """The format. Spark makes a new instance for each plan, in Python workers beside the driver's JVM."""
 
@@ -157,9 +158,14 @@ class BookSparkDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For ``spark.readStream``. Raises the errors of ``schema``; ConfigurationError also for options and columns that do not
         suit a stream."""
-        options, known = self._source()
-        reader = LogsStreamReader if options.several else EntryStreamReader
-        return reader(options.for_stream(), known, _chosen(schema, known))
+        try:
+            options, known = self._source()
+            reader = LogsStreamReader if options.several else EntryStreamReader
+            return reader(options.for_stream(), known, _chosen(schema, known))
+        except BookKeeperError as error:
+            if in_a_sources_process():
+                return RefusedStream(error)
+            raise
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """For ``df.write``. Creates a missing log. Raises ConfigurationError, UnauthorizedAccessError (wrong password),
@@ -171,12 +177,10 @@ class BookSparkDataSource(DataSource):
         NotEnoughBookiesError and MetadataStoreError."""
         return LogStreamWriter(*self._sink(schema, overwrite, SinkOptions.for_stream))
 
-    @closed_if_it_fails()
     def _source(self) -> tuple[SourceOptions, StructType]:
         options = SourceOptions.parse(self.options, self._cluster())
         return options, _schema(options)
 
-    @closed_if_it_fails()
     def _sink(
         self, schema: StructType, overwrite: bool, checked: Callable[[SinkOptions], SinkOptions]
     ) -> tuple[SinkOptions, LogRecord]:

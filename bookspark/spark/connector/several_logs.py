@@ -47,6 +47,7 @@ from bookspark.spark.connector.feeds import chosen_place, feed
 from bookspark.spark.connector.query_place import QueryPlace, Stranger, introduce_query
 from bookspark.spark.connector.source import ROWS_PASSED_OVER, EntryPartitions, EntryReader, Ranges, schema_of
 from bookspark.spark.connector.trigger_delay import Patience, TriggerDelay
+from bookspark.spark.connector.worker_ends import SilentEnd, ends_in_order
 from bookspark.spark.options.source_options import SourceOptions
 from bookspark.spark.process_client import client
 from bookspark.spark.rows.row_format import arrow_schema
@@ -246,6 +247,7 @@ class _LogPartitions:
             yield self.wanted.of(with_all_columns(rows, types, partition.log))
 
 
+@ends_in_order
 class LogsReader(_LogPartitions, DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         parts: list[InputPartition] = []
@@ -273,7 +275,8 @@ class _OneLog:
         self.place = QueryPlace(lambda: client(options.zookeeper), lambda: found.key)
 
 
-class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAvailableNow):
+@ends_in_order
+class LogsStreamReader(_LogPartitions, SilentEnd, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads several logs as they grow, and later logs with matching names."""
 
     def __init__(self, options: SourceOptions, schema: StructType, names: Sequence[str]) -> None:

@@ -65,8 +65,8 @@ from bookspark.protocol.logs.log_options import Compression, LogOptions, RowForm
 from bookspark.protocol.logs.log_record import LogChangedError, LogRecord
 from bookspark.protocol.logs.replays import Batch, is_committed
 from bookspark.spark.connector.checkpoint import Plan, SparkCheckpoint, UnreadCheckpointError
-from bookspark.spark.idle_closing import closed_if_it_fails, idle_closer
-from bookspark.spark.memory_limit import named_limit
+from bookspark.spark.connector.worker_ends import ends_in_order
+from bookspark.spark.idle_closing import idle_closer
 from bookspark.spark.options.sink_options import SinkOptions
 from bookspark.spark.process_client import client
 from bookspark.spark.rows.row_format import arrow_schema, as_columns, columns_of
@@ -160,15 +160,15 @@ def check_input(schema: StructType, row_format: RowFormat) -> None:
     if row_format is RowFormat.ARROW:
         _check_columns(schema)
         return
-    if schema.names != ["value"]:
-        others = ", ".join(repr(name) for name in schema.names if name != "value") or "none"
+    if [name.lower() for name in schema.names] != ["value"]:
+        others = ", ".join(repr(name) for name in schema.names if name.lower() != "value") or "none"
         raise ConfigurationError(
             f"a log takes one column, 'value' (string or binary); the DataFrame has {schema.names}. Columns that are too many: "
             f"{others}. "
             'Select it first, for example: df.selectExpr("to_json(struct(*)) AS value"); or keep all columns, in a new log with '
             "option rowFormat 'arrow'"
         )
-    kind = schema["value"].dataType
+    kind = schema[0].dataType
     if not isinstance(kind, StringType | BinaryType):
         raise ConfigurationError(
             f"column 'value' is {kind.simpleString()}; a log takes string or binary: cast it first"
@@ -251,7 +251,8 @@ def check_statistics(columns: Sequence[str], log: str, options: LogOptions) -> N
 
 
 def _types(schema: StructType) -> list[tuple[str, str]]:
-    return [(field.name, field.dataType.simpleString()) for field in schema]
+    """Names and types of columns. Names are equal in any case, as in Spark's analysis."""
+    return [(field.name.lower(), field.dataType.simpleString()) for field in schema]
 
 
 # -- The writers
@@ -365,6 +366,7 @@ _read_checkpoints: set[tuple[int, str, str]] = set()
 """(pid, log's name, place) of Spark checkpoints that could be read when a micro-batch was planned."""
 
 
+@ends_in_order
 class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
     """``df.writeStream.format("bookspark")``. ``planned``: the log's record at the planning of the micro-batch."""
 
@@ -381,8 +383,6 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
     def _spark_checkpoint(self, place: str) -> SparkCheckpoint:
         return SparkCheckpoint(place, self.options.log.name, self.options.checkpoint_url)
 
-    @closed_if_it_fails()
-    @named_limit()
     def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
         """In a task: append the rows of one partition of a micro-batch."""
         context = TaskContext.get()
@@ -471,7 +471,6 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
             self.options.log.name, told.query, told.batch, known, told.checkpoint, before if is_first else None
         )
 
-    @closed_if_it_fails()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """On the driver's side: make the micro-batch part of the log once, however often Spark replays it.
 
@@ -530,6 +529,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
         """Do nothing: entries that no commit names are not part of the log."""
 
 
+@ends_in_order
 class LogBatchWriter(DataSourceArrowWriter, LogWriter):
     """``df.write.format("bookspark").mode("append")``: one commit, all rows or none."""
 
@@ -555,8 +555,6 @@ class LogBatchWriter(DataSourceArrowWriter, LogWriter):
         known = None if options.accept_replay == told.batch else fingerprint
         return Batch(options.log.name, told.query, told.batch, known)
 
-    @closed_if_it_fails()
-    @named_limit()
     def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
         batches = _with_rows(iterator)
         if batches is None:
@@ -572,7 +570,6 @@ class LogBatchWriter(DataSourceArrowWriter, LogWriter):
         ranges, known = self.write_rows(iter(summed), self._run, self._record)
         return replace(self._told, ranges=ranges, statistics=known, rows=summed.rows, values=summed.values)
 
-    @closed_if_it_fails()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """On the driver's side: make all rows part of the log, and close their ledgers.
 

@@ -77,7 +77,7 @@ from bookspark.protocol.logs.log_record import LogRecreatedError, NoSuchLogError
 from bookspark.spark.connector.feeds import Feed, chosen_place, feed
 from bookspark.spark.connector.query_place import QueryPlace, Stranger, introduce_query
 from bookspark.spark.connector.trigger_delay import Patience, TriggerDelay
-from bookspark.spark.memory_limit import named_limit
+from bookspark.spark.connector.worker_ends import SilentEnd, ends_in_order
 from bookspark.spark.offload.offloaded import rows_of
 from bookspark.spark.offload.opened_ledgers import OpenedLedgers, handles_of_process
 from bookspark.spark.offload.small_pieces import SmallPieces
@@ -283,19 +283,18 @@ def gathered(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordB
     """The rows of ``batches``, which have the same columns."""
     small: list[pyarrow.RecordBatch] = []
     rows = size = 0
-    with named_limit():
-        for batch in batches:
-            more = batch.nbytes
-            if small and (rows + batch.num_rows > LARGE_ROWS or size + more > LARGE_BYTES):
-                yield _one(small)
-                small, rows, size = [], 0, 0
-            if batch.num_rows >= LARGE_ROWS or more >= LARGE_BYTES:
-                yield batch
-                continue
-            small.append(batch)
-            rows, size = rows + batch.num_rows, size + more
-        if small:
+    for batch in batches:
+        more = batch.nbytes
+        if small and (rows + batch.num_rows > LARGE_ROWS or size + more > LARGE_BYTES):
             yield _one(small)
+            small, rows, size = [], 0, 0
+        if batch.num_rows >= LARGE_ROWS or more >= LARGE_BYTES:
+            yield batch
+            continue
+        small.append(batch)
+        rows, size = rows + batch.num_rows, size + more
+    if small:
+        yield _one(small)
 
 
 def _one(batches: list[pyarrow.RecordBatch]) -> pyarrow.RecordBatch:
@@ -478,6 +477,7 @@ def _which(bookkeeper: BookKeeper, log: LaneId | None, rest: Piece) -> str:
     return "" if gap is None else f": {gap}"
 
 
+@ends_in_order
 class EntryReader(EntryPartitions, DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """The plan. Raises DataLossError and ReadError."""
@@ -494,7 +494,8 @@ class EntryReader(EntryPartitions, DataSourceReader):
             return self.plan(source.pieces(start, end), log_of(source)) or [Ranges(())]
 
 
-class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTriggerAvailableNow):
+@ends_in_order
+class EntryStreamReader(EntryPartitions, SilentEnd, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a log or ledgers as they grow.
 
     A reader lives in a Python process beside the driver's JVM as long as the query runs. After a restart of the query, the first
@@ -678,6 +679,7 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
             self._unpinned = True
 
 
+@ends_in_order
 class TableReader(DataSourceReader):
     def __init__(self, options: SourceOptions) -> None:
         assert options.table is not None

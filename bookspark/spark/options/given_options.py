@@ -5,7 +5,8 @@ errors show them as written in programs.
 
 All
     ``zookeeper``: the cluster, ``host:port[,host:port…][/chroot]`` (default: the session's, or the environment variable
-    ``BOOKSPARK_ZOOKEEPER``). ``password``: that of the log or the ledgers.
+    ``BOOKSPARK_ZOOKEEPER``). ``password``: that of the log or the ledgers. For ``log`` also ``path`` (the argument of ``load``,
+    ``save`` and ``start``), ``topic`` and Kafka's ``subscribe``, which with a comma is ``logs``.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from bookspark.errors import ConfigurationError
+from bookspark.spark.options.foreign_names import instead, own_name
 from bookspark.store.metadata.zookeeper.layout import ConnectionString
 from bookspark.support.arguments import PasswordText, from_text
 from bookspark.support.arguments.taken import Misfit, refused
@@ -32,8 +34,14 @@ class GivenOptions:
     """The given options. Each is taken by its name once; ``finish`` refuses the rest."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
-        self._given = {name.lower(): value for name, value in given.items()}
+        self._given: dict[str, str] = {}
         self._known: list[str] = []
+        names: dict[str, str] = {}
+        for name, value in given.items():
+            own = own_name(name.lower(), value)
+            if self._given.setdefault(own, value) != value:
+                raise ConfigurationError(f"options {names[own]} and {name} say two things: give one of them")
+            names[own] = name
 
     def take(self, name: str, convert: Callable[[str], Value], what: str) -> Value | None:
         """The option's value, or None. ``what``: the allowed values in words, for the error."""
@@ -66,6 +74,8 @@ class GivenOptions:
             )
         for name in self._given:
             if name not in known and name not in SPARK_OPTIONS:
+                if there := instead(name):
+                    raise ConfigurationError(f"format bookspark has no option {name!r}: {there}")
                 nearest = get_close_matches(name, known, n=1)
                 hint = (
                     f"did you mean {known[nearest[0]]!r}?"

@@ -18,6 +18,8 @@ EARLIEST, LATEST = "earliest", "latest"
 _POSITIONS = """a position (a number from 0), a JSON object with a position in each lane, like {"0": 12, "3": 7}"""
 _STARTS = f"'earliest', {_POSITIONS} or, of a stream, 'latest'"
 _ENDS = f"'latest', {_POSITIONS}"
+_KAFKAS = {"-2": EARLIEST, "-1": LATEST}
+"""The words that Kafka's source writes as numbers."""
 Place = int | str | Mapping[int, int] | Times
 """A start or end of a read of a log: a row, EARLIEST or LATEST, a row of each lane, or times."""
 _PLACES_OF_LOGS = """a JSON object with a place for each log, like {"a": 12, "b": {"0": 3, "1": 7}}"""
@@ -80,12 +82,25 @@ def number(text: str) -> int:
 
 
 def _offset(*words: str) -> Callable[[str], Place]:
+    """Parses a place. ``words``: the allowed words, first the one for a lane without a row."""
+
     def place(text: str) -> Place:
-        if text.strip().startswith("{"):
-            return rows_of_lanes(text)
-        return text.lower() if text.lower() in words else number(text)
+        text = text.strip()
+        if text.startswith("{"):
+            return _rows(text, words[0])
+        word = _KAFKAS.get(text, text.lower())
+        return word if word in words else number(text)
 
     return place
+
+
+def _rows(text: str, others: str) -> Place:
+    """The rows of lanes from a JSON object, in which Kafka's number for ``others`` is as good as a missing lane. Raises
+    ValueError."""
+    rows = rows_of_lanes(text, least=-2)
+    if any(row < 0 and _KAFKAS[str(row)] != others for row in rows.values()):
+        raise ValueError("a lane's other end")
+    return {lane: row for lane, row in rows.items() if row >= 0} or others
 
 
 def _of_logs(text: str, place: Callable[[str], Place], others: Place) -> PlaceOfLogs:

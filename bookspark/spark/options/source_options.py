@@ -8,7 +8,7 @@ Source
     ``logPattern`` (a Python regular expression for whole names), ``ledger`` (an id), ``ledgers`` (``1,2,7-9``) and ``table`` (a
     system table). ``minPartitions`` (1, for each log; large ones are divided by size anyway). ``failOnDataLoss`` (true). For a
     log: ``startingOffsets`` (``earliest``, a position from 0 that the log has reached, or a JSON object of positions by lane;
-    other lanes from their beginning), or ``startingTimestamp`` (a time, see
+    other lanes from their beginning; Kafka's -2 is ``earliest``, -1 ``latest``), or ``startingTimestamp`` (a time, see
     ``times``: from the first row committed then or later), or ``startingOffsetsByTimestamp`` (a JSON object of times by lane;
     other lanes from their beginning). ``includeTimestamp``, ``includeLane``, ``includeKey`` and ``includeHeaders`` (false): add
     the columns ``timestamp``, ``lane``, ``key`` and ``headers`` (see ``source``). ``where``: a predicate in a subset of
