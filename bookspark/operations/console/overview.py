@@ -15,9 +15,9 @@ from bookspark.operations.console.telling import CLASSES, answers
 from bookspark.operations.console.watch import Seen
 from bookspark.operations.why.facts import Facts, Health
 from bookspark.operations.why.picture import BookieLine, bookie_lines, moving
-from bookspark.operations.why.words import counted, duration
+from bookspark.operations.why.words import duration
 from bookspark.store.wire.messages import BookieStatus
-from bookspark.support.plain_text import size_text
+from bookspark.support.plain_text import counted, size_text
 
 # -- Plots of the last hour, as SVG within the page.
 #

@@ -89,9 +89,9 @@ def test_exact_check_runs_at_once_on_trigger(on_cluster: Run, auditor: str) -> N
     assert on_cluster("autorecovery", "who-is-auditor").text == f"{auditor}\n"
     report = json.loads(on_cluster("autorecovery", "trigger", "--json").out)
     assert report["marked"] == 0 and report.get("skipped", {}) == {}
-    assert "0 of 0 ledgers lack copies" in on_cluster("autorecovery", "trigger").text
+    assert "copies lacking in 0 of 0 ledgers" in on_cluster("autorecovery", "trigger").text
     status = on_cluster("autorecovery", "status").text
-    assert auditor in status and "0 of 0 ledgers lack copies" in status
+    assert auditor in status and "copies lacking in 0 of 0 ledgers" in status
 
 
 def test_disable_and_enable_switch_autorecovery(on_cluster: Run) -> None:

@@ -17,7 +17,7 @@ from bookspark.operations.cli.terminal.command_options import Json, Zookeeper, c
 from bookspark.operations.cli.terminal.output import print_json, print_table, say
 from bookspark.operations.cli.terminal.signals import UNTIL, until_signal
 from bookspark.store.metadata.zookeeper.layout import LedgerManager
-from bookspark.support.plain_text import size_text
+from bookspark.support.plain_text import counted, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -143,7 +143,7 @@ def stop_bookies(
             raise BookKeeperError(
                 "no job looks after bookies here; one that nobody looks after stops by itself when its lease has lapsed"
             )
-        say(f"asked {len(asked)} bookies to stop", err=True)
+        say(f"asked {counted(len(asked), 'bookie')} to stop", err=True)
         if others := sorted(store.bookies().keys() - asked):
             say(
                 f"not asked, because no job of Spark looks after them: {', '.join(others)}; "

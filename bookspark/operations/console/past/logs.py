@@ -13,8 +13,7 @@ from bookspark.operations.console.looks import Look, unseen
 from bookspark.operations.console.pages import link, moment, part, table, text
 from bookspark.operations.console.past.deltas import Deltas
 from bookspark.operations.console.past.moments import Chosen
-from bookspark.operations.why.words import counted
-from bookspark.support.plain_text import size_text
+from bookspark.support.plain_text import counted, size_text
 from bookspark.support.snapshot_commits import Snapshot
 
 ON_A_PAGE = 50
@@ -82,6 +81,6 @@ def _line(row: Mapping[str, Any]) -> tuple[str, ...]:
         f"{row['rows']:,}",
         size_text(row["bytes"]),
         f"{row['first_position'] or 0:,}",
-        "" if offloaded is None else f"{row['offloaded_rows']:,} rows to {text(offloaded)}",
+        "" if offloaded is None else f"{counted(row['offloaded_rows'], 'row')} to {text(offloaded)}",
         moment(round(made.timestamp() * 1000)),
     )
