@@ -16,6 +16,7 @@ the hosts of Spark's executors. The names of a client:
 ``DigestType``       how entries are protected against damage
 ``Replication``      the meaning of write quorum: an aim, or a promise
 ``errors``           every error that Bookspark raises on purpose
+``logs``             logs with many writers: ``open_log``, producers and readers
 ===================
 =============================================================================================================
 
@@ -52,7 +53,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bookspark import errors
+    from bookspark import errors, logs
     from bookspark.protocol.ledger.ledger_metadata import (
         DigestType,
         LedgerMetadata,
@@ -92,12 +93,13 @@ __all__ = [
     "ReadHandle",
     "Replication",
     "errors",
+    "logs",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "errors":
-        return import_module("bookspark.errors")
+    if name in ("errors", "logs"):
+        return import_module(f"bookspark.{name}")
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
     raise AttributeError(f"module 'bookspark' has no attribute {name!r}")
