@@ -53,7 +53,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bookspark import errors, logs
+    from bookspark import errors
     from bookspark.protocol.ledger.ledger_metadata import (
         DigestType,
         LedgerMetadata,
@@ -93,7 +93,6 @@ __all__ = [
     "ReadHandle",
     "Replication",
     "errors",
-    "logs",
 ]
 
 
@@ -106,4 +105,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])
+    return sorted([*__all__, "logs", *(name for name in globals() if name.startswith("__"))])
