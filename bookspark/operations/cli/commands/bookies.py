@@ -14,7 +14,7 @@ from msgspec import Meta
 from bookspark.errors import BookKeeperError
 from bookspark.operations.cli.terminal import settings
 from bookspark.operations.cli.terminal.command_options import Json, Zookeeper, client, given
-from bookspark.operations.cli.terminal.output import print_json, print_table, say
+from bookspark.operations.cli.terminal.output import print_json, print_table, problem, say
 from bookspark.operations.cli.terminal.signals import UNTIL, until_signal
 from bookspark.store.metadata.zookeeper.layout import LedgerManager
 from bookspark.support.plain_text import counted, size_text
@@ -54,7 +54,16 @@ def local(
         say("Ctrl-C ends it. To use it, type this in another terminal:", err=True)
         # A separate line, for copy and paste.
         say(f"export BOOKSPARK_ZOOKEEPER={cluster.zookeeper}", err=True)
-        stop()
+        reported = set[str]()
+
+        def look() -> None:
+            ended = cluster.ended()
+            for name in ended.keys() - reported:
+                problem(f"{name} has ended: {ended[name]}")
+            reported.clear()
+            reported.update(ended)
+
+        stop(look)
 
 
 def _cluster(bookies: int, directory: Path | None, zookeeper: str | None, autorecovery: bool) -> LocalCluster:
