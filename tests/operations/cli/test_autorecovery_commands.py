@@ -82,7 +82,7 @@ def test_underreplicated_ledgers_are_listed_with_their_reasons(on_cluster: Run, 
     status = json.loads(on_cluster("autorecovery", "status", "--json").out)
     assert (status["ledgers"], status["being_repaired"], status["failed"]) == (1, 1, 1)
     assert status["bytes_left"] == 500, "one copy of its entries"
-    assert "at least 1 ledgers, 500 B" in on_cluster("autorecovery", "status").text
+    assert "at least 1 ledger, 500 B" in on_cluster("autorecovery", "status").text
 
 
 def test_exact_check_runs_at_once_on_trigger(on_cluster: Run, auditor: str) -> None:

@@ -86,7 +86,7 @@ def test_guide_to_tls_and_a_secret_runs_as_written(tmp_path: Path, shell: dict[s
     """In a separate cluster, without the open bookies."""
     own = shell | {"BOOKSPARK_ZOOKEEPER": f"{shell['BOOKSPARK_ZOOKEEPER']}/closed"}
     printed = run(script_of("guides/tls.md"), tmp_path, own)
-    assert "1 ledgers" in printed and printed.splitlines()[-1] == "refused"
+    assert "1 ledger, " in printed and printed.splitlines()[-1] == "refused"
 
 
 @pytest.fixture(scope="module")
