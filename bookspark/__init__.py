@@ -16,6 +16,7 @@ the hosts of Spark's executors. The names of a client:
 ``DigestType``       how entries are protected against damage
 ``Replication``      the meaning of write quorum: an aim, or a promise
 ``errors``           every error that Bookspark raises on purpose
+``logs``             logs with many writers: ``open_log``, producers and readers
 ===================
 =============================================================================================================
 
@@ -96,12 +97,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "errors":
-        return import_module("bookspark.errors")
+    if name in ("errors", "logs"):
+        return import_module(f"bookspark.{name}")
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
     raise AttributeError(f"module 'bookspark' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])
+    return sorted([*__all__, "logs", *(name for name in globals() if name.startswith("__"))])

@@ -221,6 +221,7 @@ class LocalCluster:
         self._stack = contextlib.ExitStack()
         self._pid = os.getpid()
         self._zookeeper = ""
+        self._own_zookeeper: EmbeddedZooKeeper | None = None
         self._directory = Path()
 
     @property
@@ -242,8 +243,8 @@ class LocalCluster:
             else:
                 self._directory = Path(self._given_directory).absolute()
             if self._given_zookeeper is None:
-                own = stack.enter_context(EmbeddedZooKeeper(self._directory / "zookeeper"))
-                self._zookeeper = own.connection_string
+                self._own_zookeeper = stack.enter_context(EmbeddedZooKeeper(self._directory / "zookeeper"))
+                self._zookeeper = self._own_zookeeper.connection_string
             else:
                 self._zookeeper = self._given_zookeeper
             begin_cluster(self._zookeeper)
@@ -268,6 +269,22 @@ class LocalCluster:
             self._stack.close()
         finally:
             self._zookeeper = ""
+
+    def ended(self) -> dict[str, str]:
+        """The processes of the cluster that have ended, each with the remedy."""
+        ended = {}
+        if self._own_zookeeper is not None and self._own_zookeeper.pid is None:
+            ended["ZooKeeper"] = "nothing can be made or closed; end this cluster and start it again in its directory"
+        for bookie in self.bookies:
+            if bookie.pid is None:
+                home = bookie.directories[0]
+                ended[bookie.bookie_id] = (
+                    f"start it again: bookspark bookie run --directory {home}; its log: {home}/bookie.log"
+                )
+        for process in self.autorecovery:
+            if process.pid is None:
+                ended["autorecovery"] = "start it again: bookspark autorecovery run"
+        return ended
 
     def add_bookie(self, **bookie_options: Any) -> LocalBookie:
         """Add a bookie, and return it once it serves.

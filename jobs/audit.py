@@ -21,6 +21,7 @@ from bookspark.spark.audit.integrity_check import mark_lacking
 from bookspark.spark.session import delta_session
 from bookspark.spark.short_jobs import run_job
 from bookspark.support.command_line import FOUND
+from bookspark.support.plain_text import counted
 
 
 def main(
@@ -46,7 +47,9 @@ def main(
     else:
         audit.show(findings, Console())
         if marked is not None:
-            print(f"{marked.ledgers} ledgers are marked for repair: bookies lack {marked.copies} copies of entries")
+            print(
+                f"marked for repair: {counted(marked.ledgers, 'ledger')}, which lack {counted(marked.copies, 'copy')} of entries"
+            )
     if any(finding.good is False for finding in findings) or (marked is not None and marked.ledgers):
         raise typer.Exit(FOUND)
 

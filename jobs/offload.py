@@ -13,6 +13,7 @@ from bookspark.spark.offload import offload
 from bookspark.spark.session import delta_session
 from bookspark.spark.short_jobs import run_job
 from bookspark.support.password_option import Password
+from bookspark.support.plain_text import counted
 
 
 def main(
@@ -33,8 +34,8 @@ def main(
     seconds = None if delete_after is None else 3600 * delete_after
     done = offload(spark, zookeeper, log, table, password, delete_after_seconds=seconds)
     print(
-        f"{done.rows} rows of log {log} were offloaded; up to row {done.position} they are in {table}; "
-        f"{len(done.deleted)} ledgers were deleted"
+        f"offloaded {counted(done.rows, 'row')} of log {log}; up to row {done.position} they are in {table}; "
+        f"deleted {counted(len(done.deleted), 'ledger')}"
     )
     if not done.rows:
         print(

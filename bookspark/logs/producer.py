@@ -31,7 +31,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, overload
 
 from msgspec import Meta
 
@@ -216,6 +216,28 @@ class Producer:
             return at.numbers.of(at.acknowledged - 1)
 
         return self._turns.within(found)
+
+    @overload
+    def append(
+        self,
+        value: Payload,
+        sequence: None = None,
+        expect: EntryId | None = None,
+        *,
+        key: Payload | None = None,
+        headers: Headers = (),
+    ) -> RowPosition: ...
+
+    @overload
+    def append(
+        self,
+        value: Payload,
+        sequence: SequenceNumber | None,
+        expect: EntryId | None = None,
+        *,
+        key: Payload | None = None,
+        headers: Headers = (),
+    ) -> RowPosition | None: ...
 
     @checks_itself
     def append(

@@ -60,3 +60,7 @@ def __getattr__(name: str) -> Any:
         with extra_needed("bookspark.spark"):
             return getattr(import_module(_HOME[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])

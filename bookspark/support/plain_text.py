@@ -40,3 +40,10 @@ def size_text(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} TB"
+
+
+def counted(count: int, word: str) -> str:
+    """``1 ledger``, ``2,000 ledgers``, ``0 entries``."""
+    if count != 1:
+        word = f"{word[:-1]}ies" if word.endswith(("ry", "py")) else f"{word}es" if word.endswith("ch") else f"{word}s"
+    return f"{count:,} {word}"

@@ -103,8 +103,8 @@ AGAIN = {
 # By page, then by the block's first words: the test that does the same in another way, or the reason why no test can.
 SHOWN = {
     "README.md": {
-        "pip install 'bookspark[all]'": INSTALLS,
-        "scripts/run [FOLDER]": "tests/system/acceptance/test_main_job.py",
+        "scripts/run   ": "tests/system/acceptance/test_main_job.py",
+        "python3 -m venv ~/bookspark-env": INSTALLS,
     },
     "docs/clusters/changes.md": {"bookspark cookie fix --bookie": "tests/operations/cli/test_cookie_commands.py"},
     "docs/guides/choices.md": {"bookspark cluster placement  ": "tests/system/cluster/test_racks.py"},
@@ -186,7 +186,6 @@ SHOWN = {
         "bookspark simulate --exhaustive --no-fence-on-recovery-read": "tests/docs/test_examples.py",
     },
     "docs/tutorial.md": {
-        "pip install 'bookspark[all]'": INSTALLS,
         "bookspark local --bookies 4": "tests/pages.py",
         "export BOOKSPARK_ZOOKEEPER=127.0.0.1:": "tests/pages.py",
     },

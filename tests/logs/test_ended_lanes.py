@@ -300,7 +300,7 @@ def test_log_end_ends_given_and_idle_lanes_but_never_lane_0(
         shown = json.loads(bookspark("log", "describe", log.name, "--json").out)
         assert shown["lanes"] == [
             f"{log.name}: 0 rows, batch",
-            f"{log.name}@1: 1 rows, ended",
+            f"{log.name}@1: 1 row, ended",
             f"{log.name}@2: 2 rows, service:two",
         ]
         assert bookspark("log", "read", log.name).out == b"a\nb\nc\n"

@@ -334,5 +334,5 @@ def test_entry_with_fewer_rows_than_its_commit_says_is_an_error() -> None:
     for numbers in ([0, 1], [2], [4, 5]):
         encoding, found = written(record, [pyarrow.record_batch({"n": numbers}, schema=arrow_schema(columns))])
         payloads += [payload for payload, _ in found]
-    with pytest.raises(InvalidRowError, match=r"rows 2 to 3 of .* an entry of 1 rows, where its commit has 2"):
+    with pytest.raises(InvalidRowError, match=r"rows 2 to 3 of .* an entry of 1 row, where its commit has 2"):
         read(record, encoding, payloads, Piece(LEDGER, 100, 0, 6, rows_each=2))

@@ -127,7 +127,7 @@ def test_entry_that_contradicts_its_piece_is_an_error_after_the_rows_before_it()
     bookkeeper = _BookKeeper()
     ledger = _arrow_ledger(bookkeeper, [2, 2, 1, 2])
     task = _Task(bookkeeper, ArrowDecoder(_NUMBERS), ["n", "position", "ledger_id", "entry_id"])
-    with pytest.raises(InvalidRowError, match=r"entry 2 of ledger .* an entry of 1 rows, where its commit has 2"):
+    with pytest.raises(InvalidRowError, match=r"entry 2 of ledger .* an entry of 1 row, where its commit has 2"):
         task.take([Piece(ledger, 0, 0, 3, 2), Piece(ledger, 2, 3, 1, 2), Piece(ledger, 3, 4, 2, 2)])
     assert [row["n"] for batch in task.batches for row in batch.to_pylist()] == [0, 1, 2]
 

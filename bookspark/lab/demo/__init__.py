@@ -1,11 +1,11 @@
-"""The main job, ``bookspark run``: real data through Spark into ledgers on real bookies, read back and compared.
+"""The main job, ``bookspark run``: rows through Spark into a log on real bookies and out of it, a killed bookie, a comparison.
 
 ========================  =====================================================================================================
 ``job``                   the run from its first process to its last
-``inputs``                the files that a run ingests, listed and counted without Spark
-``event_logs``            Spark's event logs as a growing input
+``inputs``                the files that a run streams, listed and counted without Spark
+``orders``                generated orders, the input of a run without a folder
 ``bookies_application``   the bookies' Spark application, as a child process
-``spark_side``            the second Spark application: ingest, read back, compare
+``spark_side``            the second Spark application: a query in, a query out, the comparison
 ``run_folder``            the folder of all files of a run
 ========================  =====================================================================================================
 

@@ -28,7 +28,7 @@ from bookspark.servers.daemon.directories import lock_holder
 from bookspark.servers.daemon.processes import Process, signal_process, wait_for_end
 from bookspark.support.packaged_files import job, settings_file
 
-MASTER = "local-cluster[3,2,1024]"
+MASTER = "local-cluster[2,2,1024]"
 START_SECONDS = 300.0
 """Longer than the timeouts of a session and ``BookieService.start`` together, so that the application reports its problem."""
 STOP_SECONDS = 60.0
@@ -64,14 +64,10 @@ class BookiesApplication:
         self._last_line = ""
         self._progress: Callable[[str], None] = _nobody
         self.bookies: list[dict[str, Any]] = []
-        """From ``start`` on: ``bookie_id``, ``address``, ``pid``, ``host`` and ``home`` of each."""
+        """From ``wait`` on: ``bookie_id``, ``address``, ``pid``, ``host`` and ``home`` of each."""
 
-    def start(
-        self, progress: Callable[[str], None], environment: Mapping[str, str], timeout: float = START_SECONDS
-    ) -> None:
-        """Start the application with the variables ``environment``. Returns once every bookie serves. ``progress`` gets its
-        progress lines. Raises BookieError with the application's last output if it ends, or after ``timeout`` seconds."""
-        self._progress = progress
+    def start(self, environment: Mapping[str, str]) -> None:
+        """Start the application with the variables ``environment``; ``wait`` returns once every bookie serves."""
         self._process = subprocess.Popen(
             ["/bin/sh", "-c", _WATCHED, "bookies", *self._command],
             env=dict(environment),
@@ -87,6 +83,11 @@ class BookiesApplication:
             target=self._read, args=(self._process.stdout,), name="bookies' output", daemon=True
         )
         self._reader.start()
+
+    def wait(self, progress: Callable[[str], None], timeout: float = START_SECONDS) -> None:
+        """Wait until every bookie serves. ``progress`` gets the application's next progress lines. Raises BookieError with its
+        last output if it ends, or after ``timeout`` seconds."""
+        self._progress = progress
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             # Short waits, so that Ctrl-C is noticed between them.
@@ -105,6 +106,11 @@ class BookiesApplication:
         """Raise BookieError with its last output if the application has ended."""
         if self._process is not None and self._process.poll() is not None:
             raise BookieError(self._failure())
+
+    def process_of(self, bookie_id: str) -> Process | None:
+        """The process of a bookie now; None while it has none."""
+        (home,) = (bookie["home"] for bookie in self.bookies if bookie["bookie_id"] == bookie_id)
+        return lock_holder(home)
 
     def stop(self, timeout: float = STOP_SECONDS) -> None:
         """Stop the bookies cleanly, then the application. Returns when all their processes have ended."""

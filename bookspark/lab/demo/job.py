@@ -27,22 +27,24 @@ from rich.table import Table
 
 import bookspark
 from bookspark.lab.demo.bookies_application import MASTER, BookiesApplication
-from bookspark.lab.demo.event_logs import EventLogStager
-from bookspark.lab.demo.inputs import Content, InputFiles, count_files, find_input
+from bookspark.lab.demo.inputs import Content, InputFiles, find_input
+from bookspark.lab.demo.orders import ORDERS, revenue, write_orders
 from bookspark.lab.demo.run_folder import RunFolder
 from bookspark.lab.demo.spark_side import (
-    LOG,
     ComparisonError,
-    Ingested,
+    Work,
     compare,
     digest_of_input,
     digest_of_log,
-    ingest_event_logs,
-    ingest_folder,
     rate_text,
+    rows_of_log,
     spark_session,
+    stream,
 )
-from bookspark.protocol.logs.log_record import COMMIT_ROLE, DATA_ROLE, LOG_LABEL, ROLE_LABEL
+from bookspark.logs import create_log
+from bookspark.protocol.ledger.ledger_metadata import Replication
+from bookspark.protocol.logs.log_options import LogOptions
+from bookspark.servers.daemon.processes import signal_process, wait_for_end
 from bookspark.spark.session import LOOPBACK
 from bookspark.spark.short_jobs import QUICK_JVM, SMALL_TABLES, plain_reason
 from bookspark.store.metadata.zookeeper.embedded import EmbeddedZooKeeper
@@ -51,7 +53,7 @@ from bookspark.support.cache_folder import cache_folder
 from bookspark.support.command_line import COULD_NOT, FOUND, INTERRUPTED
 from bookspark.support.log_lines import begin_log
 from bookspark.support.packaged_files import settings_folder
-from bookspark.support.plain_text import PROBLEM, size_text
+from bookspark.support.plain_text import PROBLEM, counted, size_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,7 +71,7 @@ log = logging.getLogger(__name__)
 
 
 _PLAIN_WIDTH = 160
-_PLAIN_INTERVAL_SECONDS = 5.0
+_PLAIN_INTERVAL_SECONDS = 2.0
 
 
 class Screen:
@@ -171,27 +173,20 @@ def _console(file: object) -> Console:
 class Report:
     """Facts of a successful run."""
 
+    log: str
     source: str
     """Origin of the input, in words."""
     content: Content
-    ingested: Ingested
+    written: Work
+    streamed: Work
     read_seconds: float
-    ledgers: str
+    killed: str
+    """The kill of a bookie, in words; "" without one."""
     bookies: Sequence[str]
     """A line for each bookie."""
     run: RunFolder
     seconds: float
     """Duration of the run so far."""
-
-
-def describe_ledgers(bookkeeper: BookKeeper) -> str:
-    """The ledgers of the log by their roles."""
-    roles: dict[str, list[int]] = {DATA_ROLE: [], COMMIT_ROLE: []}
-    for metadata, _ in bookkeeper.metadata.read_ledgers(bookkeeper.list_ledgers(), {}):
-        ledger_id, labels = metadata.ledger_id, metadata.custom_metadata
-        if labels.get(LOG_LABEL) == LOG.encode():
-            roles.setdefault(labels.get(ROLE_LABEL, b"").decode(), []).append(ledger_id)
-    return ", ".join(f"{len(ids)} {role} ({', '.join(map(str, ids))})" for role, ids in roles.items() if ids)
 
 
 def describe_bookies(bookkeeper: BookKeeper, bookies: Sequence[dict[str, Any]], run: RunFolder) -> list[str]:
@@ -206,23 +201,24 @@ def describe_bookies(bookkeeper: BookKeeper, bookies: Sequence[dict[str, Any]], 
 
 
 def show(console: Console, report: Report) -> None:
-    content, ingested, run = report.content, report.ingested, report.run
-    lines, size = content.lines, size_text(content.size)
-    write_rate = rate_text(lines, content.size, ingested.seconds)
-    read_rate = rate_text(lines, content.size, report.read_seconds)
+    content, run = report.content, report.run
+    lines, size = content.lines, content.size
+
+    def speed(seconds: float) -> str:
+        return rate_text(lines, size, seconds)
+
     facts = [
-        ("input", f"{lines:,} lines, {size} (longest {size_text(content.longest)}) from {report.source}"),
-        ("log", f"{LOG}: {lines:,} entries, {size} in {ingested.batches} micro-batches, read back equal"),
-        ("written", f"{write_rate} (micro-batches of {ingested.seconds:.1f} s in all)"),
-        ("read", f"{read_rate} (and hashed by Spark, in {report.read_seconds:.1f} s)"),
-        ("ledgers", report.ledgers),
+        ("input", f"{lines:,} rows, {size_text(size)}, from {report.source}"),
+        (
+            "into the log",
+            f"{speed(report.written.seconds)}, in {counted(report.written.batches, 'micro-batch')}, exactly once",
+        ),
+        ("out of it", f"{speed(report.streamed.seconds)}, by a second query meanwhile"),
+        ("read again", f"{speed(report.read_seconds)}, by a batch query; all three are equal"),
+        *([("killed", report.killed)] if report.killed else []),
         ("bookies", "\n".join(report.bookies)),
         ("all of it in", str(run.path)),
-        ("Delta tables", _inside(run, run.snapshots)),
-        ("ZooKeeper", _inside(run, run.zookeeper)),
-        ("event logs", _inside(run, run.event_logs)),
-        ("Spark checkpoint", _inside(run, run.checkpoint)),
-        ("details", f"{_inside(run, run.log)}, {_inside(run, run.bookies_log)}"),
+        ("there", ", ".join(_inside(run, path) for path in (run.snapshots, run.zookeeper, run.checkpoints, run.log))),
         ("took", f"{report.seconds:.0f} s"),
     ]
     table = Table(title="Main job", title_justify="left", title_style="bold", show_header=False)
@@ -251,8 +247,11 @@ def pasteable_lines(zookeeper: str) -> list[tuple[str, str]]:
 # -- The job
 
 
-BOOKIES = 3
+BOOKIES = 4
+"""One more than a ledger's copies, so that another bookie takes the place of a killed one."""
 AUDITS = ("replication_factor_histogram", "under_replicated_ranges")
+FOLDERS_LOG, ORDERS_LOG = "events", "orders"
+_KILL_SECONDS_MAX = 10.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _WATCH_SECONDS = 1.0
 
@@ -268,8 +267,8 @@ class Interrupted(KeyboardInterrupt):
 def run_main_job(folder: Path | None, directory: Path | None, serve: bool) -> int:
     """Run the main job.
 
-    ``folder``: the files to ingest; None: the event logs of the run's own Spark applications. ``directory``: a new folder for
-    all files of the run; None: a folder in ``_runs_folder``. ``serve``: keep the cluster up at the end, until Ctrl-C.
+    ``folder``: the files to stream; None: generated orders, and a bookie is killed meanwhile. ``directory``: a new folder for all
+    files of the run; None: a folder in ``_runs_folder``. ``serve``: keep the cluster up at the end, until Ctrl-C.
 
     Returns the exit status: 0 for success, 1 if the log differs from its input, 2 for another error, 128 plus the signal's
     number after a signal. Before any start, raises InputError if ``folder`` can't be ingested, and ConfigurationError if
@@ -312,33 +311,51 @@ class _MainJob:
         with screen.step("starting ZooKeeper") as tell:
             zookeeper = self.stack.enter_context(EmbeddedZooKeeper(folder.zookeeper)).connection_string
             tell(zookeeper)
-        bookies = self._start_bookies(zookeeper)
+        bookies = BookiesApplication(BOOKIES, folder.bookies, zookeeper, folder.bookies_log, self._spark_conf())
+        self.stack.callback(bookies.stop)
+        # They start beside the second application, which does not need them before the first write.
+        bookies.start(os.environ)
+        name = FOLDERS_LOG if inputs is not None else ORDERS_LOG
         with ExitStack() as spark_stack:
-            with screen.step("starting a second Spark application"):
+            with screen.step(f"starting two Spark applications, one with {BOOKIES} bookies on executors ({MASTER})"):
                 spark = spark_stack.enter_context(spark_session(zookeeper, self._spark_conf()))
                 # Spark has replaced our handlers with its own.
                 _raise_on_signals()
-            content, ingested = self._ingest(spark, inputs)
-            with screen.step("reading the log back and comparing it with the input") as tell:
+            generated = inputs is None
+            if inputs is None:
+                with screen.step(f"generating {ORDERS:,} orders"):
+                    write_orders(spark, folder.orders)
+                    inputs = find_input(folder.orders)
+            with screen.step("waiting for the bookies") as tell:
+                bookies.wait(tell)
+                tell(", ".join(f"{bookie['bookie_id']} at {bookie['address']}" for bookie in bookies.bookies))
+            bookkeeper = spark_stack.enter_context(bookspark.BookKeeper(zookeeper))
+            # Guaranteed: rows that a killed bookie did not get are on another one, so the audit finds three copies of each.
+            create_log(bookkeeper, name, options=LogOptions(replication=Replication.GUARANTEED))
+            kill = _Kill(bookies, bookkeeper, inputs.content.lines // 2, screen.say) if generated else None
+            written, streamed = self._stream(spark, name, inputs, kill)
+            with screen.step("reading the log again, and comparing all three") as tell:
                 read_began = time.monotonic()
-                stored = digest_of_log(spark)
+                stored = digest_of_log(spark, name)
                 read_seconds = time.monotonic() - read_began
-                compare(content, digest_of_input(spark, folder.input), stored)
-                if inputs is not None:
-                    inputs.check_unchanged()
-                tell(f"{stored.lines:,} entries, {size_text(stored.size)}: equal")
+                compare(name, inputs.content, digest_of_input(spark, folder.input), stored, streamed.digest)
+                inputs.check_unchanged()
+                tell(f"{stored.lines:,} rows, {size_text(stored.size)}: equal, none lost, none twice")
+            if kill is not None:
+                screen.report.print(_revenue_table(revenue(rows_of_log(spark, name))))
             self._audit(spark, zookeeper)
-            with bookspark.BookKeeper(zookeeper) as bookkeeper:
-                report = Report(
-                    source=f"{len(inputs.files)} files in {inputs.folder}" if inputs else "this run's Spark event logs",
-                    content=content,
-                    ingested=ingested,
-                    read_seconds=read_seconds,
-                    ledgers=describe_ledgers(bookkeeper),
-                    bookies=describe_bookies(bookkeeper, bookies.bookies, folder),
-                    run=folder,
-                    seconds=time.monotonic() - began,
-                )
+            report = Report(
+                log=name,
+                source=f"{counted(len(inputs.files), 'file')} in {inputs.folder}",
+                content=inputs.content,
+                written=written,
+                streamed=streamed,
+                read_seconds=read_seconds,
+                killed=kill.told if kill is not None else "",
+                bookies=describe_bookies(bookkeeper, bookies.bookies, folder),
+                run=folder,
+                seconds=time.monotonic() - began,
+            )
             with screen.step("stopping the second Spark application"):
                 spark_stack.close()
         show(screen.report, report)
@@ -359,10 +376,6 @@ class _MainJob:
 
     def _spark_conf(self) -> dict[str, str]:
         return {
-            "spark.eventLog.enabled": "true",
-            "spark.eventLog.dir": self.run_folder.event_logs.as_uri(),
-            "spark.eventLog.compress": "false",
-            "spark.eventLog.rolling.enabled": "false",
             "spark.sql.warehouse.dir": str(self.run_folder.temporary / "warehouse"),
             # Splits of this size keep both cores busy with a large file.
             "spark.sql.files.maxPartitionBytes": "16m",
@@ -370,28 +383,20 @@ class _MainJob:
             "spark.executor.extraJavaOptions": QUICK_JVM,
         }
 
-    def _start_bookies(self, zookeeper: str) -> BookiesApplication:
-        folder = self.run_folder
-        with self.screen.step(f"starting {BOOKIES} bookies on Spark executors ({MASTER})") as tell:
-            application = BookiesApplication(BOOKIES, folder.bookies, zookeeper, folder.bookies_log, self._spark_conf())
-            self.stack.callback(application.stop)
-            application.start(tell, os.environ)
-            tell(", ".join(f"{bookie['bookie_id']} at {bookie['address']}" for bookie in application.bookies))
-        return application
+    def _stream(self, spark: SparkSession, name: str, inputs: InputFiles, kill: _Kill | None) -> tuple[Work, Work]:
+        folder, expected = self.run_folder, inputs.content
+        inputs.link_into(folder.input)
+        with self.screen.step(f"streaming into log {name!r}, and out of it again") as tell:
 
-    def _ingest(self, spark: SparkSession, inputs: InputFiles | None) -> tuple[Content, Ingested]:
-        folder, screen = self.run_folder, self.screen
-        if inputs is not None:
-            inputs.link_into(folder.input)
-            with screen.step(f"writing {len(inputs.files)} files into log {LOG!r}") as tell:
-                ingested = ingest_folder(spark, folder.input, folder.checkpoint, inputs.content, tell)
-            return inputs.content, ingested
-        stager = EventLogStager(folder.event_logs, folder.input, folder.temporary)
-        self.stack.callback(stager.stop)
-        with screen.step(f"writing this run's Spark event logs into log {LOG!r} as they grow") as tell:
-            stager.start()
-            ingested = ingest_event_logs(spark, stager, folder.input, folder.checkpoint, tell)
-        return count_files(stager.files), ingested
+            def look(written: Work, read: Work) -> None:
+                tell(
+                    f"in {written.rows:,} of {expected.lines:,} rows ({written.rows_per_second:,.0f} rows/s), "
+                    f"out {read.rows:,} ({read.rows_per_second:,.0f} rows/s)"
+                )
+                if kill is not None:
+                    kill.look(written.rows)
+
+            return stream(spark, name, folder.input, folder.checkpoints, expected, look)
 
     def _audit(self, spark: SparkSession, zookeeper: str) -> None:
         from bookspark.spark import audit, snapshots
@@ -415,6 +420,54 @@ class _MainJob:
         while True:
             bookies.check()
             time.sleep(_WATCH_SECONDS)
+
+
+class _Kill:
+    """Kills a bookie of the ledger that is written, once ``rows`` rows are in the log, and reports its next process."""
+
+    def __init__(
+        self, application: BookiesApplication, bookkeeper: BookKeeper, rows: int, say: Callable[[str], None]
+    ) -> None:
+        self._application = application
+        self._bookkeeper = bookkeeper
+        self._rows = rows
+        self._say = say
+        self._victim = ""
+        self._at = 0.0
+        self._is_back = False
+        self.told = ""
+
+    def look(self, rows: int) -> None:
+        if not self._victim and rows >= self._rows:
+            self._victim = self._bookie_in_use()
+            process = self._application.process_of(self._victim)
+            if process is not None:
+                signal_process(process, signal.SIGKILL)
+                wait_for_end(process, _KILL_SECONDS_MAX)
+                self._at = time.monotonic()
+                self.told = f"{self._victim} (SIGKILL) after {rows:,} rows"
+                self._say(f"! killed {self.told}: the queries go on")
+        elif self._victim and not self._is_back and self._application.process_of(self._victim) is not None:
+            self._is_back = True
+            back = f"its task started it again within {time.monotonic() - self._at:.1f} s"
+            self.told += f"; {back}"
+            self._say(f"! {self._victim} is back: {back}")
+
+    def _bookie_in_use(self) -> str:
+        """A bookie of the newest open ledger, else any."""
+        records = [record for record, _ in self._bookkeeper.metadata.read_ledgers(self._bookkeeper.list_ledgers(), {})]
+        used = [record for record in records if not record.closed]
+        newest = max(used, key=lambda record: record.ledger_id, default=None)
+        return self._application.bookies[0]["bookie_id"] if newest is None else newest.last_fragment.ensemble[0]
+
+
+def _revenue_table(rows: Sequence[tuple[str, int, str]]) -> Table:
+    table = Table(title="Revenue by country, from the log", title_justify="left", title_style="bold")
+    for name in ("country", "orders", "revenue"):
+        table.add_column(name, justify="left" if name == "country" else "right")
+    for country, orders, total in rows:
+        table.add_row(country, f"{orders:,}", total)
+    return table
 
 
 def _runs_folder() -> Path:

@@ -5,8 +5,8 @@ holder belongs to an ended run, and only the last few of these are kept. Content
 
     run.log         log of Spark and Python             bookies.log     log of the bookies' application
     zookeeper/      ZooKeeper's data and log            bookies/        the bookies' entry logs, indexes and cookies
-    input/          the ingested files                  event-logs/     Spark's event logs of both applications
-    checkpoint/     the streaming query's               snapshots/      Delta tables
+    orders/         the generated orders                input/          links to the streamed files
+    checkpoints/    the streaming queries'              snapshots/      Delta tables
     spark-work/     the executors' logs                 tmp/            Spark's local directory, removed at the end
 """
 
@@ -38,15 +38,15 @@ class RunFolder:
         self.path = path = wanted.absolute()
         self.log, self.bookies_log = path / "run.log", path / "bookies.log"
         self.zookeeper, self.bookies, self.spark_work = path / "zookeeper", path / "bookies", path / "spark-work"
-        self.input, self.event_logs = path / "input", path / "event-logs"
-        self.checkpoint, self.snapshots, self.temporary = path / "checkpoint", path / "snapshots", path / "tmp"
+        self.orders, self.input = path / "orders", path / "input"
+        self.checkpoints, self.snapshots, self.temporary = path / "checkpoints", path / "snapshots", path / "tmp"
         try:
             make_private_directory(self.path)
             self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, PRIVATE_FILE)
         except OSError as error:
             raise ConfigurationError(f"the run's folder {self.path} can't be written: {error.strerror}") from error
         fcntl.flock(self._lock, fcntl.LOCK_EX)
-        for part in (self.event_logs, self.input, self.temporary):
+        for part in (self.input, self.temporary):
             part.mkdir()
 
     def close(self) -> None:

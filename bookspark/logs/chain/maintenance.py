@@ -30,6 +30,7 @@ from bookspark.protocol.logs.orphans import epoch_of, is_of, is_orphan
 from bookspark.store.decisions.seam import decided
 from bookspark.store.metadata.records.names import LedgerId
 from bookspark.support.arguments import BytesOrNone, Password, WaitSeconds, checked
+from bookspark.support.plain_text import counted
 
 if TYPE_CHECKING:
     from bookspark.store.client import BookKeeper
@@ -140,7 +141,9 @@ def truncate_log(bookkeeper: BookKeeper, name: Lane, row: BytesOrNone, password:
     reader = LogReader(bookkeeper, lane, password, row)
     rows = reader.newest()
     if row > rows:
-        raise ConfigurationError(f"log '{name}' has {rows} rows; it can be truncated up to row {rows}, not {row}")
+        raise ConfigurationError(
+            f"log '{name}' has {counted(rows, 'row')}; it can be truncated up to row {rows}, not {row}"
+        )
     ends = link_ends(bookkeeper, reader.record, password, row)
     registry.update(reader.lane, lambda record: decided(LogRecord.truncated, record, row, ends))
     return collect_orphans(bookkeeper, reader.lane, password)

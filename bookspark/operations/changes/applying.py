@@ -62,6 +62,7 @@ from bookspark.store.client.runtime.store_actions import StoreAction, StoreAnswe
 from bookspark.store.decisions.seam import made
 from bookspark.store.metadata.documents.locks import Lock
 from bookspark.store.metadata.records.versioned import RecordVersion
+from bookspark.support.plain_text import counted
 
 log = logging.getLogger(__name__)
 
@@ -555,7 +556,7 @@ class Applying:
         if not failed:
             return record, ""
         ledger_id, why = next(iter(failed.items()))
-        return record, f"{len(failed)} ledgers could not be moved, as ledger {ledger_id}: {why}"
+        return record, f"{counted(len(failed), 'ledger')} could not be moved, as ledger {ledger_id}: {why}"
 
     def _in_the_way(self, wanted: Wanted, progress: Progress, observed: Observed, step: Request) -> str:
         """Read again everything that the step's safety depends on. Returns the obstacle, or ""."""

@@ -18,6 +18,7 @@ from bookspark.store.client import BookKeeper
 from bookspark.store.cluster_view import BookieView, ClusterView, answering_bookies, with_homes
 from bookspark.store.metadata.placement_rule import read_placement
 from bookspark.store.wire.messages import BookieStatus
+from bookspark.support.plain_text import counted
 
 
 class Looking:
@@ -171,9 +172,9 @@ def _observed(bookie: BookieView) -> ObservedBookie:
 def _unsettled(status: BookieStatus) -> str:
     """The reason why the bookie's copies don't count, or ""."""
     if status.limbo_ledgers:
-        return f"heals itself: {status.limbo_ledgers:,} ledgers are in limbo"
+        return f"heals itself: {counted(status.limbo_ledgers, 'ledger')} in limbo"
     if status.healed_boot < status.lossy_boot:
         return "heals itself: it has lost entries, and not all are back"
     if status.lacking_ledgers:
-        return f"lacks entries of {status.lacking_ledgers:,} ledgers"
+        return f"lacks entries of {counted(status.lacking_ledgers, 'ledger')}"
     return ""

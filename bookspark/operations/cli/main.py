@@ -74,7 +74,7 @@ def command_line(words: Sequence[str] = ()) -> typer.Typer:
         name="bookspark",
         help="Ledger storage for Spark: clusters, ledgers, logs and audits.",
         no_args_is_help=True,
-        add_completion=False,
+        add_completion=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
     )

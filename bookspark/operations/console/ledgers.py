@@ -32,13 +32,12 @@ from bookspark.operations.console.pages import (
 from bookspark.operations.console.watch import Seen
 from bookspark.operations.why.answers import why_not_closed
 from bookspark.operations.why.facts import Facts, LedgerFacts
-from bookspark.operations.why.words import counted
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata, LedgerState
 from bookspark.protocol.logs.log_record import LOG_LABEL
 from bookspark.protocol.repair.audit_plan import absent
 from bookspark.store.client import BookKeeper
 from bookspark.store.client.inspection.held_ranges import Ranges, held_ranges
-from bookspark.support.plain_text import one_line, size_text
+from bookspark.support.plain_text import counted, one_line, size_text
 
 ON_A_PAGE = 50
 _FRAGMENTS_SHOWN = 200

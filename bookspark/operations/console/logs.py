@@ -33,12 +33,12 @@ from bookspark.operations.console.plots import Plot, section
 from bookspark.operations.why.answers import log_troubles
 from bookspark.operations.why.facts import Facts, LaneFacts, LogFacts
 from bookspark.operations.why.gathering import lane_end
-from bookspark.operations.why.words import counted, duration
+from bookspark.operations.why.words import duration
 from bookspark.protocol.logs.lanes import lane_id, writers_of_lanes
 from bookspark.protocol.logs.log_record import LogRecord
 from bookspark.protocol.logs.reader_record import ReaderState
 from bookspark.store.client import BookKeeper
-from bookspark.support.plain_text import size_text
+from bookspark.support.plain_text import counted, size_text
 
 ON_A_PAGE = 25
 _LANES_SHOWN = 100
@@ -259,11 +259,14 @@ def _facts(seen: LogSeen) -> list[tuple[str, object]]:
         ("bytes", "" if seen.problem else size_text(sum(lane.size for lane in seen.lanes))),
         ("row format", options.row_format.value),
         ("compression", options.compression.value),
-        ("copies", f"{options.write_quorum} on {options.ensemble_size} bookies, {options.ack_quorum} acknowledge"),
+        (
+            "copies",
+            f"{options.write_quorum} on {counted(options.ensemble_size, 'bookie')}, {options.ack_quorum} acknowledge",
+        ),
         ("fewer copies while bookies are missing", "yes" if options.fewer_copies else "no"),
         ("ledger type", options.ledger_type.value),
         ("truncated before row", f"{record.first_position:,} of lane 0" if record.first_position else "nothing"),
-        ("offloaded to", "nothing" if offload is None else f"{offload.table}, {offload.position:,} rows"),
+        ("offloaded to", "nothing" if offload is None else f"{offload.table}, {counted(offload.position, 'row')}"),
         (
             "commit ledgers of lane 0",
             ", ".join(str(one.ledger_id) for one in record.commit_ledgers[-10:]) or "none",

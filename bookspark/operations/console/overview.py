@@ -29,9 +29,9 @@ from bookspark.operations.console.plots import Plot, section
 from bookspark.operations.console.watch import Seen
 from bookspark.operations.why.facts import Facts
 from bookspark.operations.why.picture import BookieLine, bookie_lines, moving
-from bookspark.operations.why.words import counted, duration
+from bookspark.operations.why.words import duration
 from bookspark.store.wire.messages import BookieStatus
-from bookspark.support.plain_text import size_text
+from bookspark.support.plain_text import counted, size_text
 
 _AT = {name: at for at, name in enumerate(Point._fields)}
 PLOTS = (

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from bookspark.logs.readers.lag import ReaderLag
 from bookspark.operations.console.logs import KeptLog, LaneSeen, readers_table
 from bookspark.operations.console.pages import Cell, Markup, Table, Text, Time, address, columns, part, render
-from bookspark.operations.why.words import counted
+from bookspark.support.plain_text import counted
 
 ON_A_PAGE = 50
 

@@ -14,11 +14,11 @@ from bookspark.operations.console.looks import Look, unseen
 from bookspark.operations.console.pages import Command, Markup, Table, Text, Time, address, columns, html, part, render
 from bookspark.operations.console.watch import Seen
 from bookspark.operations.why.facts import Facts
-from bookspark.operations.why.words import counted, named
+from bookspark.operations.why.words import named
 from bookspark.protocol.repair.stopping import Danger
 from bookspark.store.autorecovery.stopping import Foreseen, Index, foreseen
 from bookspark.store.client import BookKeeper
-from bookspark.support.plain_text import size_text
+from bookspark.support.plain_text import counted, size_text
 
 _SHOWN = 50
 

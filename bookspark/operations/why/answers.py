@@ -15,7 +15,7 @@ from bookspark.errors import ConfigurationError
 from bookspark.logs.readers.lag import ReaderLag
 from bookspark.operations.why.bookie_troubles import START, bookie_down, by_order, full_disk, is_up, ordered, why_not
 from bookspark.operations.why.facts import Answer, DiskFacts, Facts, LedgerFacts, LogFacts, Ranges, Severity
-from bookspark.operations.why.words import NAMED, counted, duration, named
+from bookspark.operations.why.words import NAMED, duration, named
 from bookspark.protocol.changes.safety import is_in_the_way, left_over
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata, LedgerState
 from bookspark.protocol.ledger.quorum import covered
@@ -23,7 +23,7 @@ from bookspark.protocol.logs.log_record import EPOCH_LABEL
 from bookspark.protocol.logs.orphans import epoch_of
 from bookspark.protocol.logs.reader_record import ReaderKind, ReaderState
 from bookspark.store.autorecovery.status import TaskStatus
-from bookspark.support.plain_text import size_text
+from bookspark.support.plain_text import counted, size_text
 
 BEHIND_SECONDS = 60.0
 """A live reader with a larger lag is a trouble."""
@@ -111,7 +111,7 @@ def why_not_closed(facts: Facts, ledger: LedgerFacts) -> Answer:
     causes = []
     if metadata.state is LedgerState.OPEN and now > before:
         text = f"{subject} is being written: its writer closes it"
-        return Answer("", subject, text, (f"{now - before:,} entries came in {ledger.seconds:.1f} s",))
+        return Answer("", subject, text, (f"{counted(now - before, 'entry')} in {ledger.seconds:.1f} s",))
     state = "its recovery was begun and has not ended"
     kind = "recovery-stands"
     if metadata.state is LedgerState.OPEN:

@@ -12,10 +12,10 @@ from collections.abc import Collection, Iterable, Iterator
 from shlex import quote
 
 from bookspark.operations.why.facts import Answer, Facts, Severity
-from bookspark.operations.why.words import counted, duration, named
+from bookspark.operations.why.words import duration, named
 from bookspark.protocol.changes.safety import left_over
 from bookspark.store.wire.messages import BookieStatus
-from bookspark.support.plain_text import size_text
+from bookspark.support.plain_text import counted, size_text
 
 _REFUSED = os.strerror(errno.ECONNREFUSED)
 SLOW_SYNC_SECONDS = 0.5
@@ -31,7 +31,10 @@ def of_bookie(facts: Facts, name: str, status: BookieStatus) -> Iterator[Answer]
             "failed-directory",
             name,
             f"directory {path} of bookie {name} has failed",
-            (why, f"what it held is lost there: entries of {status.lacking_ledgers:,} ledgers are not back yet"),
+            (
+                why,
+                f"what it held is lost there: entries of {counted(status.lacking_ledgers, 'ledger')}, not back yet",
+            ),
             "check the disk; put an empty one in its place",
             f"bookspark cluster apply --replace-disk {quote(f'{name}={path}')}",
         )
@@ -57,9 +60,9 @@ def of_bookie(facts: Facts, name: str, status: BookieStatus) -> Iterator[Answer]
         yield Answer(
             "rot",
             name,
-            f"bookie {name} lost copies of entries of {status.lacking_ledgers:,} ledgers, and not all are back",
+            f"bookie {name} lost copies of entries of {counted(status.lacking_ledgers, 'ledger')}, and not all are back",
             (
-                f"{status.lost_copies:,} copies were damaged since its start",
+                f"{counted(status.lost_copies, 'copy')} damaged since its start",
                 *(f"{count:,} reads of {path} failed" for path, count in status.read_errors.items()),
             ),
             "autorecovery brings them back; check the disk",
@@ -69,7 +72,7 @@ def of_bookie(facts: Facts, name: str, status: BookieStatus) -> Iterator[Answer]
         yield Answer(
             "read-errors",
             name,
-            f"{status.unread_copies:,} copies of bookie {name} can't be read now"
+            f"{counted(status.unread_copies, 'copy')} of bookie {name} can't be read now"
             if status.unread_copies
             else f"a disk of bookie {name} could not read what it holds for a while",
             tuple(f"{path}: {count:,} reads failed since the start" for path, count in status.read_errors.items()),
@@ -160,7 +163,7 @@ def _healing(facts: Facts, name: str, status: BookieStatus) -> Iterator[Answer]:
     if status.lossy_boot == status.healed_boot:
         return
     healing = status.healing
-    causes = [f"its lossy boot {status.lossy_boot} lost entries; {status.limbo_ledgers:,} ledgers are in limbo"]
+    causes = [f"its lossy boot {status.lossy_boot} lost entries; {counted(status.limbo_ledgers, 'ledger')} in limbo"]
     if healing is None:
         yield Answer(
             "limbo",
@@ -173,13 +176,15 @@ def _healing(facts: Facts, name: str, status: BookieStatus) -> Iterator[Answer]:
         return
     left = healing.seconds_left
     causes.append(
-        f"{healing.ledgers - healing.ledgers_left:,} of {healing.ledgers:,} ledgers are looked at, "
+        f"{healing.ledgers - healing.ledgers_left:,} of {counted(healing.ledgers, 'ledger')} looked at, "
         f"{size_text(healing.bytes_copied)} are copied" + (f", about {duration(left)} left" if left is not None else "")
     )
     stuck = healing.saw_all and healing.ledgers_left
     if healing.entries_lost:
         ledger_ids = sorted({ledger_id for ledger_id, _, _ in healing.lost})
-        causes.append(f"{healing.entries_lost:,} entries are on no bookie that answers: {named('ledger', ledger_ids)}")
+        causes.append(
+            f"on no bookie that answers: {counted(healing.entries_lost, 'entry')} of: {named('ledger', ledger_ids)}"
+        )
     yield Answer(
         "limbo" if stuck else "healing",
         name,

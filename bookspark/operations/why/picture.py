@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from bookspark.operations.why.bookie_troubles import ended
 from bookspark.operations.why.facts import Facts
-from bookspark.operations.why.words import counted, duration
-from bookspark.support.plain_text import size_text
+from bookspark.operations.why.words import duration
+from bookspark.support.plain_text import counted, size_text
 
 
 class BookieLine(NamedTuple):

@@ -1,7 +1,8 @@
 """Parser of questions: ``why not closed 17``, ``why is bookie-1 read-only``, ``why can't I stop bookie-1``.
 
-Law: filler words are skipped. The remaining words are the question's kind and one name. An unknown question is refused with the
-list of all kinds.
+Law: a question in the words of its kind has its name where the capital letters stand, also a log named ``a`` or ``stop``. In any
+other, filler words are skipped, and the remaining words are the question's kind and one name. An unknown question is refused with
+the list of all kinds.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class Question(NamedTuple):
     name: str
 
 
+_FORMS = {kind: re.compile(re.sub("[A-Z]{2,}", r"(\\S+)", kind.value), re.IGNORECASE) for kind in Kind}
 _SIGNS = {
     Kind.UNDER_REPLICATED: {"under-replicated", "underreplicated", "under", "replicated"},
     Kind.NOT_CLOSED: {"not-closed", "closed"},
@@ -64,13 +66,14 @@ def question_of(words: Sequence[str]) -> Question:
     """The question in the words. Raises ConfigurationError unless they have one kind and one name."""
     left = [word for word in words if word.strip("?")]
     left = [word.rstrip("?") for word in left]
+    exact = [(kind, form[1]) for kind in Kind if (form := _FORMS[kind].fullmatch(" ".join(left)))]
     kinds = [kind for kind, signs in _SIGNS.items() if any(word.lower() in signs for word in left)]
     all_signs = set().union(*(_SIGNS[kind] for kind in kinds))
     names = [word for word in left if word.lower() not in all_signs | _FILLING]
-    if len(kinds) != 1 or len(names) != 1:
+    if not exact and (len(kinds) != 1 or len(names) != 1):
         known = "; ".join(f"bookspark why {kind.value}" for kind in Kind)
         raise ConfigurationError(f"{' '.join(words)!r} is no question that can be answered; ask one of: {known}")
-    kind, name = kinds[0], names[0]
+    kind, name = exact[0] if exact else (kinds[0], names[0])
     if kind in (Kind.UNDER_REPLICATED, Kind.NOT_CLOSED) and not re.fullmatch(r"[0-9]{1,19}", name):
         raise ConfigurationError(f"{name!r} is no id of a ledger; `bookspark ledger list` prints them")
     return Question(kind, name)

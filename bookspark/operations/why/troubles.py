@@ -25,12 +25,12 @@ from bookspark.operations.why.bookie_troubles import (
     why_not,
 )
 from bookspark.operations.why.facts import EXPIRED, SLOW_ZOOKEEPER_SECONDS, Answer, Facts, Health, Severity
-from bookspark.operations.why.words import NAMED, counted, duration, named
+from bookspark.operations.why.words import NAMED, duration, named
 from bookspark.protocol.changes.safety import left_over
 from bookspark.protocol.repair.underreplication_task import Reason
 from bookspark.store.autorecovery.status import TaskStatus
 from bookspark.support.certificates import DAY_MS, end_text
-from bookspark.support.plain_text import size_text
+from bookspark.support.plain_text import counted, size_text
 
 CLOCK_OFF_MS = 60_000
 """With a larger difference, one of two clocks is wrong."""

@@ -18,8 +18,3 @@ def named(word: str, names: Iterable[object]) -> str:
 def duration(seconds: float) -> str:
     """Seconds as ``0:02:00``."""
     return str(timedelta(seconds=round(seconds)))
-
-
-def counted(count: int, word: str) -> str:
-    """``1 ledger``, ``2 ledgers``."""
-    return f"{count:,} {word}{'' if count == 1 else 's'}"

@@ -18,6 +18,7 @@ from bookspark.spark import snapshots
 from bookspark.spark.audit.runner import Finding, cell, left_out, question
 from bookspark.support.arguments import BytesOrNone, Name, checked
 from bookspark.support.extras import extra_needed
+from bookspark.support.plain_text import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -132,18 +133,14 @@ def _summary(snapshot: snapshots.Snapshot, summary: Summary | None, points: Sequ
     if summary is None:
         return ""
     told = [
-        f"{_several(summary.bookies, 'bookie')}, {summary.bookies_down:,} of them down",
-        f"{_several(summary.ledgers, 'ledger')}, {summary.open_ledgers:,} of them not closed",
-        _several(summary.logs, "log"),
+        f"{counted(summary.bookies, 'bookie')}, {summary.bookies_down:,} of them down",
+        f"{counted(summary.ledgers, 'ledger')}, {summary.open_ledgers:,} of them not closed",
+        counted(summary.logs, "log"),
     ]
     for point in points:
         if point.snapshot.snapshot_id == snapshot.snapshot_id:
             told += [f"{point.entries:,} confirmed entries", f"{point.bytes / 1e6:,.1f} MB on all bookies"]
     return f"<p>{'; '.join(told)}</p>"
-
-
-def _several(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _not_audited(findings: Sequence[Finding]) -> str:

@@ -37,6 +37,7 @@ from bookspark.protocol.logs.log_record import ENCODING_LABEL, LOG_LABEL, LogRec
 from bookspark.spark.rows.row_format import arrow_schema, columns_of
 from bookspark.store.wire.entry_batch import FRAME_BYTES_MAX, PAYLOAD_BYTES_MAX
 from bookspark.support.inflating import InflationError, arrow_sizes
+from bookspark.support.plain_text import counted
 
 if TYPE_CHECKING:
     import pyarrow
@@ -328,7 +329,7 @@ class ArrowDecoder:
         import pyarrow
 
         if (told := arrow_sizes(message, FRAME_BYTES_MAX, ROWS_EACH_MAX).rows) != rows:
-            raise InflationError(f"an entry of {told:,} rows, where its commit has {rows:,}")
+            raise InflationError(f"an entry of {counted(told, 'row')}, where its commit has {rows:,}")
         batch = pyarrow.ipc.read_record_batch(message, self._schema)
         try:
             batch.validate(full=True)

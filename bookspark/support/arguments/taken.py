@@ -312,12 +312,16 @@ def _number(meta: Meta) -> Taken:
 
 
 def _bounds(meta: Meta) -> str:
-    most = "" if meta.le is None else f"{meta.le:.12g}"
+    most = "" if meta.le is None else f"{_figure(meta.le)}"
     if meta.gt is not None:
-        return f"more than {meta.gt:.12g}" + (f", at most {most}" if most else "")
+        return f"more than {_figure(meta.gt)}" + (f", at most {most}" if most else "")
     if meta.ge is None:
         return f"at most {most}" if most else "any number"
-    return f"{meta.ge:.12g} to {most}" if most else f"at least {meta.ge:.12g}"
+    return f"{_figure(meta.ge)} to {most}" if most else f"at least {_figure(meta.ge)}"
+
+
+def _figure(bound: float) -> str:
+    return str(bound) if isinstance(bound, int) else f"{bound:.12g}"
 
 
 def _truth(_: Meta) -> Taken:

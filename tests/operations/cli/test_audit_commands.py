@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bookspark.operations.cli.terminal.output import progress
+from bookspark.operations.cli.terminal import output
+from tests.awaiting import await_that, time_passes
 from tests.operations.cli.conftest import Run
 
 
@@ -39,13 +40,28 @@ def test_unreachable_cluster_is_an_error_that_names_its_address(
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
-def test_progress_is_shown_only_on_a_terminal(is_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_bar_is_shown_only_on_a_terminal(is_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once, 75 seconds passed in silence."""
     err = io.StringIO()
     monkeypatch.setattr(err, "isatty", lambda: is_terminal)
     monkeypatch.setattr("sys.stderr", err)
     monkeypatch.setenv("TERM", "xterm")
-    with progress("writing a snapshot") as begins:
+    with output.progress("writing a snapshot") as begins:
         begins("index_ranges", 12, 13)
     assert ("writing a snapshot: index ranges" in err.getvalue() and "12/13" in err.getvalue()) is is_terminal
     assert bool(err.getvalue()) is is_terminal
+
+
+def test_progress_in_a_file_is_a_line_each_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A snapshot was silent for 376 seconds where standard error was no terminal."""
+    err = io.StringIO()
+    monkeypatch.setattr("sys.stderr", err)
+    assert output.PROGRESS_SECONDS == 10.0
+    monkeypatch.setattr(output, "PROGRESS_SECONDS", 0.01)
+    with output.progress("writing a snapshot") as begins:
+        await_that(lambda: "writing a snapshot, 0 s\n" in err.getvalue())
+        begins("index_ranges", 12, 13)
+        await_that(lambda: "writing a snapshot: index ranges (13 of 13), " in err.getvalue())
+    told = err.getvalue()
+    time_passes(0.05)
+    assert err.getvalue() == told, "it ends with the step"

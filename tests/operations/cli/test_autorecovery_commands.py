@@ -82,16 +82,16 @@ def test_underreplicated_ledgers_are_listed_with_their_reasons(on_cluster: Run, 
     status = json.loads(on_cluster("autorecovery", "status", "--json").out)
     assert (status["ledgers"], status["being_repaired"], status["failed"]) == (1, 1, 1)
     assert status["bytes_left"] == 500, "one copy of its entries"
-    assert "at least 1 ledgers, 500 B" in on_cluster("autorecovery", "status").text
+    assert "at least 1 ledger, 500 B" in on_cluster("autorecovery", "status").text
 
 
 def test_exact_check_runs_at_once_on_trigger(on_cluster: Run, auditor: str) -> None:
     assert on_cluster("autorecovery", "who-is-auditor").text == f"{auditor}\n"
     report = json.loads(on_cluster("autorecovery", "trigger", "--json").out)
     assert report["marked"] == 0 and report.get("skipped", {}) == {}
-    assert "0 of 0 ledgers lack copies" in on_cluster("autorecovery", "trigger").text
+    assert "copies lacking in 0 of 0 ledgers" in on_cluster("autorecovery", "trigger").text
     status = on_cluster("autorecovery", "status").text
-    assert auditor in status and "0 of 0 ledgers lack copies" in status
+    assert auditor in status and "copies lacking in 0 of 0 ledgers" in status
 
 
 def test_disable_and_enable_switch_autorecovery(on_cluster: Run) -> None:

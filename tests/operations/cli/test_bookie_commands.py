@@ -83,7 +83,7 @@ def test_bookie_status_shows_the_progress_of_healing() -> None:
         "b1", 1, 2, ["/disk"], 120, 0, 0, lossy_boot=3, healed_boot=2, limbo_ledgers=4, healing=healing
     )
     *_, lossy, progress = bookie.lines(status)
-    assert lossy == "  lossy boot 3 is not healed: 4 ledgers are in limbo"
+    assert lossy == "  lossy boot 3 is not healed: 4 ledgers in limbo"
     assert progress == "  healing: 80 of 120 ledgers, 12,000 entries, 1.2 MB copied in 60 s, about 30 s left"
     why = "/b is full, 96.0 % is used: it takes no adds"
     assert f"  {why}" in list(bookie.lines(replace(status, full_directories={"/b": why}, reasons=[why])))

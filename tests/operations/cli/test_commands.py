@@ -12,14 +12,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import typer
 
 from bookspark.local import LocalCluster
 from bookspark.operations.cli.main import COMMANDS, command_line
+from bookspark.servers.daemon.directories import lock_holder
+from bookspark.servers.daemon.processes import signal_process
 from tests.authority import private
 from tests.awaiting import SECONDS_MAX
 from tests.operations.cli.conftest import Run
+from tests.processes import Output
 
 BOOKSPARK = str(Path(sys.executable).with_name("bookspark"))
 
@@ -170,6 +174,28 @@ def test_local_runs_until_sigint_and_leaves_no_bookie_process(tmp_path: Path) ->
         assert process.wait(SECONDS_MAX) == 0
         assert "Traceback" not in process.stderr.read()
     assert not Path(f"/proc/{bookie['pid']}").exists()
+
+
+def test_local_says_which_of_its_processes_died_once_and_how_to_start_it_again(tmp_path: Path) -> None:
+    command = [BOOKSPARK, "local", "--bookies", "2", "--directory", str(tmp_path / "cluster")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        told = Output(process.stderr)
+        told.wait_for("export BOOKSPARK_ZOOKEEPER=", SECONDS_MAX)
+        bookie = lock_holder(str(tmp_path / "cluster/bookie-1"))
+        assert bookie is not None
+        signal_process(bookie, signal.SIGKILL)
+        told.wait_for(
+            r"bookspark: bookie-\w+ has ended: start it again: bookspark bookie run --directory \S+/bookie-1;",
+            SECONDS_MAX,
+        )
+        (server,) = (one for one in psutil.Process(process.pid).children(recursive=True) if one.name() == "java")
+        server.kill()
+        told.wait_for("bookspark: ZooKeeper has ended: ", SECONDS_MAX)
+        process.send_signal(signal.SIGINT)
+        process.wait(SECONDS_MAX)
+        told.rest(SECONDS_MAX)
+    assert sum("has ended" in line for line in told.lines) == 2
 
 
 def test_zookeeper_at_a_port_in_use_is_an_error_in_one_line(tmp_path: Path) -> None:

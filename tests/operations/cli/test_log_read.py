@@ -66,6 +66,21 @@ def test_invalid_time_is_refused_with_an_example(on_cluster: Run, times: list[in
     assert outcome.status == 2 and "--since" in outcome.err and "2026-11-22T14:05:00+01:00" in outcome.err
 
 
+@pytest.mark.parametrize(
+    ("options", "effect"),
+    [(["--no-fewer-copies"], "nothing can be written until there are 5"), ([], "its ledgers get 3 copies at most")],
+    ids=["never fewer", "fewer"],
+)
+def test_create_warns_of_an_ensemble_that_the_cluster_can_not_have(
+    on_cluster: Run, options: list[str], effect: str
+) -> None:
+    log = f"wide{len(options)}"
+    outcome = on_cluster("log", "create", log, "--ensemble-size", "5", *options)
+    assert outcome.status == 0 and outcome.err.count("\n") == 1
+    assert "needs 5 bookies (ensemble size), and the cluster has 3" in outcome.err and effect in outcome.err
+    assert on_cluster("log", "alter", log, "--ensemble-size", "3").err == ""
+
+
 def test_appended_lines_are_followed_by_tail(on_cluster: Run, cluster: LocalCluster) -> None:
     assert on_cluster("log", "create", "lines").status == 0
     outcome = on_cluster("log", "append", "lines", stdin=b"one\n\nthree")
@@ -74,6 +89,8 @@ def test_appended_lines_are_followed_by_tail(on_cluster: Run, cluster: LocalClus
         "0 rows appended to lane 2"
     )
     assert on_cluster("log", "append", "nothing", stdin=b"x").status == 2
+    assert on_cluster("log", "create", "single").status == 0
+    assert on_cluster("log", "append", "single", stdin=b"x").text.startswith("1 row appended")
     command = [sys.executable, "-m", "bookspark.operations.cli.main", "log", "tail", "lines", "--since", "0", "--json"]
     environment = {**os.environ, "BOOKSPARK_ZOOKEEPER": cluster.zookeeper}
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
@@ -155,6 +172,6 @@ def test_truncation_that_frees_no_ledgers_names_the_commands_that_do(on_cluster:
             producer.append(b"x")
     told = on_cluster("log", "truncate", "kept@1", "1", "--yes").text
     commands = ["bookspark log end kept@1", "bookspark log collect kept@1"]
-    assert "ledgers deleted: none" in told and all(one in told for one in commands)
+    assert "deleted: no ledger" in told and all(one in told for one in commands)
     texts = [on_cluster(*one.split()[1:]).text for one in commands]
     assert "lanes ended: kept@1" in texts[0] and "none" not in texts[1]

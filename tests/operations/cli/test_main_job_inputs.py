@@ -11,7 +11,6 @@ import pytest
 
 from bookspark.errors import ConfigurationError
 from bookspark.lab.demo import inputs as module
-from bookspark.lab.demo.event_logs import EventLogStager
 from bookspark.lab.demo.inputs import Content, InputChangedError, InputError, count_file, find_input
 from bookspark.lab.demo.run_folder import ENDED_RUNS_KEPT, RunFolder
 
@@ -101,27 +100,6 @@ def test_file_changed_after_the_count_is_detected(tmp_path: Path) -> None:
         file.write("y\n")
     with pytest.raises(InputChangedError, match="was changed"):
         found.check_unchanged()
-
-
-def test_complete_lines_are_staged_once(tmp_path: Path) -> None:
-    source, staged, drafts = (tmp_path / name for name in ("source", "staged", "drafts"))
-    for folder in (source, staged, drafts):
-        folder.mkdir()
-    stager = EventLogStager(source, staged, drafts)
-    log = source / "app-1.inprogress"
-    log.write_text("one\ntw")
-    stager.stage()
-    stager.stage()
-    with log.open("a") as file:
-        file.write("o\nthree")
-    stager.stage()
-    log.rename(source / "app-1")
-    with (source / "app-1").open("a") as file:
-        file.write("\n")
-    stager.stage()
-    assert [path.read_text() for path in stager.files] == ["one\n", "two\n", "three\n"]
-    assert sorted(staged.iterdir()) == stager.files
-    assert not list(drafts.iterdir())
 
 
 def test_only_the_last_ended_runs_are_kept(tmp_path: Path) -> None:

@@ -33,19 +33,25 @@ def test_run_folder_that_is_not_empty_is_an_error_in_one_line(bookspark: Run, tm
 
 
 def test_equal_digests_are_accepted() -> None:
-    compare(COUNTED, READ, Digest(3, 30, Decimal(7)))
+    compare("events", COUNTED, READ, Digest(3, 30, Decimal(7)), Digest(3, 30, Decimal(7)))
 
 
-@pytest.mark.parametrize("stored", [Digest(2, 30, Decimal(7)), Digest(3, 31, Decimal(7)), Digest(3, 30, Decimal(8))])
-def test_log_that_differs_from_its_input_is_refused(stored: Digest) -> None:
-    with pytest.raises(ComparisonError, match="differs from its input"):
-        compare(COUNTED, READ, stored)
+@pytest.mark.parametrize(
+    "other",
+    [Digest(2, 30, Decimal(7)), Digest(3, 31, Decimal(7)), Digest(3, 30, Decimal(8))],
+    ids=["lost row", "other size", "other content"],
+)
+def test_log_and_stream_that_differ_from_the_input_are_refused(other: Digest) -> None:
+    with pytest.raises(ComparisonError, match=r"^log 'events' differs from its input"):
+        compare("events", COUNTED, READ, other, READ)
+    with pytest.raises(ComparisonError, match=r"^the stream out of log 'events' differs from its input"):
+        compare("events", COUNTED, READ, READ, other)
 
 
 @pytest.mark.parametrize("counted", [Content(4, 30), Content(3, 29)])
 def test_input_that_spark_reads_differently_counts_as_changed(counted: Content) -> None:
     with pytest.raises(ComparisonError, match="changed meanwhile"):
-        compare(counted, READ, READ)
+        compare("events", counted, READ, READ, READ)
 
 
 def test_plain_reason_is_one_line() -> None:

@@ -52,7 +52,7 @@ def test_ledgers_missing_from_a_restored_backup_are_kept_until_given_up(
             for ledger_id in forgotten
             for bookie in sorted(one.bookie_id for one in cluster.bookies)
         ]
-        assert "3 ledgers are given up" in bookspark("ledger", "lost", "--give-up", "--yes").err
+        assert "3 ledgers given up" in bookspark("ledger", "lost", "--give-up", "--yes").err
         collected()
         await_that(lambda: held() == {known, *fresh})
         assert "lost-records" not in {one.kind for one in health_of(gather(bookkeeper)).troubles}

@@ -20,8 +20,8 @@ def test_replay_of_an_equal_record_reports_success(record, bookspark):
     end_recording()
     outcome = bookspark("replay", str(record))
     assert outcome.status == 0
-    assert "1 machines, 3 decisions; all equal" in outcome.text
-    assert "every answer is equal; 1 ledgers: no law is broken" in outcome.text
+    assert "1 machine, 3 decisions; all equal" in outcome.text
+    assert "every answer is equal; 1 ledger: no law is broken" in outcome.text
     document = json.loads(outcome.text.splitlines()[-1])
     assert (document["decisions"], document["differences"], document["violations"]) == (3, 0, [])
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
+from types import ModuleType
 
 import pytest
 
+from bookspark import __main__ as program
 from bookspark.operations.cli.terminal.signals import until_signal
 
 
@@ -59,3 +62,14 @@ def test_command_started_by_nohup_outlives_its_terminal() -> None:
         assert went_on and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_ctrl_c_while_the_command_is_imported_ends_it_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(ModuleType):
+        def __getattr__(self, name: str) -> object:
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "bookspark.operations.cli.main", Slow("main"))
+    with pytest.raises(SystemExit) as end:
+        program.main()
+    assert end.value.code == 130

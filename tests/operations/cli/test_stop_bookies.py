@@ -39,7 +39,7 @@ def test_bookies_without_a_supervising_job_are_named(
     monkeypatch.setattr(bookies.time, "sleep", lambda _: store.unregister_bookie("bookie-a"))
     stopped = bookspark("stop-bookies", "--zookeeper", "h:1")
     assert stopped.status == 0, stopped.err
-    assert "asked 1 bookies to stop" in stopped.err
+    assert "asked 1 bookie to stop" in stopped.err
     assert "not asked, because no job of Spark looks after them: bookie-b;" in stopped.err
     assert read_service(store, "service") == ServiceRecord("run", stop=True)
 
@@ -70,5 +70,5 @@ def test_bookie_whose_lease_another_process_holds_is_not_waited_for(
     write_task(store, "service", TaskReport("run", 0, 0, "h", bookies=(mine, held)))
     monkeypatch.setattr(zookeeper_store, "ZooKeeperStore", lambda zookeeper: store.another())
     bookies.stop_bookies("zk:2181", timeout=0.0)
-    assert "asked 1 bookies to stop" in capsys.readouterr().err
+    assert "asked 1 bookie to stop" in capsys.readouterr().err
     assert read_service(store, "service") == ServiceRecord("run", stop=True)

@@ -111,6 +111,27 @@ def test_every_package_of_a_checkout_has_its_hashes() -> None:
     assert {name: locked[name] for name in installed.keys() & locked.keys()}.items() <= installed.items()
 
 
+def test_main_job_installs_a_part_of_the_packages_of_a_checkout() -> None:
+    """``scripts/run`` needs the extras spark and cli: no plots, peers, or tools for tests and formats."""
+    everything, part = (
+        re.split(r"^(?=\w)", (ROOT / "conf" / name).read_text(), flags=re.MULTILINE)[1:]
+        for name in ("requirements.txt", "requirements-run.txt")
+    )
+    assert set(part) < set(everything)
+    names = {canonical(entry.split("==")[0]) for entry in part}
+    needed = ("options", "install_requires"), *(("options.extras_require", extra) for extra in ("spark", "cli"))
+    wanted = {canonical(one.name) for section, option in needed for one in requirements(section, option)}
+    assert wanted <= names and not names & {
+        "pytest",
+        "mypy",
+        "ruff",
+        "duckdb",
+        "polars",
+        "confluent-kafka",
+        "matplotlib",
+    }
+
+
 def canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 

@@ -303,7 +303,7 @@ def test_limbo_after_a_lossy_boot_is_named(new_chroot: Callable[[], str]) -> Non
         bookie.lose_unsynced()
         bookie.start()
         found = troubles(bookkeeper)
-        assert found["limbo"].subject == bookie.bookie_id and "1 ledgers are in limbo" in found["limbo"].causes[0]
+        assert found["limbo"].subject == bookie.bookie_id and "1 ledger in limbo" in found["limbo"].causes[0]
 
 
 def test_wrong_secret_is_named(new_chroot: Callable[[], str], tmp_path: Path) -> None:

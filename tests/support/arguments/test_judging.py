@@ -6,9 +6,10 @@ import gc
 import weakref
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+from msgspec import Meta
 
 from bookspark.errors import InvalidArgumentError
 from bookspark.support.arguments.taken import judged, taken_by
@@ -39,3 +40,9 @@ def test_checked_argument_keeps_no_object_of_its_caller_alive(annotation: Any, v
         return weakref.ref(held)
 
     assert call()() is None
+
+
+def test_refusal_shows_a_large_bound_as_a_whole_number() -> None:
+    """It was "choose 0 to 4.61168601843e+18"."""
+    with pytest.raises(InvalidArgumentError, match=r"choose 0 to 4611686018427387904\b"):
+        judged("call:", "sequence", taken_by(Annotated[int, Meta(ge=0, le=1 << 62)]), -1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -66,7 +67,7 @@ def test_run_stores_a_folder_prints_working_commands_and_ctrl_c_leaves_no_proces
     with started(str(folder), "--serve", "--directory", str(directory)) as run:
         run.report.wait_for("# audit", STEP_SECONDS)
         text = "".join(run.report.lines)
-        assert "2,005 lines" in text and "read back equal" in text
+        assert "2,005 rows" in text and "all three are equal" in text and "killed" not in text
         assert "Under-replicated ranges: none" in text
 
         line = run.report.wait_for(r"(.*) audit --zookeeper (\S+)", STOP_SECONDS)
@@ -85,4 +86,19 @@ def test_run_stores_a_folder_prints_working_commands_and_ctrl_c_leaves_no_proces
         assert run.progress.lines[-1] == "bookspark: interrupted; nothing is left running\n"
     await_no_process(directory)
     logs = [path.read_text() for path in directory.glob("bookies/*/bookie.log")]
-    assert len(logs) == 3 and all("stopping: asked to" in log for log in logs)
+    assert len(logs) == 4 and all("stopping: asked to" in log for log in logs)
+
+
+def test_run_without_a_folder_streams_orders_kills_a_bookie_and_finds_every_row(tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    with started("--directory", str(directory)) as run:
+        assert run.process.wait(STEP_SECONDS) == 0
+        run.report.rest(STOP_SECONDS)
+        run.progress.rest(STOP_SECONDS)
+    report, progress = "".join(run.report.lines), "".join(run.progress.lines)
+    assert "300,000 rows" in report and "all three are equal" in report
+    killed = re.search(r"killed +│ bookie-\w+ \(SIGKILL\) after ([\d,]+) rows; its task started it again", report)
+    assert killed is not None and 150_000 <= int(killed[1].replace(",", "")) < 300_000
+    assert "Revenue by country" in report and "Under-replicated ranges: none" in report
+    assert re.search(r"in [\d,]+ of 300,000 rows \([\d,]+ rows/s\), out [\d,]+ \([\d,]+ rows/s\)", progress)
+    await_no_process(directory)

@@ -56,13 +56,13 @@ def test_spark_guide_writes_a_log_and_reads_it_back(printed: dict[str, str]) -> 
     assert "refused:" in text and "follows" in text.partition("refused:")[2]
     assert "101 loud rows" in text and "143 orders of customer 3" in text
     assert "|lines|  101|" in text and "| loud|  101|" in text
-    assert "│ shout " in text and "lines@1: 1 rows, batch" in text
+    assert "│ shout " in text and "lines@1: 1 row, batch" in text
 
 
 def test_offload_guide_moves_rows_to_a_delta_table(printed: dict[str, str]) -> None:
     """The rows are those of the guide to Spark jobs."""
     text = printed["offload"]
-    assert "101 rows of log loud were offloaded" in text
+    assert "offloaded 101 rows of log loud" in text
     assert "101 rows in the log" in text and "101 rows in the table" in text
 
 

@@ -15,6 +15,7 @@ from bookspark.operations.cli.terminal.command_options import Json, Zookeeper, c
 from bookspark.operations.cli.terminal.output import console, print_json, progress, say
 from bookspark.support.command_line import FOUND
 from bookspark.support.password_option import Password
+from bookspark.support.plain_text import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -110,7 +111,9 @@ def audit(
         told = {"ledgers": marked.ledgers, "copies": marked.copies} if marked is not None else None
         print_json({"findings": audit.documents(findings), "not_audited": left_out, "marked": told})
     elif marked is not None:
-        say(f"{marked.ledgers} ledgers are marked for repair: bookies lack {marked.copies} copies of entries")
+        say(
+            f"marked for repair: {counted(marked.ledgers, 'ledger')}, which lack {counted(marked.copies, 'copy')} of entries"
+        )
     if any(finding.good is False for finding in findings) or (marked is not None and marked.ledgers):
         raise typer.Exit(FOUND)
 

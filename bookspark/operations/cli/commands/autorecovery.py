@@ -16,7 +16,7 @@ from bookspark.operations.cli.terminal.signals import UNTIL, until_signal
 from bookspark.operations.why.words import duration
 from bookspark.support.command_line import FOUND
 from bookspark.support.log_lines import begin_log
-from bookspark.support.plain_text import size_text
+from bookspark.support.plain_text import counted, size_text
 
 if TYPE_CHECKING:
     from bookspark.store.autorecovery.decommission import DecommissionProgress
@@ -194,7 +194,10 @@ def decommission(
         if progress not in told[-1:]:
             told.append(progress)
             why = f"; {progress.problem}" if progress.problem else ""
-            say(f"{progress.ledgers_left:,} of {progress.ledgers:,} ledgers still name {bookie}{why}", err=True)
+            say(
+                f"{progress.ledgers_left:,} of {counted(progress.ledgers, 'ledger')} left that name {bookie}{why}",
+                err=True,
+            )
 
     with client(zookeeper) as bookkeeper:
         decommission(bookkeeper, bookie, timeout_seconds=timeout, progress=tell)
@@ -206,7 +209,7 @@ def _status_lines(found: AutorecoveryStatus, now_ms: int) -> dict[str, str]:
     if found.ledgers:
         time_left = "unknown time" if found.seconds_left is None else f"about {duration(found.seconds_left)}"
         least = "" if found.auditor else "at least "
-        left = f"{least}{found.ledgers:,} ledgers, {size_text(found.bytes_left)}, {time_left}"
+        left = f"{least}{counted(found.ledgers, 'ledger')}, {size_text(found.bytes_left)}, {time_left}"
     rate = "" if found.bytes_per_second is None else f", {size_text(found.bytes_per_second)}/s"
     lost = _NOBODY_KNOWS if found.lost is None else ", ".join(found.lost) or "none"
     away = _NOBODY_KNOWS
@@ -218,7 +221,7 @@ def _status_lines(found: AutorecoveryStatus, now_ms: int) -> dict[str, str]:
         "lost": lost,
         "may be lost": away,
         "left": left,
-        "at work": f"{found.being_repaired:,} ledgers; {found.failed:,} failed the last time",
+        "at work": f"{counted(found.being_repaired, 'ledger')}; {found.failed:,} failed the last time",
         **({"unreadable": _named(found.unreadable)} if found.unreadable else {}),
         "last check": ("none" if found.last_check is None else _check_text(found.last_check, now_ms))
         + ("; another is under way" if found.checking else ""),
@@ -233,7 +236,7 @@ def _check_text(report: CheckReport, now_ms: int) -> str:
     skipped = "; ".join(f"{bookie} was not asked: {why}" for bookie, why in report.skipped.items())
     ago = duration(max(0.0, (now_ms - report.finished_at_ms) / 1000))
     return (
-        f"{report.marked:,} of {report.ledgers:,} ledgers lack copies, {ago} ago{'; ' if skipped else ''}{skipped}"
+        f"copies lacking in {report.marked:,} of {counted(report.ledgers, 'ledger')}, {ago} ago{'; ' if skipped else ''}{skipped}"
         + (f"; not checked: {_named(report.unreadable)}" if report.unreadable else "")
     )
 

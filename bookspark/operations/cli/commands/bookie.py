@@ -30,7 +30,7 @@ from bookspark.operations.cli.terminal.signals import until_signal
 from bookspark.store.wire.messages import BookieStatus, CollectionStatus, HealingStatus
 from bookspark.support.certificates import end_text
 from bookspark.support.command_line import COULD_NOT, FOUND
-from bookspark.support.plain_text import size_text
+from bookspark.support.plain_text import counted, size_text
 from bookspark.support.private_files import refuse_foreign
 
 if TYPE_CHECKING:
@@ -300,7 +300,7 @@ def lines(found: BookieStatus) -> Iterator[str]:
     """The status as lines of text."""
     state = "read-only" if found.read_only else "writable"
     yield f"{found.bookie_id}, process {found.pid}: {state}"
-    yield f"  {found.ledgers:,} ledgers, {size_text(found.log_bytes)} of logs, {size_text(found.free_bytes)} free"
+    yield f"  {counted(found.ledgers, 'ledger')}, {size_text(found.log_bytes)} of logs, {size_text(found.free_bytes)} free"
     if found.metrics_address:
         yield f"  metrics: http://{found.metrics_address}/metrics"
     for option, end_ms in found.certificate_ends.items():
@@ -313,14 +313,14 @@ def lines(found: BookieStatus) -> Iterator[str]:
     for path, why in found.failed_directories.items():
         yield f"  {path} is not in use: {why}; check the disk and start the bookie again"
     if found.lacking_ledgers:
-        yield f"  entries of {found.lacking_ledgers:,} ledgers were lost here; autorecovery brings them back"
+        yield f"  lost here: entries of {counted(found.lacking_ledgers, 'ledger')}; autorecovery brings them back"
     for path, count in found.read_errors.items():
-        yield f"  {path}: the disk could not read {count:,} batches; check the disk"
+        yield f"  {path}: the disk could not read {counted(count, 'batch')}; check the disk"
     for path in found.unread_logs:
         yield f"  {path}: the disk could not read all of it at the start; check the disk"
-    yield f"  scrub: {found.scrub_part:.0%} of the round is read, {found.lost_copies:,} copies were damaged since the start"
+    yield f"  scrub: {found.scrub_part:.0%} of the round is read, {counted(found.lost_copies, 'copy')} damaged since the start"
     if found.unread_copies:
-        yield f"  {found.unread_copies:,} copies can't be read now; they may be good, and are read again; check the disk"
+        yield f"  {counted(found.unread_copies, 'copy')} can't be read now, perhaps good, and read again later; check the disk"
     if found.scrub_dead_bytes:
         yield f"  {found.scrub_dead_bytes:,} damaged bytes hold no entry any more; nothing is lost by them; check the disk"
     if found.renewed_files:
@@ -335,11 +335,11 @@ def lines(found: BookieStatus) -> Iterator[str]:
     if found.healed_boot == found.lossy_boot:
         yield f"  lossy boot {found.lossy_boot} is healed"
     else:
-        yield f"  lossy boot {found.lossy_boot} is not healed: {found.limbo_ledgers:,} ledgers are in limbo"
+        yield f"  lossy boot {found.lossy_boot} is not healed: {counted(found.limbo_ledgers, 'ledger')} in limbo"
     if found.healing is not None:
         yield f"  healing: {_progress(found.healing)}"
         if found.healing.entries_lost:
-            yield f"  lost: {found.healing.entries_lost:,} entries that no bookie gives: {_ranges(found.healing)}"
+            yield f"  lost: {counted(found.healing.entries_lost, 'entry')} that no bookie gives: {_ranges(found.healing)}"
 
 
 def _ranges(healing: HealingStatus) -> str:
@@ -352,7 +352,7 @@ def _ranges(healing: HealingStatus) -> str:
 
 def collected(found: CollectionStatus) -> str:
     """A collection's result as text."""
-    copies = f", copies of {found.copies:,} ledgers that name others" if found.copies else ""
+    copies = f", copies of {counted(found.copies, 'ledger')} that name others" if found.copies else ""
     text = f"{found.ledgers:,} deleted ledgers{copies}, {size_text(max(0, found.bytes_freed))} freed in {found.seconds:,.1f} s"
     return f"{text}; it did not finish: {found.problem}" if found.problem else text
 
@@ -360,7 +360,7 @@ def collected(found: CollectionStatus) -> str:
 def _progress(healing: HealingStatus) -> str:
     done = healing.ledgers - healing.ledgers_left
     text = (
-        f"{done:,} of {healing.ledgers:,} ledgers, {healing.entries_copied:,} entries, "
+        f"{done:,} of {counted(healing.ledgers, 'ledger')}, {counted(healing.entries_copied, 'entry')}, "
         f"{size_text(healing.bytes_copied)} copied in {healing.seconds:,.0f} s"
     )
     left = healing.seconds_left
@@ -525,7 +525,8 @@ def _scrubbed_document(place: str, scrubbed: Scrubbed) -> dict[str, Any]:
 
 def _print_scrubbed(place: str, scrubbed: Scrubbed) -> None:
     say(
-        f"{place}: {scrubbed.files} files, {size_text(scrubbed.size)}, {scrubbed.batches} batches, {scrubbed.entries} entries"
+        f"{place}: {counted(scrubbed.files, 'file')}, {size_text(scrubbed.size)}, {counted(scrubbed.batches, 'batch')}, "
+        f"{counted(scrubbed.entries, 'entry')}"
         + (f"; {scrubbed.torn} bytes torn by a crash, which the next start cuts" if scrubbed.torn else "")
     )
     for damage in scrubbed.damages:

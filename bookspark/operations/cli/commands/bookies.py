@@ -14,10 +14,10 @@ from msgspec import Meta
 from bookspark.errors import BookKeeperError
 from bookspark.operations.cli.terminal import settings
 from bookspark.operations.cli.terminal.command_options import Json, Zookeeper, client, given
-from bookspark.operations.cli.terminal.output import print_json, print_table, say
+from bookspark.operations.cli.terminal.output import print_json, print_table, problem, say
 from bookspark.operations.cli.terminal.signals import UNTIL, until_signal
 from bookspark.store.metadata.zookeeper.layout import LedgerManager
-from bookspark.support.plain_text import size_text
+from bookspark.support.plain_text import counted, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,7 +54,16 @@ def local(
         say("Ctrl-C ends it. To use it, type this in another terminal:", err=True)
         # A separate line, for copy and paste.
         say(f"export BOOKSPARK_ZOOKEEPER={cluster.zookeeper}", err=True)
-        stop()
+        reported = set[str]()
+
+        def look() -> None:
+            ended = cluster.ended()
+            for name in ended.keys() - reported:
+                problem(f"{name} has ended: {ended[name]}")
+            reported.clear()
+            reported.update(ended)
+
+        stop(look)
 
 
 def _cluster(bookies: int, directory: Path | None, zookeeper: str | None, autorecovery: bool) -> LocalCluster:
@@ -143,7 +152,7 @@ def stop_bookies(
             raise BookKeeperError(
                 "no job looks after bookies here; one that nobody looks after stops by itself when its lease has lapsed"
             )
-        say(f"asked {len(asked)} bookies to stop", err=True)
+        say(f"asked {counted(len(asked), 'bookie')} to stop", err=True)
         if others := sorted(store.bookies().keys() - asked):
             say(
                 f"not asked, because no job of Spark looks after them: {', '.join(others)}; "

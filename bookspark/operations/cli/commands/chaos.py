@@ -20,6 +20,7 @@ from bookspark.errors import ConfigurationError
 from bookspark.operations.cli.terminal.output import print_json, say
 from bookspark.support.command_line import FOUND
 from bookspark.support.log_lines import begin_log
+from bookspark.support.plain_text import counted
 
 if TYPE_CHECKING:
     from bookspark.lab.replay.replaying import Counts
@@ -58,7 +59,7 @@ def chaos(
     if seed is None:
         seed = random.randrange(1 << 31)
     run = Chaos(seconds, seed, bookies, writers, recoverers, readers, faults_at_once, record=record)
-    say(f"seed {seed}: {bookies} bookies, {seconds:g} s")
+    say(f"seed {seed}: {counted(bookies, 'bookie')}, {seconds:g} s")
     told = 0.0
 
     def tell(now: float, result: ChaosResult) -> None:
@@ -67,8 +68,9 @@ def chaos(
             told = now
             checked = result.checked
             say(
-                f"{now:6.0f} s: {sum(result.injected.values())} faults, {result.ledgers} ledgers, "
-                f"{checked['acked']} entries acknowledged, {checked['read']} read, {sum(result.errors.values())} errors"
+                f"{now:6.0f} s: {counted(sum(result.injected.values()), 'fault')}, {counted(result.ledgers, 'ledger')}, "
+                f"{counted(checked['acked'], 'entry')} acknowledged, {checked['read']} read, "
+                f"{counted(sum(result.errors.values()), 'error')}"
             )
 
     result = run.run(tell)
@@ -155,13 +157,13 @@ def replay(
 
 def _tell_process(counts: Counts) -> None:
     """A line for each process."""
-    words = [f"{counts.machines:,} machines, {counts.decisions:,} decisions"]
+    words = [f"{counted(counts.machines, 'machine')}, {counted(counts.decisions, 'decision')}"]
     if counts.lost:
         words.append(f"{counts.lost:,} of machines that were made before what is kept")
     if not counts.clean:
         torn = f", {counts.torn} bytes are no whole chunk" if counts.torn else ""
         words.append(f"it was killed or still runs{torn}")
-    words.append(f"{len(counts.differences)} machines DIFFER" if counts.differences else "all equal")
+    words.append(f"DIFFERENT: {counted(len(counts.differences), 'machine')}" if counts.differences else "all equal")
     say(f"{counts.process}: {'; '.join(words)}")
 
 
@@ -177,6 +179,10 @@ def _sum_up(result: Result) -> None:
         say(f"  now       {one.now}")
     for broken in result.broken[:_SHOWN_MAX]:
         say(f"VIOLATION: ledger {broken.ledger_id}: {broken.law}: {broken.what}")
-    verdict = "every answer is equal" if not result.differences else f"{len(result.differences)} machines differ"
+    verdict = (
+        "every answer is equal"
+        if not result.differences
+        else f"different: {counted(len(result.differences), 'machine')}"
+    )
     laws = f"{len(result.broken)} laws are broken" if result.broken else "no law is broken"
-    say(f"{result.decisions:,} decisions: {verdict}; {result.ledgers:,} ledgers: {laws}")
+    say(f"{counted(result.decisions, 'decision')}: {verdict}; {counted(result.ledgers, 'ledger')}: {laws}")

@@ -22,6 +22,7 @@ from bookspark.servers.daemon.directories import DirectoryLocks, holds_data, rea
 from bookspark.servers.daemon.identity import mark_lost, stamp
 from bookspark.store.metadata.records.versioned import Versioned
 from bookspark.store.metadata.store import MetadataStore
+from bookspark.support.plain_text import counted
 
 app = typer.Typer(help="Print and repair the identities of bookies.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -211,7 +212,7 @@ def delete(bookie: BookieId, zookeeper: Zookeeper = "", yes: Yes = False) -> Non
         refuse_unreadable(bookie, unreadable)
         if named:
             raise BookieError(
-                f"{len(named)} ledgers name {bookie}, such as {named[0].ledger_id}; "
+                f"{bookie} is named by {counted(len(named), 'ledger')}, such as {named[0].ledger_id}; "
                 f"`bookspark autorecovery decommission {bookie}` first moves them to other bookies, and then does this"
             )
         if not yes:

@@ -38,7 +38,7 @@ from bookspark.protocol.ledger.ledger_metadata import DigestType, LedgerType, Re
 from bookspark.store.metadata.lost_records import give_up_lost_records, read_lost_records
 from bookspark.support.arguments import check_names
 from bookspark.support.password_option import Password
-from bookspark.support.plain_text import one_line
+from bookspark.support.plain_text import counted, one_line
 
 if TYPE_CHECKING:
     from bookspark.protocol.bookie.lost_records import LostRecords
@@ -236,7 +236,7 @@ def delete(ledger: LedgerId, zookeeper: Zookeeper = "", yes: Yes = False) -> Non
     with client(zookeeper) as bookkeeper:
         found = bookkeeper.get_ledger_metadata(ledger)
         if not yes:
-            what = f"{found.last_entry_id + 1:,} entries" if found.closed else found.state.value
+            what = counted(found.last_entry_id + 1, "entry") if found.closed else found.state.value
             typer.confirm(f"Delete ledger {ledger} ({what}) for ever?", abort=True, err=True)
         bookkeeper.delete_ledger(ledger)
 
@@ -294,7 +294,7 @@ def recover(
         with handle:
             entries = handle.metadata.last_entry_id + 1
             verb = "was closed already" if before.closed else "is recovered and closed"
-            say(f"ledger {ledger} {verb}: {entries:,} entries, {handle.length:,} bytes")
+            say(f"ledger {ledger} {verb}: {counted(entries, 'entry')}, {handle.length:,} bytes")
             loss = handle.metadata.accepted_loss
             if loss is not None:
                 problem(f"not known, and accepted as lost by {loss.by}: {'; '.join(loss.not_known)}")
@@ -325,10 +325,10 @@ def lost(
         if give_up and ranges:
             ledgers = len({one["ledger_id"] for one in found})
             if not yes:
-                typer.confirm(f"Give up what is held of {ledgers} ledgers for ever?", abort=True, err=True)
+                typer.confirm(f"Give up what is held of {counted(ledgers, 'ledger')} for ever?", abort=True, err=True)
             give_up_lost_records(bookkeeper.metadata, ranges)
             problem(
-                f"{ledgers} ledgers are given up; bookies collect them, the next time they look for deleted ledgers"
+                f"{counted(ledgers, 'ledger')} given up; bookies collect them, the next time they look for deleted ledgers"
             )
 
 

@@ -28,14 +28,16 @@ from bookspark.protocol.logs.lanes import MARK, LaneId, lane_id, lane_of, writer
 from bookspark.protocol.logs.log_options import ALTERABLE, Compression, LogOptions
 from bookspark.protocol.logs.log_record import LOG_LABEL
 from bookspark.support.password_option import Password
+from bookspark.support.plain_text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from bookspark.logs import LogRow
     from bookspark.logs.readers.lag import ReaderLag
     from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
     from bookspark.protocol.logs.retention import Retention
+    from bookspark.store.client import BookKeeper
 
 
 # -- Output: readers, rows and retentions as values for JSON and tables.
@@ -93,12 +95,33 @@ def log_sizes(names: Iterable[str], ledgers: Iterable[LedgerMetadata]) -> list[d
 
 def truncation_text(log: str, row: int, deleted: list[int]) -> str:
     """Report of a truncation, with the reason if it freed no space."""
-    text = f"log {log} begins at row {row}; ledgers deleted: {', '.join(map(str, deleted)) or 'none'}"
+    text = f"log {log} begins at row {row}; {deletion_text(deleted)}"
     if deleted or not row:
         return text
     return (
         f"{text}: a ledger goes when all of its rows are removed, and one of the lane's last writer when that writes on, or when "
         f"the lane is ended, if that writer is gone: bookspark log end {log}, and bookspark log collect {log}"
+    )
+
+
+def deletion_text(deleted: Sequence[int]) -> str:
+    """``deleted: ledgers 16, 17``."""
+    numbers = ", ".join(map(str, deleted))
+    return f"deleted: ledger{'' if len(deleted) == 1 else 's'} {numbers}" if deleted else "deleted: no ledger"
+
+
+def warn_of_too_few_bookies(bookkeeper: BookKeeper, log: str, options: LogOptions) -> None:
+    """Say so if the cluster has fewer bookies, whether they run or not, than a ledger of the log needs."""
+    known = len(bookkeeper.metadata.list_cookies())
+    if known >= options.ensemble_size:
+        return
+    if known >= options.bookies_min:
+        effect = f"its ledgers get {counted(known, 'copy')} at most until there are more"
+    else:
+        effect = f"nothing can be written until there are {options.bookies_min}"
+    problem(
+        f"warning: a ledger of log {log} needs {counted(options.ensemble_size, 'bookie')} (ensemble size), and the cluster has "
+        f"{known}: {effect}; start more bookies, or choose less: bookspark log alter {log} --ensemble-size N --write-quorum N"
     )
 
 
@@ -177,6 +200,7 @@ def create(
         registry = LogRegistry(bookkeeper.metadata)
         made = lane_id(registry.create(log, options, password.encode()))
         registry.alter(made, retention_ms=_milliseconds(retention_hours), retention_bytes=retention_bytes)
+        warn_of_too_few_bookies(bookkeeper, log, options)
 
 
 @app.command()
@@ -216,6 +240,8 @@ def alter(
             retention_bytes=retention_bytes,
         )
         kept = retention_document(registry.retention(record))
+        if ensemble_size is not None:
+            warn_of_too_few_bookies(bookkeeper, log, options)
     facts = {name: getattr(value := getattr(options, name), "value", value) for name in ALTERABLE} | kept
     if as_json:
         print_json(facts)
@@ -296,7 +322,7 @@ def describe(log: LaneName, zookeeper: Zookeeper = "", password: Password = "", 
         "bytes": sum(end.size for end in ends.values()),
         "commit_ledgers": [link.ledger_id for one in records.values() for link in one.commit_ledgers],
         "data_ledgers": sorted({*opened, *(item.ledger_id for item in ranges)}),
-        "lanes": [f"{lane}: {end.rows:,} rows, {writers[str(lane)]}" for lane, end in ends.items()],
+        "lanes": [f"{lane}: {counted(end.rows, 'row')}, {writers[str(lane)]}" for lane, end in ends.items()],
     }
     if as_json:
         print_json(facts)
@@ -384,7 +410,7 @@ def append(
         # Rows are acknowledged in order, and an error fails all later rows: the last row's result stands for all.
         last = future.result() if future is not None else None
     end = f", the last one is row {last.position}" if last is not None else ""
-    say(f"{count:,} rows appended to lane {rows.lane} of log {log}{end}")
+    say(f"{counted(count, 'row')} appended to lane {rows.lane} of log {log}{end}")
 
 
 @app.command()
@@ -459,7 +485,7 @@ def collect(log: LaneName, zookeeper: Zookeeper = "", password: Password = "") -
     secret = password.encode()
     with client(zookeeper) as bookkeeper:
         found = truncate_expired(bookkeeper, log, secret) + collect_orphans(bookkeeper, log, secret)
-    say(f"log {log}: ledgers deleted: {', '.join(map(str, found)) or 'none'}")
+    say(f"log {log}: {deletion_text(found)}")
 
 
 @app.command()
@@ -513,7 +539,7 @@ def delete(
             which = "" if lane is None else f" with id {lane.log}"
             typer.confirm(f"Delete log {log}{which} and all its rows for ever?", abort=True, err=True)
         deleted = delete_log(bookkeeper, lane or log, password.encode())
-    say(f"log {log} is deleted; ledgers deleted: {', '.join(map(str, deleted)) or 'none'}")
+    say(f"log {log} is deleted; {deletion_text(deleted)}")
 
 
 def _milliseconds(hours: float | None) -> int | None:

@@ -1,7 +1,7 @@
 """Output of commands.
 
-Law: standard output has the results and nothing else. Progress goes to standard error if that is a terminal. A problem is one
-line on standard error: ``bookspark: <problem and remedy>``.
+Law: standard output has the results and nothing else. Progress goes to standard error: a bar on a
+terminal, else a line each ten seconds. A problem is one line on standard error: ``bookspark: <problem and remedy>``.
 
 Much of it is foreign: names, hosts, labels, errors. ``say``, ``say_lines``, tables and ``console`` make it ``printable``, and
 ``guarded_streams`` whatever else writes text. Payloads go to a pipe or a file as they are, and to a terminal ``printable``.
@@ -12,9 +12,11 @@ from __future__ import annotations
 import base64
 import json
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date, time
+from time import monotonic
 from typing import Any, TextIO, cast
 
 import msgspec
@@ -29,6 +31,8 @@ from bookspark.protocol.ledger.accepted_loss import AcceptedLoss
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.support.plain_text import PROBLEM, printable
 
+PROGRESS_SECONDS = 10.0
+"""Interval of progress lines where standard error is a file or a pipe."""
 _PLAIN_WIDTH = 200
 """Width of a table in a file or a pipe, in characters."""
 
@@ -119,10 +123,12 @@ def problem(message: str) -> None:
 
 @contextmanager
 def progress(what: str) -> Iterator[Callable[[str, int, int], None]]:
-    """A progress bar on standard error if that is a terminal. Yields a function of item name, items done and items in all."""
+    """A progress bar on standard error if that is a terminal, else a line each ``PROGRESS_SECONDS``. Yields a function of item
+    name, items done and items in all."""
     shown = _Console(stderr=True)
     if not shown.is_terminal:
-        yield lambda name, number, count: None
+        with _progress_lines(what) as begins:
+            yield begins
         return
     with Progress(
         TextColumn("{task.description}"),
@@ -138,6 +144,26 @@ def progress(what: str) -> Iterator[Callable[[str, int, int], None]]:
             bar.update(task, description=f"{what}: {name.replace('_', ' ')}", completed=number, total=count)
 
         yield begins
+
+
+@contextmanager
+def _progress_lines(what: str) -> Iterator[Callable[[str, int, int], None]]:
+    ended, began, now = threading.Event(), monotonic(), [""]
+
+    def begins(name: str, number: int, count: int) -> None:
+        now[0] = f": {name.replace('_', ' ')} ({number + 1} of {count})"
+
+    def tell() -> None:
+        while not ended.wait(PROGRESS_SECONDS):
+            say(f"{what}{now[0]}, {monotonic() - began:.0f} s", err=True)
+
+    thread = threading.Thread(target=tell, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield begins
+    finally:
+        ended.set()
+        thread.join()
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> Table:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 UNTIL = "until Ctrl-C or SIGTERM"
+LOOK_SECONDS = 1.0
 
 
 def ending() -> list[signal.Signals]:
@@ -30,18 +31,21 @@ def interruptible() -> Iterator[None]:
 
 
 @contextmanager
-def until_signal() -> Iterator[Callable[[], None]]:
-    """Yields a function that returns at Ctrl-C or SIGTERM. An earlier signal raises KeyboardInterrupt in the block, which then
-    stops its servers. Neither is an error of the command."""
+def until_signal() -> Iterator[Callable[..., None]]:
+    """Yields a function that returns at Ctrl-C or SIGTERM, and calls its argument, if any, each second until then. An earlier
+    signal raises KeyboardInterrupt in the block, which then stops its servers. Neither is an error of the command."""
 
-    def wait() -> None:
+    def wait(look: Callable[[], None] | None = None) -> None:
         # Not signal.pause(): it misses a signal that another thread took or that came just before.
         woken, wake = socket.socketpair()
         with woken, wake:
             wake.setblocking(False)
             signal.set_wakeup_fd(wake.fileno())
+            woken.settimeout(None if look is None else LOOK_SECONDS)
             with suppress(KeyboardInterrupt):
-                woken.recv(1)
+                while not _received(woken):
+                    if look is not None:
+                        look()
             signal.set_wakeup_fd(-1)
             # The shutdown begins: a second Ctrl-C must not interrupt it.
             for each in ending():
@@ -49,3 +53,10 @@ def until_signal() -> Iterator[Callable[[], None]]:
 
     with interruptible(), suppress(KeyboardInterrupt):
         yield wait
+
+
+def _received(woken: socket.socket) -> bool:
+    try:
+        return bool(woken.recv(1))
+    except TimeoutError:
+        return False

@@ -15,8 +15,7 @@ from bookspark.operations.console.past.deltas import Deltas
 from bookspark.operations.console.past.ledgers import ledger_link
 from bookspark.operations.console.past.moments import Chosen, moment_of
 from bookspark.operations.console.past.overview import enabled_of, sizes_of
-from bookspark.operations.why.words import counted
-from bookspark.support.plain_text import size_text
+from bookspark.support.plain_text import counted, size_text
 from bookspark.support.snapshot_commits import Snapshot
 
 if TYPE_CHECKING:

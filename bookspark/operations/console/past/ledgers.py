@@ -26,7 +26,6 @@ from bookspark.operations.console.looks import Look, unseen
 from bookspark.operations.console.pages import Cell, Command, Markup, Pairs, Table, Text, Time, address, part, render
 from bookspark.operations.console.past.deltas import Deltas
 from bookspark.operations.console.past.moments import LEDGER, Chosen
-from bookspark.operations.why.words import counted
 from bookspark.protocol.ledger.ledger_metadata import (
     DigestType,
     Fragment,
@@ -35,7 +34,7 @@ from bookspark.protocol.ledger.ledger_metadata import (
     LedgerType,
     Replication,
 )
-from bookspark.support.plain_text import size_text
+from bookspark.support.plain_text import counted, size_text
 from bookspark.support.snapshot_commits import Snapshot
 
 __all__ = ["content", "first_of", "form", "ledger_id_of", "list_at", "list_content", "look_at"]

@@ -13,8 +13,7 @@ from bookspark.operations.console.looks import Look, unseen
 from bookspark.operations.console.pages import Markup, Table, Text, Time, address, columns, part, render
 from bookspark.operations.console.past.deltas import Deltas
 from bookspark.operations.console.past.moments import Chosen
-from bookspark.operations.why.words import counted
-from bookspark.support.plain_text import size_text
+from bookspark.support.plain_text import counted, size_text
 from bookspark.support.snapshot_commits import Snapshot
 
 ON_A_PAGE = 50
@@ -86,6 +85,6 @@ def _line(row: Mapping[str, Any]) -> tuple[object, ...]:
         f"{row['rows']:,}",
         size_text(row["bytes"]),
         f"{row['first_position'] or 0:,}",
-        "" if offloaded is None else f"{row['offloaded_rows']:,} rows to {offloaded}",
+        "" if offloaded is None else f"{counted(row['offloaded_rows'], 'row')} to {offloaded}",
         made,
     )

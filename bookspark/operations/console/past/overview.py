@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 from bookspark.operations.console.looks import Look, unseen
 from bookspark.operations.console.pages import Cell, Command, Markup, Pairs, Table, Text, columns, part
 from bookspark.operations.console.past.deltas import Deltas
-from bookspark.operations.why.words import counted
-from bookspark.support.plain_text import size_text
+from bookspark.support.plain_text import counted, size_text
 from bookspark.support.snapshot_commits import Snapshot
 
 _STATES = {"writable": "good", "read_only": "busy"}

@@ -51,6 +51,7 @@ from bookspark.store.metadata.lost_records import read_lost_records
 from bookspark.store.metadata.records.versioned import VersionedLedger
 from bookspark.store.metadata.store import MetadataStore
 from bookspark.store.wire.header import Status
+from bookspark.support.plain_text import counted
 
 _IDS_A_STEP = 1 << 14
 _LEDGERS_A_STEP = 256
@@ -133,7 +134,7 @@ class GarbageCollection:
         unread = len(suspected.asked) - len(records)
         if why:
             more = len(why) + unread - _KEPT_TOLD
-            self.kept = f"{len(why) + unread} ledgers are kept, because nobody can say that they were deleted: "
+            self.kept = f"{counted(len(why) + unread, 'ledger')} kept, because nobody can say that they were deleted: "
             self.kept += "; ".join(why[:_KEPT_TOLD]) + (f"; and {more} more" if more > 0 else "")
             log.warning("%s", self.kept)
 
