@@ -50,7 +50,7 @@ def run(python: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_wheel_has_every_module_and_each_file_that_modules_read(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     ours = {name for name in names if not re.match(r"bookspark-[^/]+\.dist-info/", name)}
-    kinds = (".py", ".sql", ".cfg", ".java", ".xml", ".css", ".js", "py.typed")
+    kinds = (".py", ".sql", ".cfg", ".java", ".xml", ".css", ".js", ".html", "license.txt", "py.typed")
     wanted = {
         str(path.relative_to(ROOT))
         for path in (ROOT / "bookspark").rglob("*")
