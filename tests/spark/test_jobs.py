@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import pytest
 from py4j.protocol import Py4JError
 
-from bookspark.errors import BookKeeperError
+from bookspark.errors import BookieError, BookKeeperError
 from bookspark.spark.audit import Finding
 from bookspark.spark.bookies import bookies_job
 from bookspark.spark.offload import Offloaded
@@ -73,6 +73,23 @@ class Service:
 
     def let_go(self) -> None:
         self.told.append("let go")
+
+
+class Helper:
+    """An autorecovery process that ends after each start, and can't start the second time."""
+
+    name, pid = "helper-1", None
+
+    def __init__(self, told: list[str]) -> None:
+        self.told, self.starts = told, 0
+
+    def start(self) -> None:
+        self.starts += 1
+        if self.starts in (2, 3):
+            raise BookieError("no ZooKeeper")
+
+    def stop(self) -> None:
+        self.told.append("autorecovery stops")
 
 
 def spark_with_a_handler(*arguments: object, **options: object) -> Any:
@@ -158,7 +175,7 @@ def test_ctrl_c_ends_the_bookies_cleanly_while_they_start_and_later(
     told: list[str] = []
     monkeypatch.setattr(bookies_job, "session", spark_with_a_handler)
     monkeypatch.setattr(bookies_job, "BookieService", lambda *_, **__: Service(told, interrupted))
-    assert bookies_job.main(["--directory", "/nowhere"]) == 0
+    assert bookies_job.main(["--directory", "/nowhere", "--no-autorecovery"]) == 0
     assert told == steps
 
 
@@ -196,13 +213,43 @@ def test_console_of_the_bookies_job_runs_until_the_bookies_stop(
         "--console-listen",
         "h",
     )
-    assert bookies_job.main(["--directory", "/nowhere", *options], show) == 0
+    assert bookies_job.main(["--directory", "/nowhere", "--no-autorecovery", *options], show) == 0
     start, asked, line, *rest = told
     assert start == "start" and asked == ("z", 8190, "h", "f", "s") and rest == ["console ends", "stop"]
     assert json.loads(str(line))["console"] == "http://127.0.0.1:8190/"
     told.clear()
-    assert bookies_job.main(["--directory", "/nowhere"], show) == 0
+    assert bookies_job.main(["--directory", "/nowhere", "--no-autorecovery"], show) == 0
     assert [one for one in told if one != told[1]] == ["start", "stop"] and "console" not in json.loads(str(told[1]))
+
+
+def test_autorecovery_runs_beside_the_bookies_and_is_started_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told: list[str] = []
+    helper = Helper(told)
+
+    class Serving(Service):
+        def start(self) -> None:
+            told.append("start")
+
+        @property
+        def told_to_stop(self) -> bool:  # type: ignore[override]
+            return helper.starts > 3
+
+    monkeypatch.setattr(bookies_job, "session", spark_with_a_handler)
+    monkeypatch.setattr(bookies_job, "BookieService", lambda *_, **__: Serving(told, ""))
+    monkeypatch.setattr(bookies_job, "AutorecoveryProcess", lambda zookeeper, *_: helper)
+    monkeypatch.setattr(bookies_job, "_RESTART_SECONDS", 0.0)
+    monkeypatch.setattr(bookies_job, "_LOOK_SECONDS", 0.01)
+    assert bookies_job.main(["--directory", "/nowhere"]) == 0
+    assert told == ["start", "autorecovery stops", "stop"]
+    said = [line for line in capsys.readouterr().err.splitlines() if "autorecovery" in line]
+    # A failure that goes on is told once.
+    assert (
+        len(said) == 3
+        and "no ZooKeeper" in said[1]
+        and said[0] == said[2] == "bookies: autorecovery runs here as helper-1"
+    )
 
 
 def test_console_that_fails_to_start_ends_the_job_and_its_bookies(
@@ -233,7 +280,7 @@ def test_end_of_a_job_on_a_cluster_leaves_the_bookies_running(monkeypatch: pytes
 
     monkeypatch.setattr(bookies_job, "session", on_yarn)
     monkeypatch.setattr(bookies_job, "BookieService", lambda *_, **__: Service(told, "later"))
-    assert bookies_job.main(["--directory", "/nowhere"]) == 0
+    assert bookies_job.main(["--directory", "/nowhere", "--no-autorecovery"]) == 0
     assert told == ["start", "serves", "let go"]
 
 
@@ -243,7 +290,7 @@ def test_ctrl_c_while_spark_starts_ends_the_job_without_a_traceback(monkeypatch:
         signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(bookies_job, "session", session)
-    assert bookies_job.main(["--directory", "/nowhere"]) == 0
+    assert bookies_job.main(["--directory", "/nowhere", "--no-autorecovery"]) == 0
 
 
 def test_ctrl_c_ends_autorecovery_cleanly(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,9 @@ On a local master, the job then stops the bookies: Spark and they share a host a
 end may be a restart, the death of an application master or ``yarn kill``. The next run adopts them, and the command ``bookspark
 stop-bookies`` stops them.
 
+A process of autorecovery runs beside the driver until the job ends, unless ``--no-autorecovery``: without one, lost copies are
+never replaced. The job ``autorecovery`` runs more of them, on the executors.
+
 With ``--console-port`` the driver shows the console until the job ends. Consoles belong to packages above this one, so the caller
 passes a function that opens one.
 """
@@ -18,10 +21,13 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, suppress
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
 
@@ -30,16 +36,19 @@ import typer
 from msgspec import Meta
 from pyspark import SparkConf, SparkContext
 
-from bookspark.errors import BookKeeperError, ConfigurationError
+from bookspark.errors import BookieError, BookKeeperError, ConfigurationError
 from bookspark.spark.bookies.barrier_job import TaskFor, root_cause
 from bookspark.spark.bookies.bookie_service import EMBEDDED, WAIT_FOR_MISSING_SECONDS, BookieService
 from bookspark.spark.session import SPARK_ERRORS, session
+from bookspark.store.autorecovery.child import AutorecoveryProcess
 from bookspark.store.bookie.bookie_config import BookieConfig
+from bookspark.store.settings import of_environment
 from bookspark.support.arguments import check_names, checked
 from bookspark.support.command_line import COULD_NOT
 from bookspark.support.plain_text import one_line, printable
 
 _LOOK_SECONDS = 0.5
+_RESTART_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -56,6 +65,7 @@ class BookiesJobOptions:
     wait_for_missing: float = WAIT_FOR_MISSING_SECONDS
     """Wait for bookies out of reach of executors, in seconds."""
     console: ConsoleOptions | None = None
+    autorecovery: bool = True
 
 
 @dataclass(frozen=True)
@@ -147,9 +157,12 @@ def _serve(
             _say(f"the console is at {url}")
         serving.set()
         print(json.dumps(_description(service) | ({"console": url} if url else {})), flush=True)
+        autorecovery = shown.enter_context(_autorecovery(service.zookeeper)) if options.autorecovery else None
         while not ended.wait(_LOOK_SECONDS) and os.getppid() == parent and not service.told_to_stop:
             if service.failure:
                 raise BookKeeperError(f"the bookies are not looked after any more: {service.failure}")
+            if autorecovery is not None:
+                autorecovery.keep()
     finally:
         shown.close()
         if service.told_to_stop or spark.sparkContext.master.startswith("local"):
@@ -163,6 +176,45 @@ def _serve(
 
 
 _STOP_COMMAND = "bookspark stop-bookies"
+
+
+class _Autorecovery:
+    """A process of autorecovery, started again if it ends."""
+
+    def __init__(self, process: AutorecoveryProcess) -> None:
+        self._process = process
+        self._next = 0.0
+        self._said = ""
+
+    def keep(self) -> None:
+        """Start the process if it does not run, at most once in ``_RESTART_SECONDS``."""
+        now = time.monotonic()
+        if self._process.pid is not None or now < self._next:
+            return
+        self._next = now + _RESTART_SECONDS
+        try:
+            self._process.start()
+            line = f"autorecovery runs here as {self._process.name}"
+        except BookieError as error:
+            line = f"autorecovery is tried again every {_RESTART_SECONDS:g} s: {one_line(error)}"
+        if line != self._said:
+            _say(line)
+        self._said = line
+
+
+@contextmanager
+def _autorecovery(zookeeper: str) -> Iterator[_Autorecovery]:
+    """Autorecovery beside the driver, with the settings file of the environment."""
+    with tempfile.TemporaryDirectory(prefix="bookspark-autorecovery-") as folder:
+        log = Path(folder, "autorecovery.log")
+        process = AutorecoveryProcess(zookeeper, log, of_environment("client"), of_environment("autorecovery"))
+        kept = _Autorecovery(process)
+        kept.keep()
+        try:
+            yield kept
+        finally:
+            with suppress(BookieError):
+                process.stop()
 
 
 _SOON = {
@@ -267,6 +319,12 @@ def _options(
         str, typer.Option(metavar="FILE", help="File of tokens, one a line, as for bookspark console.")
     ] = "",
     console_snapshots: Annotated[str, typer.Option(metavar="PATH", help="Folder of snapshots for the console.")] = "",
+    autorecovery: Annotated[
+        bool,
+        typer.Option(
+            "--autorecovery/--no-autorecovery", help="Run autorecovery at the driver, which replaces lost copies."
+        ),
+    ] = True,
     option: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="Option of the bookies, such as lease_seconds=30."),
@@ -288,6 +346,7 @@ def _options(
         None
         if console_port is None
         else ConsoleOptions(console_port, console_listen, console_token_file, console_snapshots),
+        autorecovery,
     )
 
 
@@ -302,6 +361,8 @@ _OPTIONS = (
     "--console-listen",
     "--console-token-file",
     "--console-snapshots",
+    "--autorecovery",
+    "--no-autorecovery",
     "--option",
     "--help",
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from contextlib import ExitStack, closing
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -45,7 +46,9 @@ def local(
     zookeeper: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Use this ZooKeeper. Default: start one.")
     ] = None,
-    autorecovery: Annotated[bool, typer.Option("--autorecovery", help="Also run autorecovery.")] = False,
+    autorecovery: Annotated[
+        bool, typer.Option("--autorecovery/--no-autorecovery", help="Run autorecovery, which replaces lost copies.")
+    ] = True,
 ) -> None:
     with until_signal() as stop, _cluster(bookies, directory, zookeeper, autorecovery) as cluster:
         say(cluster.zookeeper)
@@ -70,7 +73,9 @@ def _cluster(bookies: int, directory: Path | None, zookeeper: str | None, autore
     from bookspark.local import LocalCluster
 
     options = {"client": settings.chosen("client"), **settings.chosen("autorecovery")} if autorecovery else False
-    return LocalCluster(bookies, directory, zookeeper, options, **settings.chosen("bookie"))
+    # On loopback, where everybody on the host may look at the bookies, figures need no decision: any free ports.
+    metrics = {"metrics_port": -1} if find_spec("prometheus_client") is not None else {}
+    return LocalCluster(bookies, directory, zookeeper, options, **{**metrics, **settings.chosen("bookie")})
 
 
 def zookeeper(
