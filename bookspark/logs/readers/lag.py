@@ -54,6 +54,8 @@ class ReaderLag(NamedTuple):
     """Age of the first unread row; 0 if there are none; None: unknown."""
     problem: str = ""
     """Reason of an unknown lag."""
+    process: str = ""
+    """Host and process id of the reader, ``HOST:PID``."""
 
     @property
     def title(self) -> str:
@@ -151,6 +153,7 @@ def _lag(
         rows,
         seconds,
         problem,
+        record.process,
     )
 
 

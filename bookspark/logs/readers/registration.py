@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import threading
 import time
 import uuid
@@ -59,7 +60,8 @@ class Registration:
         self.name = f"{self.key}{MARK}{log}"
         self._place = offset if callable(offset) else partial(dict[str, int], offset)
         self._closed = False
-        self._who = ReaderRecord(kind, {}, time.time_ns() // 1_000_000, reader)
+        process = f"{socket.gethostname()}:{self._pid}"
+        self._who = ReaderRecord(kind, {}, time.time_ns() // 1_000_000, reader, process=process)
         """The reader's record without its offset."""
         self._told: Mapping[str, int] | None = None
         self._told_at = time.monotonic() if kind is ReaderKind.PYTHON else float("-inf")

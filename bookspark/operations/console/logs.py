@@ -308,6 +308,7 @@ def readers_table(readers: Sequence[ReaderLag], *, with_log: bool = False, at: i
                 one.title,
                 *((_log_link(one.log, place),) if with_log else ()),
                 one.kind.value,
+                one.process,
                 Text(one.state.value, "bad" if one.gone else "good" if one.state is ReaderState.LIVE else ""),
                 lag,
                 "" if one.lag_seconds is None else Cell(duration(one.lag_seconds), one.lag_seconds),
@@ -316,8 +317,8 @@ def readers_table(readers: Sequence[ReaderLag], *, with_log: bool = False, at: i
             )
         )
     log = ("log",) if with_log else ()
-    names = ("reader", *log, "kind", "state", "rows behind", "time behind", "heard", "since")
-    minor = ("kind", "time behind", "heard", "since", *(("state",) if with_log else ()))
+    names = ("reader", *log, "kind", "process", "state", "rows behind", "time behind", "heard", "since")
+    minor = ("kind", "process", "time behind", "heard", "since", *(("state",) if with_log else ()))
     return Table("readers", columns(*names, numbers=("rows behind", "time behind"), minor=minor), rows)
 
 

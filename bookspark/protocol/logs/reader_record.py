@@ -51,6 +51,8 @@ class ReaderRecord:
     """The id of the query, or the name of the group; empty if unknown or none."""
     run: str = ""
     name: str = ""
+    process: str = ""
+    """Host and process id, ``HOST:PID``: members of a group have one name."""
     closed: bool = False
     beat: int = 0
     """Number of the report: a report without news changes the record too."""

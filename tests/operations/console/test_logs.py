@@ -59,7 +59,7 @@ def test_log_list_shows_lanes_rows_and_the_most_lagging_reader(console, orders):
 def test_log_page_shows_its_lanes_and_the_lag_of_every_reader(console, orders):
     found = words(console, "/log?name=orders")
     assert re.search(rf"orders@1 \S*billing 0 {ORDERS} ", found), found
-    assert re.search(rf"late python closed {ORDERS - 20} \d:\d\d:\d\d", found), found
+    assert re.search(rf"late python \S+:\d+ closed {ORDERS - 20} \d:\d\d:\d\d", found), found
     assert "3 on 3 bookies, 2 acknowledge" in found
 
 
@@ -170,7 +170,7 @@ def test_log_list_is_shown_in_pages_in_an_order_and_by_a_part_of_the_name(cluste
 
 def test_readers_page_shows_readers_and_writers_of_all_logs(viewer, orders):
     found = words(viewer, "/readers?find=orders")
-    assert re.search(rf"late orders python closed {ORDERS - 20} ", found), found
+    assert re.search(rf"late orders python \S+:\d+ closed {ORDERS - 20} ", found), found
     assert re.search(rf"service:billing orders orders@1 {ORDERS} ", found), found
     assert "secret" not in found
     assert "late" in words(viewer, "/readers?find=late") and "Nobody reads it" in words(viewer, "/readers?find=nobody")

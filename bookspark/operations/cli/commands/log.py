@@ -65,6 +65,7 @@ def reader_document(one: ReaderLag) -> dict[str, Any]:
         "reader": one.title,
         "kind": one.kind.value,
         "id": one.reader,
+        "process": one.process,
         "log": one.log,
         "state": one.state.value,
         "lanes": {str(lane): row for lane, row in one.lanes.items()},
