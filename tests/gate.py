@@ -75,6 +75,7 @@ def _bring_browser() -> None:
     """Install Chromium where Debian's packages can be: without it the tests of the console's pages are skipped."""
     if BROWSER is not None or os.geteuid() != 0 or shutil.which("apt-get") is None:
         return
+    print("scripts/test: installing Chromium, which shows the console's pages to their tests", file=sys.stderr)
     for command in (["update"], ["install", "-y", "--no-install-recommends", _CHROMIUM]):
         with suppress(subprocess.TimeoutExpired):
             subprocess.run(["apt-get", "-qq", *command], capture_output=True, check=False, timeout=_INSTALL_SECONDS_MAX)

@@ -133,7 +133,7 @@ def test_lag_in_seconds_of_offloaded_rows_is_that_of_their_commit(log: Log, book
     assert exact is not None and exact <= placed[0].time_ms
     registry = LogRegistry(bookkeeper.metadata)
     registry.update(lane, lambda record: record.offload_begun("file:/table", 20))
-    registry.update(lane, lambda record: record.offload_done(20, 0))
+    registry.update(lane, lambda record: record.offload_done("file:/table", 20, 0))
     for commit in placed[:2]:
         for item in commit.ranges:
             bookkeeper.delete_ledger(item.ledger_id)

@@ -154,6 +154,6 @@ class TestLogRecords:
     def test_offload_cannot_end_before_its_beginning(self):
         for record in (LogRecord("orders"), LogRecord("orders").offload_begun("table", 10)):
             with pytest.raises(OffloadError):
-                record.offload_done(12, 1)
+                record.offload_done("table", 12, 1)
         with pytest.raises(OffloadError):
-            Offload("table").done(5, 1)
+            Offload("table").done("table", 5, 1)

@@ -170,7 +170,7 @@ class StandInSpark:
         rows = len(self.rows(log))
         registry = LogRegistry(self.bookkeeper.metadata)
         registry.update(log, lambda record: record.offload_begun("table", rows))
-        registry.update(log, lambda record: record.offload_done(rows, 0))
+        registry.update(log, lambda record: record.offload_done("table", rows, 0))
         for ledger_id in {
             item.ledger_id for placed in commits(self.bookkeeper, log, b"") for item in placed.commit.ranges
         }:

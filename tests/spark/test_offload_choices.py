@@ -73,7 +73,7 @@ def needless(log: Log, before_ms: float = 1.0) -> list[int]:
 def offload_up_to(log: Log, end: int) -> None:
     """Record the rows as offloaded."""
     log.registry.update("orders", lambda record: record.offload_begun("/table", end))
-    log.registry.update("orders", lambda record: record.offload_done(end, 0))
+    log.registry.update("orders", lambda record: record.offload_done("/table", end, 0))
 
 
 def test_offload_ends_before_the_first_open_ledger(log: Log) -> None:
@@ -356,3 +356,28 @@ def test_rows_that_differ_when_read_back_are_not_recorded_as_offloaded(
             run.transaction()
     assert run.position == 0
     assert tables.count(closed.table.place, 0, 30) == 30
+
+
+def test_offload_of_all_lanes_stands_if_a_running_job_marks_one_of_them_meanwhile(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One lane had no offload then, and another could not be taken back: neither table could be used any more."""
+    log.registry.ensure("others", {}, b"")
+    lanes = [lane_id(log.registry.get(name)) for name in ("orders", "others")]
+    for lane in lanes:
+        log.registry.update(lane, lambda record: record.offload_begun("/table", 20))
+        log.registry.update(lane, lambda record: record.offload_done("/table", 20, 0))
+    offloads = [log.registry.get(lane).offload for lane in lanes]
+    update = log.registry.update
+
+    def marking(lane: Any, transition: Any) -> Any:
+        done = update(lane, transition)
+        if lane == lanes[0] and done.offload is None:
+            update(lanes[1], lambda record: record.offload_deleting("/table", 10))
+        return done
+
+    monkeypatch.setattr(log.registry, "lanes_of", lambda name: lanes)
+    monkeypatch.setattr(log.registry, "update", marking)
+    with pytest.raises(OffloadError, match="may have the only copy"):
+        log.registry.take_back_offload("orders")
+    assert log.registry.get(lanes[0]).offload == offloads[0] and log.registry.get(lanes[1]).offload is not None

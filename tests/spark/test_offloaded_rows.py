@@ -45,7 +45,7 @@ def offloaded(store: MemoryStore, folder: Path, end: int) -> str:
         write_deltalake(table, pyarrow.table(rows), mode="append", commit_properties=done)
     registry = LogRegistry(store)
     registry.update("orders", lambda record: record.offload_begun(table, end))
-    registry.update("orders", lambda record: record.offload_done(end, 2))
+    registry.update("orders", lambda record: record.offload_done(table, end, 2))
     return table
 
 
@@ -113,7 +113,7 @@ def test_rows_truncated_before_their_offload_are_gone_and_no_fault_of_the_table(
     LogRegistry(store).update("orders", lambda record: replace(record, first_position=100))
     registry = LogRegistry(store)
     registry.update("orders", lambda record: record.offload_begun(str(tmp_path / "table"), 100))
-    registry.update("orders", lambda record: record.offload_done(100, -1))
+    registry.update("orders", lambda record: record.offload_done(str(tmp_path / "table"), 100, -1))
     ledgers = OpenedLedgers(cast(BookKeeper, MemoryBookKeeper(store)), b"", cast(Any, None))
     with pytest.raises(NoSuchLedgerError):
         list(rows_of(ledgers, orders(store), deque([Piece(7, 0, 0, 10)]), SCHEMA))
@@ -129,7 +129,7 @@ def test_table_that_lacks_rows_or_is_gone_raises(store: MemoryStore, tmp_path: P
     table = offloaded(store, tmp_path, 100)
     registry = LogRegistry(store)
     registry.update("orders", lambda record: record.offload_begun(table, 101))
-    registry.update("orders", lambda record: record.offload_done(101, 2))
+    registry.update("orders", lambda record: record.offload_done(table, 101, 2))
     with pytest.raises(ReadError, match=r"rows 98 to 100 of log 'orders' in .*: there are 2, which should be 3"):
         read(store, 98, 3)
     (tmp_path / "table").rename(tmp_path / "elsewhere")

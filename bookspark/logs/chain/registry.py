@@ -39,6 +39,7 @@ from bookspark.logs.chain.codec import LogFormatError, decode_name, decode_recor
 from bookspark.protocol.ledger.ledger_metadata import DigestType
 from bookspark.protocol.logs.ended_lanes import blocks_of
 from bookspark.protocol.logs.lanes import MARK, LaneId, lane_id, lane_name, lane_of, no_room_for_writer
+from bookspark.protocol.logs.log_offload import Offload, OffloadError
 from bookspark.protocol.logs.log_options import ALTERABLE, Compression, LogOptions
 from bookspark.protocol.logs.log_record import (
     LANE_BYTES_MAX,
@@ -357,16 +358,24 @@ class LogRegistry:
     def take_back_offload(self, name: LogName | LaneId) -> list[str]:
         """End the offload of a log. Returns the tables, which stay as they are, and are the log's no more.
 
-        Raises OffloadError, before any change, if ledgers of a lane were deleted whose rows its table has; NoSuchLogError and
-        MetadataStoreError.
+        Raises OffloadError if ledgers of a lane were deleted whose rows its table has: before any change, and if a job that runs
+        meanwhile marks them, with the offloads of other lanes given back; NoSuchLogError and MetadataStoreError.
         """
         lanes = self.lanes_of(name)
         for lane in lanes:
             self.get(lane).offload_taken_back()
-        tables = [record.offload.table for record in map(self.get, lanes) if record.offload is not None]
+        taken: dict[LaneId, Offload] = {}
         for lane in lanes:
-            self.update(lane, lambda record: decided(LogRecord.offload_taken_back, record))
-        return tables
+            offload = self.get(lane).offload
+            try:
+                self.update(lane, lambda record: decided(LogRecord.offload_taken_back, record))
+            except OffloadError:
+                for before, its in taken.items():
+                    self.update(before, lambda record, its=its: replace(record, offload=record.offload or its))
+                raise
+            if offload is not None:
+                taken[lane] = offload
+        return [one.table for one in taken.values()]
 
     # -- deletion
 

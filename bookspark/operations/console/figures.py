@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import http.client
 import logging
+import math
 import socket
 import threading
+from array import array
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from itertools import zip_longest
 from typing import NamedTuple
 
 from bookspark.support.addresses import split_address
@@ -25,7 +28,9 @@ HISTORY_SECONDS = 7 * 86400.0
 POINT_SECONDS = 10.0
 """Least time between two points."""
 MEAN_SECONDS = 120.0
-"""Beyond the last hour, a point is the mean of this time."""
+"""Beyond the last hour, a point of the cluster is the mean of this time."""
+LOG_MEAN_SECONDS = 900.0
+"""The same for a log: there may be thousands."""
 _SECONDS_MAX = 2.0
 _BYTES_MAX = 4 << 20
 _AT_ONCE = 8
@@ -58,36 +63,46 @@ Values = tuple[float | None, ...]
 
 
 class Track:
-    """Some figures over time: every value of the last hour, and means of ``MEAN_SECONDS`` for a week."""
+    """Some figures over time: every value of the last hour, and means of some seconds for a week. A later value may have more
+    figures than an earlier one."""
 
-    def __init__(self) -> None:
-        self._fine: deque[tuple[float, Values]] = deque()
-        self._means: deque[tuple[float, Values]] = deque(maxlen=int(HISTORY_SECONDS / MEAN_SECONDS) + 1)
+    def __init__(self, mean_seconds: float = MEAN_SECONDS) -> None:
+        self._mean_seconds = mean_seconds
+        # Numbers in arrays: a console keeps the figures of all logs.
+        self._fine: deque[tuple[float, array[float]]] = deque()
+        self._means: deque[tuple[float, array[float]]] = deque(maxlen=int(HISTORY_SECONDS / mean_seconds) + 1)
         self._open: list[Values] = []
         self._since = 0.0
 
     def add(self, at: float, values: Values) -> None:
         """``at``: seconds of a clock that never goes back."""
-        self._fine.append((at, values))
+        self._fine.append((at, _packed(values)))
         while at - self._fine[0][0] > HOUR_SECONDS:
             self._fine.popleft()
         if not self._open:
             self._since = at
         self._open.append(values)
-        if at - self._since >= MEAN_SECONDS:
-            self._means.append((at, tuple(map(_mean, zip(*self._open, strict=True)))))
+        if at - self._since >= self._mean_seconds:
+            self._means.append((at, _packed([_mean(each) for each in zip_longest(*self._open)])))
             self._open = []
 
     def last(self, seconds: float, now: float) -> list[tuple[float, Values]]:
         """Times and values of the last ``seconds`` up to ``now``, oldest first. Callable while another thread adds."""
-        fine = list(self._fine.copy())
-        if seconds <= HOUR_SECONDS:
-            return [one for one in fine if now - one[0] <= seconds]
+        fine = self._fine.copy()
         oldest = fine[0][0] if fine else now
-        return [one for one in self._means.copy() if one[0] < oldest and now - one[0] <= seconds] + fine
+        means = [] if seconds <= HOUR_SECONDS else [one for one in self._means.copy() if one[0] < oldest]
+        return [(at, _unpacked(values)) for at, values in (*means, *fine) if now - at <= seconds]
 
 
-def _mean(values: Values) -> float | None:
+def _packed(values: Sequence[float | None]) -> array[float]:
+    return array("d", [math.nan if one is None else one for one in values])
+
+
+def _unpacked(values: array[float]) -> Values:
+    return tuple(None if math.isnan(one) else one for one in values)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
     known = [one for one in values if one is not None]
     return sum(known) / len(known) if known else None
 
@@ -179,10 +194,7 @@ def _scraped(address: str) -> str:
     host, port = split_address(address)
     # Not urllib: it would use the proxy of the environment.
     connection = http.client.HTTPConnection(host, port, timeout=_SECONDS_MAX)
-    deadline = threading.Timer(_SECONDS_MAX, _end, [connection])
-    deadline.daemon = True
-    deadline.start()
-    try:
+    with ended_after(connection, _SECONDS_MAX):
         connection.request("GET", "/metrics")
         answer = connection.getresponse()
         if answer.status != http.client.OK:
@@ -191,6 +203,17 @@ def _scraped(address: str) -> str:
         if len(content) > _BYTES_MAX:
             raise ValueError(f"more than {_BYTES_MAX} bytes")
         return content.decode(errors="replace")
+
+
+@contextmanager
+def ended_after(connection: http.client.HTTPConnection, seconds: float) -> Iterator[None]:
+    """Close the connection at the block's end, and end it if the block takes longer. The connection's own timeout begins anew with
+    each byte."""
+    deadline = threading.Timer(seconds, _end, [connection])
+    deadline.daemon = True
+    deadline.start()
+    try:
+        yield
     finally:
         deadline.cancel()
         connection.close()

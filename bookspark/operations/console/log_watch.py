@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from bookspark.logs import LogRegistry
-from bookspark.operations.console.figures import POINT_SECONDS, Track, Values
+from bookspark.operations.console.figures import LOG_MEAN_SECONDS, POINT_SECONDS, Track, Values
 from bookspark.operations.console.logs import KeptLog, LogSeen, LogsKnown, look_at
 from bookspark.operations.console.looks import PAGE_SECONDS, Look, Looks
 from bookspark.store.client import BookKeeper
@@ -100,7 +100,11 @@ class LogWatch:
             name = self._turns.popleft()
             kept = self._kept.get(name)
             if kept is None or now - kept.at >= _ROUND_SECONDS:
-                self._looks.of(("log", name), partial(self._look, name), PAGE_SECONDS)
+                look = self._looks.of(("log", name), partial(self._look, name), PAGE_SECONDS)
+                if look.found is None and not look.problem:
+                    # It goes on: a further one would wait behind it, and the pages' looks behind that.
+                    self._turns.appendleft(name)
+                    return 1.0
                 return 0.0
         return 1.0
 
@@ -121,7 +125,7 @@ class LogWatch:
             before = self._kept.get(name)
             if before is not None and before.seen.record.log_id != seen.record.log_id:
                 before = None
-            track = Track() if before is None else before.track
+            track = Track(LOG_MEAN_SECONDS) if before is None else before.track
             readers = () if before is None else before.readers
             readers = tuple(dict.fromkeys((*readers, *(one.title for one in seen.readers))))[:_READERS_TRACKED]
             if seen.problem:
@@ -136,7 +140,6 @@ class LogWatch:
                 passed = max(now - before.at, 1e-3)
                 rates = ((rows - before.rows) / passed, (size - before.size) / passed)
             lags = {one.title: one.lag_rows for one in seen.readers}
-            padded = [lags.get(one) for one in readers] + [None] * (_READERS_TRACKED - len(readers))
-            track.add(now, (*rates, *padded))
+            track.add(now, (*rates, *(lags.get(one) for one in readers)))
             self._kept[name] = KeptLog(seen, now, track, readers, rows, size)
         return seen

@@ -64,8 +64,12 @@ def lines(plot: Plot, points: Sequence[tuple[float, Values]], clock: float) -> L
     kept = with_gaps(thinned(points))
     return Lines(
         [round(at + clock, 1) for at, _ in kept],
-        {label: [None if values is None else values[place] for _, values in kept] for label, place in plot.series},
+        {label: [_at(values, place) for _, values in kept] for label, place in plot.series},
     )
+
+
+def _at(values: Values | None, place: int) -> float | None:
+    return None if values is None or place >= len(values) else values[place]
 
 
 def thinned(points: Sequence[tuple[float, Values]]) -> list[tuple[float, Values]]:

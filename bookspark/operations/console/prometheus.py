@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 import msgspec
 
 from bookspark.errors import ConfigurationError, ReadError
-from bookspark.operations.console.figures import Point, Values
+from bookspark.operations.console.figures import Point, Values, ended_after
 
 _SECONDS_MAX = 3.0
 _BYTES_MAX = 4 << 20
@@ -82,16 +82,18 @@ class Prometheus:
         connection = kind(self._host, self._port, timeout=_SECONDS_MAX)
         asked = urlencode({"query": query, "start": start, "end": end, "step": step}, quote_via=quote)
         try:
-            connection.request("GET", f"{self._path}?{asked}")
-            answer = connection.getresponse()
-            content = answer.read(_BYTES_MAX + 1)
-            if answer.status != http.client.OK or len(content) > _BYTES_MAX:
-                raise ReadError(f"Prometheus answered with status {answer.status} and {len(content):,} bytes")
-            return _values(msgspec.json.decode(content))
-        except (OSError, http.client.HTTPException, msgspec.DecodeError) as error:
+            with ended_after(connection, _SECONDS_MAX):
+                connection.request("GET", f"{self._path}?{asked}")
+                answer = connection.getresponse()
+                content = answer.read(_BYTES_MAX + 1)
+        except (OSError, http.client.HTTPException) as error:
             raise ReadError(f"Prometheus can't be read: {error}") from error
-        finally:
-            connection.close()
+        if answer.status != http.client.OK or len(content) > _BYTES_MAX:
+            raise ReadError(f"Prometheus answered with status {answer.status} and {len(content):,} bytes")
+        try:
+            return _values(msgspec.json.decode(content))
+        except msgspec.DecodeError as error:
+            raise ReadError(f"Prometheus can't be read: {error}") from error
 
 
 def _values(found: Any) -> dict[float, float]:

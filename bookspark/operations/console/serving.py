@@ -48,6 +48,10 @@ class _Connection(H11Protocol):
         self._plan()
 
     def send_400_response(self, msg: str) -> None:
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            # Its answer has gone already, before the end of its request.
+            self.transport.abort()
+            return
         headers = [*self.server_state.default_headers, (b"connection", b"close")]
         reply = h11.Response(status_code=400, headers=headers, reason=b"Bad Request")
         for event in (reply, h11.Data(data=f"{msg}\n".encode()), h11.EndOfMessage()):
@@ -56,8 +60,8 @@ class _Connection(H11Protocol):
 
     @property
     def at_work(self) -> bool:
-        """A page is being made for it."""
-        return self.cycle is not None and not self.cycle.response_complete
+        """A page is being made for it, and its peer reads the earlier ones."""
+        return self.cycle is not None and not self.cycle.response_complete and not self.flow.write_paused
 
     def _plan(self) -> None:
         if self._late is not None:

@@ -46,25 +46,32 @@ class Offload:
 
         Raises OffloadError for another table.
         """
-        if table != self.table:
-            raise OffloadError(
-                f"the log is offloaded to {self.table}, not to {table}: a log has one table for all of its rows"
-            )
+        self._check(table)
         return self if self.pending or end <= self.position else replace(self, pending=end)
 
-    def done(self, end: int, version: int) -> Offload:
+    def done(self, table: str, end: int, version: int) -> Offload:
         """Unchanged if repeated.
 
-        Raises OffloadError if no transaction up to row ``end`` was begun.
+        Raises OffloadError for another table, and if no transaction up to row ``end`` was begun.
         """
+        self._check(table)
         if end <= self.position:
             return self
         if end != self.pending:
             raise OffloadError(f"an offload up to row {end} was never begun; what is begun ends at row {self.pending}")
         return replace(self, position=end, version=version, pending=0)
 
-    def deleting(self, end: int) -> Offload:
-        """Before ledgers of rows before ``end`` are deleted. Raises OffloadError if some of those rows are not offloaded."""
+    def deleting(self, table: str, end: int) -> Offload:
+        """Before ledgers of rows before ``end`` are deleted. Raises OffloadError for another table, and if some of those rows are
+        not offloaded."""
+        self._check(table)
         if end > self.position:
             raise OffloadError(f"rows before {end} are not all in the table, which has those before {self.position}")
         return replace(self, deleted=max(end, self.deleted))
+
+    def _check(self, table: str) -> None:
+        """A run that goes on after its offload was taken back may meet another one, with equal transactions."""
+        if table != self.table:
+            raise OffloadError(
+                f"the log is offloaded to {self.table}, not to {table}: a log has one table for all of its rows"
+            )

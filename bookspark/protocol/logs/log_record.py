@@ -346,17 +346,17 @@ class LogRecord:
         """
         return replace(self, offload=(self.offload or Offload(table)).begun(table, end))
 
-    def offload_done(self, end: int, version: int) -> LogRecord:
+    def offload_done(self, table: str, end: int, version: int) -> LogRecord:
         """The rows before ``end`` are in ``version`` of the table.
 
-        Raises OffloadError if no offload up to that row was begun.
+        Raises OffloadError if no offload to this table up to that row was begun.
         """
-        return replace(self, offload=self._offloaded().done(end, version))
+        return replace(self, offload=self._offloaded().done(table, end, version))
 
-    def offload_deleting(self, end: int) -> LogRecord:
-        """Ledgers of rows before ``end`` are going to be deleted. Raises OffloadError if the offload was taken back, or if some
-        of the rows are not in the table."""
-        return replace(self, offload=self._offloaded().deleting(end))
+    def offload_deleting(self, table: str, end: int) -> LogRecord:
+        """Ledgers of rows before ``end`` are going to be deleted. Raises OffloadError if the offload was taken back, also if
+        another one has begun since, or if some of the rows are not in the table."""
+        return replace(self, offload=self._offloaded().deleting(table, end))
 
     def offload_taken_back(self) -> LogRecord:
         """The record without an offload: all rows are in ledgers. Unchanged if repeated. Raises OffloadError if ledgers were

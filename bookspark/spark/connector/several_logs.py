@@ -388,6 +388,8 @@ class LogsStreamReader(_LogPartitions, SilentEnd, DataSourceStreamReader, Suppor
                 log.place.tell(offset)
 
     def stop(self) -> None:
+        """End the reader, in order also for its process (``SilentEnd``)."""
+        super().stop()
         for log in self._logs.values():
             log.feed.close()
 

@@ -554,7 +554,7 @@ class EntryStreamReader(EntryPartitions, SilentEnd, DataSourceStreamReader, Supp
     def _again(self, error: LogRecreatedError) -> None:
         """After ``error`` of the feed: read the log that has the name now, or raise."""
         self._lost(error)
-        self.stop()
+        self._close_feed()
         self._place, self._target = self._new_place(), None if self._target is None else self._feed.newest()
 
     def initialOffset(self) -> Offset:
@@ -668,6 +668,11 @@ class EntryStreamReader(EntryPartitions, SilentEnd, DataSourceStreamReader, Supp
             self._unpin(end)
 
     def stop(self) -> None:
+        """End the reader, in order also for its process (``SilentEnd``)."""
+        super().stop()
+        self._close_feed()
+
+    def _close_feed(self) -> None:
         if (known := self.__dict__.pop("_feed", None)) is not None:
             known.close()
 

@@ -246,7 +246,8 @@ class _Run:
         if self._known_version(record) < 0:
             tables.create(self._table, self._transactions, self._schema)
         self._check_table()
-        if record.offload is None and tables.count(self._table, 0, _POSITION_MAX):
+        # Another first offload may have begun since: then the rows are its own.
+        if record.offload is None and tables.count(self._table, 0, _POSITION_MAX) and self._record().offload is None:
             raise OffloadError(
                 f"the table at {self._table} has rows of an offload of log '{self._log}' that was taken back: give another "
                 "table, or delete this one"
@@ -296,14 +297,14 @@ class _Run:
             return 0
         if start >= end:
             # The rows were truncated meanwhile.
-            self._update(lambda record: decided(LogRecord.offload_done, record, end, -1))
+            self._update(lambda record: decided(LogRecord.offload_done, record, self._table, end, -1))
             return 0
         if not tables.count(self._table, start, end):
             self._write(start, end)
         tables.sync(self._table, start, end)
         self._prove(self._pieces(start, end))
         version = self._check_table()
-        self._update(lambda record: decided(LogRecord.offload_done, record, end, version))
+        self._update(lambda record: decided(LogRecord.offload_done, record, self._table, end, version))
         return end - start
 
     def delete(self, after_seconds: float) -> list[int]:
@@ -318,7 +319,7 @@ class _Run:
         offloaded = self._pieces(start, end)
         self._prove((piece, size) for piece, size in offloaded if piece.ledger_id in needless)
         self._check_table()
-        self._update(lambda record: decided(LogRecord.offload_deleting, record, end))
+        self._update(lambda record: decided(LogRecord.offload_deleting, record, self._table, end))
         return [ledger_id for ledger_id in sorted(needless) if self._delete(ledger_id)]
 
     def _record(self) -> LogRecord:

@@ -42,14 +42,16 @@ def until_signal() -> Iterator[Callable[..., None]]:
             wake.setblocking(False)
             signal.set_wakeup_fd(wake.fileno())
             woken.settimeout(None if look is None else LOOK_SECONDS)
-            with suppress(KeyboardInterrupt):
-                while not _received(woken):
-                    if look is not None:
-                        look()
-            signal.set_wakeup_fd(-1)
-            # The shutdown begins: a second Ctrl-C must not interrupt it.
-            for each in ending():
-                signal.signal(each, signal.SIG_IGN)
+            try:
+                with suppress(KeyboardInterrupt):
+                    while not _received(woken):
+                        if look is not None:
+                            look()
+            finally:
+                signal.set_wakeup_fd(-1)
+                # The shutdown begins: a second Ctrl-C must not interrupt it.
+                for each in ending():
+                    signal.signal(each, signal.SIG_IGN)
 
     with interruptible(), suppress(KeyboardInterrupt):
         yield wait
