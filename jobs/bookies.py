@@ -19,11 +19,16 @@ from bookspark.spark.bookies.bookies_job import ConsoleOptions, main
 
 
 def open_console(zookeeper: str, options: ConsoleOptions) -> AbstractContextManager[str]:
-    """The console of the cluster at ``zookeeper``; yields its URL. Raises MissingExtraError without the extra ``console``."""
+    """The console of the cluster at ``zookeeper``; yields its URL."""
     from bookspark.operations.console.server import shown
 
     return shown(zookeeper, options.listen, options.port, options.token_file, options.snapshots)
 
 
+def check_console() -> None:
+    """Raises MissingExtraError without the extra ``console``."""
+    import bookspark.operations.console  # noqa: F401
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], open_console))
+    sys.exit(main(sys.argv[1:], open_console, check_console))

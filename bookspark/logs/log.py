@@ -104,8 +104,8 @@ class Log:
         )
 
     def metrics(self) -> Collector:
-        """The lag of each reader of this log, dead readers too, for ``prometheus_client`` (``pip install
-        'bookspark[metrics]'``)::
+        """The lag of each reader of this log, dead readers too, for ``prometheus_client`` (extra
+        ``metrics``)::
 
             prometheus_client.REGISTRY.register(log.metrics())
 

@@ -41,8 +41,8 @@ class MissingExtraError(ConfigurationError, ImportError):
 
 
 def advice(extra: str) -> str:
-    """The shell command that installs ``extra``."""
-    return f"pip install 'bookspark[{extra}]'"
+    """How to install ``extra``. On no package index yet: no command would do it without the wheel's file."""
+    return f"install the extra {extra}, as in pip install 'bookspark-….whl[{extra}]' (README, Install)"
 
 
 def missing_extra(error: ModuleNotFoundError, what: str) -> MissingExtraError | None:

@@ -21,6 +21,7 @@ from bookspark.spark.audit import Finding
 from bookspark.spark.bookies import bookies_job
 from bookspark.spark.offload import Offloaded
 from bookspark.spark.short_jobs import run_job
+from bookspark.support.extras import MissingExtraError
 from tests.authority import private
 
 JOBS = Path(__file__).parents[2] / "jobs"
@@ -250,6 +251,19 @@ def test_autorecovery_runs_beside_the_bookies_and_is_started_again(
         and "no ZooKeeper" in said[1]
         and said[0] == said[2] == "bookies: autorecovery runs here as helper-1"
     )
+
+
+def test_console_without_its_extra_ends_the_job_before_any_bookie_starts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told: list[str] = []
+
+    def check() -> None:
+        raise MissingExtraError("the console needs uvicorn")
+
+    monkeypatch.setattr(bookies_job, "BookieService", lambda *_, **__: Service(told, ""))
+    assert bookies_job.main(["--directory", "/nowhere", "--console-port", "0"], None, check) == 2
+    assert told == [] and "the console needs uvicorn" in capsys.readouterr().err
 
 
 def test_console_that_fails_to_start_ends_the_job_and_its_bookies(

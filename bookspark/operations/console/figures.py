@@ -207,8 +207,8 @@ def _scraped(address: str) -> str:
 
 @contextmanager
 def ended_after(connection: http.client.HTTPConnection, seconds: float) -> Iterator[None]:
-    """Close the connection at the block's end, and end it if the block takes longer. The connection's own timeout begins anew with
-    each byte."""
+    """Close the connection at the block's end, and end it if the block takes longer. The connection's own timeout begins anew
+    with each byte."""
     deadline = threading.Timer(seconds, _end, [connection])
     deadline.daemon = True
     deadline.start()

@@ -85,8 +85,11 @@ OpenConsole = Callable[[str, ConsoleOptions], AbstractContextManager[str]]
 """Shows the cluster at that ZooKeeper until its block ends; returns its address."""
 
 
-def main(arguments: list[str], open_console: OpenConsole | None = None) -> int:
-    """Run the job. Returns the exit status: 0 after a signal, 2 after an error, which is printed in one line."""
+def main(
+    arguments: list[str], open_console: OpenConsole | None = None, check_console: Callable[[], None] = lambda: None
+) -> int:
+    """Run the job. Returns the exit status: 0 after a signal, 2 after an error, which is printed in one line. ``check_console``
+    raises BookKeeperError if no console can be opened, before a bookie starts."""
     ended, serving = threading.Event(), threading.Event()
 
     def end(_number: int, _frame: FrameType | None) -> None:
@@ -98,6 +101,8 @@ def main(arguments: list[str], open_console: OpenConsole | None = None) -> int:
 
     try:
         options = parse_arguments(arguments)
+        if options.console is not None:
+            check_console()
         _on_signal(end)
         _serve(options, end, ended, serving, open_console)
     except (_EndedWhileStarting, KeyboardInterrupt):

@@ -631,7 +631,7 @@ class BookKeeper:
         return self.context.store
 
     def metrics(self) -> Collector:
-        """This client's figures in this process, for ``prometheus_client`` (``pip install 'bookspark[metrics]'``)::
+        """This client's figures in this process, for ``prometheus_client`` (extra ``metrics``)::
 
             prometheus_client.REGISTRY.register(bookkeeper.metrics())
 

@@ -54,6 +54,15 @@ def test_last_hour_has_every_value_and_a_week_has_means():
     assert track.last(900, end) == [one for one in hour if end - one[0] <= 900]
 
 
+def test_later_values_may_have_more_figures():
+    track = Track(2 * POINT_SECONDS)
+    for at, values in ((0.0, (1.0,)), (10.0, (2.0, 5.0)), (20.0, (None, 7.0))):
+        track.add(at, values)
+    assert track.last(HOUR_SECONDS, 20.0) == [(0.0, (1.0,)), (10.0, (2.0, 5.0)), (20.0, (None, 7.0))]
+    track.add(2 * HOUR_SECONDS, (3.0, 9.0))
+    assert track.last(HISTORY_SECONDS, 2 * HOUR_SECONDS)[0] == (20.0, (1.5, 6.0))
+
+
 def test_history_is_due_every_ten_seconds():
     history = History()
     assert history.due(0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Iterator
 
@@ -68,6 +69,34 @@ def test_peer_that_reads_no_answer_is_closed(monkeypatch):
             await_that(lambda: served.connections == 0)
     finally:
         served.close()
+
+
+def test_peer_that_asks_on_and_reads_no_answer_is_closed_and_keeps_nobody_out(monkeypatch):
+    """Its answers filled the connection, which counted as one whose page is being made, for ever."""
+    monkeypatch.setattr(serving, "_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(serving, "_CONNECTIONS_MAX", 4)
+    served = Served(PlainTextResponse("x" * (1 << 20)), "127.0.0.1", 0, [])
+    asked = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    try:
+        peers = [peer(served, 20 * asked) for _ in range(6)]
+        assert answer(served, GOOD).endswith(b"x")
+        await_that(lambda: served.connections == 0)
+        for one in peers:
+            one.close()
+    finally:
+        served.close()
+
+
+def test_bad_end_of_a_request_whose_answer_has_gone_logs_nothing(served, caplog):
+    """asyncio logged a traceback for each connection."""
+    head = b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with peer(served, head) as one:
+        assert one.recv(4096)
+        one.sendall(b"ZZZ\r\n")
+        with contextlib.suppress(ConnectionError):
+            while one.recv(4096):
+                pass
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 @pytest.mark.parametrize(
