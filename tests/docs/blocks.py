@@ -82,6 +82,7 @@ RUN = {
     "docs/guides/offload.md": "tests/system/acceptance/test_spark_pages.py",
     "docs/guides/python.md": "tests/system/acceptance/test_guides.py",
     "docs/guides/repair.md": "tests/system/acceptance/test_guides.py",
+    "docs/guides/rows.md": "tests/system/acceptance/test_spark_pages.py",
     "docs/guides/services.md": "tests/system/acceptance/test_guides.py",
     "docs/guides/sizing.md": "tests/system/acceptance/test_guides.py",
     "docs/guides/spark.md": "tests/system/acceptance/test_spark_pages.py",

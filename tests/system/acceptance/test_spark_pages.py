@@ -25,6 +25,7 @@ with BookKeeper(os.environ["BOOKSPARK_ZOOKEEPER"]) as bookkeeper:
         if metadata.custom_metadata.get(LOG_LABEL) == b"loud" and not metadata.closed:
             bookkeeper.open_ledger(ledger_id).close()
 """,
+    "guides/rows.md": 'print("PAGE rows")',
     "durability.md": """
 print("PAGE durability")
 bookkeeper, payloads = BookKeeper(os.environ["BOOKSPARK_ZOOKEEPER"]), [b"a", b"b"]
@@ -64,6 +65,14 @@ def test_offload_guide_moves_rows_to_a_delta_table(printed: dict[str, str]) -> N
     text = printed["offload"]
     assert "offloaded 101 rows of log loud" in text
     assert "101 rows in the log" in text and "101 rows in the table" in text
+
+
+def test_page_of_structured_rows_keeps_columns_and_refuses_others(printed: dict[str, str]) -> None:
+    text = printed["rows"]
+    assert "refused:" in text and "has the columns struct<id:bigint" in text
+    assert "|  sales|    NULL| 1001|" in text and "|sales-2|     EUR|   10|" in text
+    assert "Decimal('499500.00')" in text and "|       0|  71071.00|" in text
+    assert "15 sales of customer 3" in text and '"currency": "EUR"' in text
 
 
 def test_durability_page_examples_print_their_choices(printed: dict[str, str]) -> None:
