@@ -77,6 +77,7 @@ RUN = {
     "docs/guides/choices.md": "tests/system/acceptance/test_guides.py",
     "docs/guides/disks.md": "tests/system/acceptance/test_guides.py",
     "docs/guides/hosts.md": "tests/system/acceptance/test_guides.py",
+    "docs/guides/kafka.md": "tests/system/acceptance/test_spark_pages.py",
     "docs/guides/ledgers.md": "tests/system/acceptance/test_guides.py",
     "docs/guides/measure.md": "tests/system/acceptance/test_guides.py",
     "docs/guides/offload.md": "tests/system/acceptance/test_spark_pages.py",

@@ -26,6 +26,7 @@ with BookKeeper(os.environ["BOOKSPARK_ZOOKEEPER"]) as bookkeeper:
             bookkeeper.open_ledger(ledger_id).close()
 """,
     "guides/rows.md": 'print("PAGE rows")',
+    "guides/kafka.md": 'print("PAGE kafka")',
     "durability.md": """
 print("PAGE durability")
 bookkeeper, payloads = BookKeeper(os.environ["BOOKSPARK_ZOOKEEPER"]), [b"a", b"b"]
@@ -73,6 +74,12 @@ def test_page_of_structured_rows_keeps_columns_and_refuses_others(printed: dict[
     assert "|  sales|    NULL| 1001|" in text and "|sales-2|     EUR|   10|" in text
     assert "Decimal('499500.00')" in text and "|       0|  71071.00|" in text
     assert "15 sales of customer 3" in text and '"currency": "EUR"' in text
+
+
+def test_page_for_kafka_users_writes_and_reads_by_both_names(printed: dict[str, str]) -> None:
+    text = printed["kafka"]
+    assert "first\nsecond\nthird\n" in text and "1 3 b'customer 5' b'fourth'" in text
+    assert "refused:" in text and "option zookeeper names the cluster" in text
 
 
 def test_durability_page_examples_print_their_choices(printed: dict[str, str]) -> None:
