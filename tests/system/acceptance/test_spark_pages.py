@@ -56,7 +56,7 @@ def test_spark_guide_writes_a_log_and_reads_it_back(printed: dict[str, str]) -> 
     text = printed["spark"]
     assert "100 rows after a restart" in text
     assert "refused:" in text and "follows" in text.partition("refused:")[2]
-    assert "101 loud rows" in text and "143 orders of customer 3" in text
+    assert "101 loud rows" in text
     assert "|lines|  101|" in text and "| loud|  101|" in text
     assert "│ shout " in text and "lines@1: 1 row, batch" in text
 
