@@ -22,7 +22,7 @@ from tests.awaiting import await_that
 from tests.older_metadata import set_back
 from tests.pages import local_cluster, path, run, script_of, shell_of
 
-ELSEWHERE = {"audits.md", "bookkeeper.md", "offload.md", "spark.md"}
+ELSEWHERE = {"audits.md", "bookkeeper.md", "kafka.md", "offload.md", "rows.md", "spark.md"}
 """Guides that other modules run, because they need Spark or BookKeeper."""
 IN_ONE_CLUSTER = "choices.md", "upgrade.md", "hosts.md", "sizing.md"
 IN_NONE = "python.md", "measure.md"
