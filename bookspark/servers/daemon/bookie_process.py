@@ -1,7 +1,7 @@
 """A bookie process: boot phases, requests, lease and clean stop. It decides nothing itself.
 
 Law: each phase ends before the next begins, and a failed phase keeps the bookie down. A bookie ends with an error when its last
-directory fails. The locks are taken before the first read, and released after the last write::
+directory fails, or another host has become it. The locks are taken before the first read, and released after the last write::
 
     lock directories → answer the lease → metadata store → cookies → storage → (lossy boot) → listen → register → serving
     unregister → stop listening → close storage (checkpoint) → close the lease socket → unlock
@@ -42,8 +42,10 @@ from msgspec import UNSET, UnsetType
 import bookspark
 from bookspark.errors import (
     BookieError,
+    BookKeeperError,
     ConfigurationError,
     InvalidArgumentError,
+    InvalidCookieError,
     MetadataStoreError,
     NoSuchLedgerError,
     StorageError,
@@ -51,6 +53,7 @@ from bookspark.errors import (
 )
 from bookspark.protocol.bookie.bookie_boot import answer_unsure, phase_one
 from bookspark.protocol.bookie.bookie_ledger import FenceNoted
+from bookspark.protocol.bookie.cookie import Cookie
 from bookspark.protocol.bookie.first_request import answer_first_request
 from bookspark.protocol.bookie.key_meeting import answer_meeting
 from bookspark.protocol.bookie.lost_records import LostRecords, lost_records, skipped_to
@@ -261,15 +264,26 @@ class Registrar:
 
     Source: BookKeeper's ``BookieStateManager``."""
 
-    def __init__(self, store: MetadataStore, registration: BookieRegistration, storage: Storage) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        registration: BookieRegistration,
+        storage: Storage,
+        cookie: Cookie,
+        replaced: Callable[[InvalidCookieError], None],
+    ) -> None:
+        """``replaced`` is called, and must not block, if another host has become the bookie after ``register``."""
         self._store = store
         self._registration = registration
+        self._cookie = cookie
+        self._replaced = replaced
         self._disks = storage.disks
         self._published: bool | None = None
         self._thread = Repeated("registration", self._follow, BackOff(_RETRY_SECONDS, _RETRY_SECONDS))
 
     def register(self) -> None:
-        """Register the bookie, and follow its storage from then on. Raises MetadataStoreError."""
+        """Register the bookie, and follow its storage from then on. Raises MetadataStoreError, and InvalidCookieError if another
+        host has become the bookie."""
         self._disks.read_only_changed = lambda read_only: self._thread.wake()
         self._publish()
         self._thread.start()
@@ -294,12 +308,17 @@ class Registrar:
 
     def _publish(self) -> None:
         read_only = self._disks.read_only
-        self._store.register_bookie(msgspec.structs.replace(self._registration, read_only=read_only))
+        registration = msgspec.structs.replace(self._registration, read_only=read_only)
+        self._store.register_bookie(registration, self._cookie, self._replaced)
         self._published = read_only
 
-    def _follow(self) -> float:
-        while self._published != self._disks.read_only:
-            self._publish()
+    def _follow(self) -> float | None:
+        try:
+            while self._published != self._disks.read_only:
+                self._publish()
+        except InvalidCookieError as error:
+            self._replaced(error)
+            return None
         return math.inf
 
 
@@ -472,7 +491,7 @@ def run_bookie(config: BookieConfig, foreground: Foreground | None = None) -> No
 
 def _run(config: BookieConfig, rewriter: RewritingProcess, foreground: Foreground | None) -> None:
     with DirectoryLocks(config.directories, one_is_enough=True) as locks, ExitStack() as stack:
-        ends: queue.SimpleQueue[str | BookieError | StorageError] = queue.SimpleQueue()
+        ends: queue.SimpleQueue[str | BookKeeperError] = queue.SimpleQueue()
         holder = foreground.holder if foreground else ""
         lease = LeaseServer(locks.usable, config.lease_seconds, config.zookeeper, ends.put, holder)
         # The handlers are set before the process becomes visible.
@@ -501,7 +520,7 @@ def _boot_and_serve(
     locks: DirectoryLocks,
     lease: LeaseServer,
     stack: ExitStack,
-    ends: queue.SimpleQueue[str | BookieError | StorageError],
+    ends: queue.SimpleQueue[str | BookKeeperError],
     rewriter: RewritingProcess,
     foreground: Foreground | None,
 ) -> None:
@@ -564,8 +583,7 @@ def _boot_and_serve(
     )
     home = BookieHome(registration.host, config.directories, registration.rack, registration.labels)
     note_home(store, cookie.bookie_id, home)
-    identity.check_recorded()
-    registrar = Registrar(store, registration, storage)
+    registrar = Registrar(store, registration, storage, cookie, ends.put)
     registrar.register()
     stack.callback(registrar.unregister)
     server.fetch = _fetch(config, store, storage, requests.post, stack)
@@ -607,7 +625,7 @@ def _warn_of_exposure(store: ZooKeeperStore) -> None:
         log.info("nobody knows whether ZooKeeper is open to strangers: %s", error)
 
 
-def _first(ends: queue.SimpleQueue[str | BookieError | StorageError]) -> str | BookieError | StorageError:
+def _first(ends: queue.SimpleQueue[str | BookKeeperError]) -> str | BookKeeperError:
     """Wait for the reason of the bookie's end, in pieces: after a halt of the process a signal may reach any of its threads, and
     its handler runs in this thread, when it wakes."""
     while True:
@@ -615,8 +633,8 @@ def _first(ends: queue.SimpleQueue[str | BookieError | StorageError]) -> str | B
             return ends.get(timeout=_SIGNALS_SEEN_SECONDS)
 
 
-def _end(why: str | BookieError | StorageError) -> NoReturn:
-    raise why if isinstance(why, BookieError | StorageError) else _StopRequested(why)
+def _end(why: str | BookKeeperError) -> NoReturn:
+    raise why if isinstance(why, BookKeeperError) else _StopRequested(why)
 
 
 def _open_storage(

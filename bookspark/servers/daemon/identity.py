@@ -92,16 +92,6 @@ class Identity:
         """Write missing copies of the cookie. Raises DirectoryUnusableError, MetadataStoreError."""
         stamp(self._stamps, self._store, self._version)
 
-    def check_recorded(self) -> None:
-        """Raises InvalidCookieError if the metadata store has another cookie than the directories by now: another host has become
-        this bookie during the boot."""
-        recorded = self._store.read_cookie(self.cookie.bookie_id)
-        if recorded is None or recorded.value != self.cookie:
-            raise InvalidCookieError(
-                f"another host has become {self.cookie.bookie_id} during this start, or its cookie was deleted; start it on that "
-                f"host, or see `bookspark cookie get {self.cookie.bookie_id}`"
-            )
-
     def kept_cookies(self, directories: Iterable[str]) -> list[KeptFile]:
         """The cookies in these directories, as files to be kept good while the bookie serves."""
         return [

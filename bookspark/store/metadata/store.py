@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
+from bookspark.errors import InvalidCookieError
 from bookspark.protocol.bookie.cookie import Cookie
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.store.metadata.autorecovery.auditors import Auditors
@@ -91,10 +92,19 @@ class MetadataStore(Protocol):
         """Call ``changed`` once, from a thread of the store's own, when the record is changed or deleted."""
 
     # -- bookies
-    def register_bookie(self, registration: BookieRegistration) -> None:
+    def register_bookie(
+        self,
+        registration: BookieRegistration,
+        cookie: Cookie | None = None,
+        replaced: Callable[[InvalidCookieError], None] | None = None,
+    ) -> None:
         """Announce a bookie until ``unregister_bookie`` or ``close``. The registration is restored after the loss of a
         session, and after a deletion by others. It replaces a registration of the same id left by another session: the locks
-        of the directories, not the metadata store, prevent two processes for one bookie."""
+        of the directories, not the metadata store, prevent two processes with one cookie.
+
+        ``cookie``: the bookie's. The registration is made only while the store has this cookie, and is no longer restored once
+        it has another or none: another host has become the bookie. Raises InvalidCookieError; after the call ``replaced`` gets
+        that error instead, from a thread of the store's own, and must not block."""
 
     def unregister_bookie(self, bookie_id: str) -> None:
         """Remove the registration that this store made."""

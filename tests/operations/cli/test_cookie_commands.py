@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,9 @@ from bookspark.servers.daemon.launch import Bookie, adopt_or_start
 from bookspark.store.bookie.bookie_config import bookie_config
 from bookspark.store.client import BookKeeper
 from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
+from tests.awaiting import SECONDS_MAX, await_that
 from tests.operations.cli.conftest import Outcome, Run
+from tests.processes import halted
 
 
 class Host:
@@ -27,6 +30,11 @@ class Host:
         self.directories = [root / "disk1", root / "disk2"]
         self.options: dict[str, object] = {}
         self._bookie: Bookie | None = None
+
+    @property
+    def bookie(self) -> Bookie:
+        assert self._bookie is not None
+        return self._bookie
 
     @property
     def arguments(self) -> list[str]:
@@ -57,6 +65,14 @@ def host(chroot: str, tmp_path: Path) -> Iterator[Host]:
     host = Host(chroot, tmp_path)
     yield host
     host.stop()
+
+
+@pytest.fixture
+def successor(chroot: str, tmp_path: Path) -> Iterator[Host]:
+    """Another host that becomes the bookie."""
+    successor = Host(chroot, tmp_path / "successor")
+    yield successor
+    successor.stop()
 
 
 def run_advice(bookspark: Run, words: str, *more: str) -> Outcome:
@@ -222,6 +238,26 @@ def test_only_the_directories_of_the_last_cookie_fix_start(bookspark: Run, host:
     (host.directories[0] / "COOKIE").unlink()
     refused = bookspark("cookie", "fix", "--yes", *host.arguments)
     assert refused.status == 2 and f"other directories have become {bookie} since" in refused.err
+
+
+def test_host_that_stood_still_while_another_one_became_its_bookie_ends(
+    bookspark: Run, host: Host, successor: Host
+) -> None:
+    """It took the registration back, and denied the entries that the other one had acknowledged."""
+    host.options = {"zookeeper_session_timeout_seconds": 2.0}
+    bookie = host.start()
+    old, log = host.bookie, host.directories[0] / "bookie.log"
+    with closing(ZooKeeperStore(host.zookeeper)) as store, halted(old.process.pid):
+        await_that(lambda: bookie not in store.bookies(), what="the end of the old host's session")
+        for directory, place in zip(host.directories, successor.directories, strict=True):
+            place.mkdir(parents=True)
+            shutil.copy(directory / "COOKIE", place)
+        assert bookspark("cookie", "update", "--yes", *successor.arguments).status == 0
+        assert successor.start() == bookie
+    assert old.wait_ended(SECONDS_MAX)
+    assert f"other directories have become {bookie} since" in log.read_text()
+    with closing(ZooKeeperStore(host.zookeeper)) as store:
+        assert store.bookies()[bookie].pid == successor.bookie.process.pid
 
 
 def test_directories_put_in_the_place_of_their_successors_start_with_a_lossy_boot(

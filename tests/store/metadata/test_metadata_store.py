@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import re
 import threading
 import time
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from bookspark.errors import (
@@ -33,7 +35,7 @@ from bookspark.store.metadata.records.bookie_registration import BookieRegistrat
 from bookspark.store.metadata.records.versioned import RecordVersion
 from bookspark.store.metadata.store import MetadataStore
 from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
-from tests.awaiting import Changes, await_that
+from tests.awaiting import SECONDS_MAX, Changes, await_that
 from tests.store.metadata.kit import clients, ledger
 
 BOOKIE = BookieRegistration("bookie-1", "127.0.0.1:3181", incarnation=7, host="here", pid=12)
@@ -438,6 +440,51 @@ def test_registration_left_by_another_session_is_replaced(store: MetadataStore, 
     assert other.bookies() == {"bookie-1": again}, "it was not the old session's any more"
     store.close()
     assert other.bookies() == {"bookie-1": again}
+
+
+@pytest.mark.parametrize(
+    "recorded",
+    [replace(COOKIE, nonce="other"), replace(COOKIE, directories=("/disk-3",)), None],
+    ids=["nonce", "directories", "none"],
+)
+def test_bookie_registers_only_with_its_recorded_cookie(
+    store: MetadataStore, other: MetadataStore, recorded: Cookie | None
+) -> None:
+    """A host that stood still during its start took the place of the one that had become the bookie meanwhile."""
+    if recorded is not None:
+        store.write_cookie(recorded, None)
+    other.register_bookie(BOOKIE)
+    with pytest.raises(InvalidCookieError, match="bookspark cookie"):
+        store.register_bookie(msgspec.structs.replace(BOOKIE, incarnation=8), COOKIE)
+    assert other.bookies() == {"bookie-1": BOOKIE}
+
+
+def test_registered_bookie_learns_that_another_host_became_it(store: MetadataStore, other: MetadataStore) -> None:
+    replaced: queue.SimpleQueue[InvalidCookieError] = queue.SimpleQueue()
+    store.write_cookie(COOKIE, None)
+    store.register_bookie(BOOKIE, COOKIE, replaced.put)
+    other.write_cookie(COOKIE, 0)
+    other.write_cookie(replace(COOKIE, nonce="other"), 1)
+    error = str(replaced.get(timeout=SECONDS_MAX))
+    assert "have become bookie-1 since" in error and "`bookspark cookie fix`" in error
+    successor = msgspec.structs.replace(BOOKIE, incarnation=8)
+    other.register_bookie(successor, replace(COOKIE, nonce="other"), replaced.put)
+    store.unregister_bookie("bookie-1")
+    assert other.bookies() == {"bookie-1": successor}
+    other.delete_cookie("bookie-1", 2)
+    assert "`bookspark cookie delete`" in str(replaced.get(timeout=SECONDS_MAX))
+    assert replaced.empty()
+
+
+def test_bookie_restarted_on_its_host_replaces_its_earlier_registration(
+    store: MetadataStore, other: MetadataStore
+) -> None:
+    """Also if BookKeeper's tools, which know no nonce, wrote the cookie."""
+    again = msgspec.structs.replace(BOOKIE, incarnation=8)
+    store.write_cookie(replace(COOKIE, nonce=""), None)
+    store.register_bookie(BOOKIE, COOKIE)
+    other.register_bookie(again, COOKIE)
+    assert store.bookies() == {"bookie-1": again}
 
 
 def test_watchers_of_bookies_are_called_for_every_change(store: MetadataStore, other: MetadataStore) -> None:

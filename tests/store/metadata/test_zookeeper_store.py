@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import queue
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from kazoo.exceptions import NoAuthError
 
 from bookspark.errors import (
     ConfigurationError,
+    InvalidCookieError,
     LedgerExistsError,
     MetadataStoreError,
     MetadataVersionError,
@@ -668,6 +671,70 @@ def test_two_sessions_with_the_same_bookie_do_not_fight_over_its_registration(
     node = kazoo.exists(store.layout.bookie("bookie-1", False))
     assert node is not None and node.ephemeralOwner == other.client.client_id[0]
     other.close()
+
+
+COOKIE = Cookie("bookie-1", ("/disk",), "instance", "n")
+
+
+def test_host_that_was_cut_off_does_not_take_the_registration_from_its_successor(
+    store: ZooKeeperStore, lossy: ZooKeeperStore, proxy: LossyProxy, chroot: str, zookeeper: EmbeddedZooKeeper
+) -> None:
+    """It deleted the node of the host that had become the bookie: clients asked it for entries that it had never got."""
+    replaced: queue.SimpleQueue[InvalidCookieError] = queue.SimpleQueue()
+    calls, successor = Changes(), msgspec.structs.replace(BOOKIE, incarnation=8)
+    store.write_cookie(COOKIE, None)
+    lossy.register_bookie(BOOKIE, COOKIE, replaced.put)
+    store.watch_bookies(calls)
+    proxy.silent = True
+    expire(lossy, zookeeper)
+    calls.await_that(lambda: store.bookies() == {})
+    store.write_cookie(replace(COOKIE, nonce="m"), 0)
+    store.register_bookie(successor, replace(COOKIE, nonce="m"), replaced.put)
+    proxy.silent = False
+    assert "have become bookie-1 since" in str(replaced.get(timeout=EVENT_SECONDS))
+    lossy.unregister_bookie("bookie-1")
+    assert store.bookies() == {"bookie-1": successor}
+    assert replaced.empty()
+
+
+def test_host_that_stands_still_before_it_registers_is_refused(
+    store: ZooKeeperStore, chroot: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.write_cookie(COOKIE, None)
+    commit = store.connection.commit
+
+    def late(*arguments: Any) -> None:
+        monkeypatch.undo()
+        with closing(begun(chroot)) as other:
+            other.write_cookie(replace(COOKIE, nonce="m"), 0)
+        commit(*arguments)
+
+    monkeypatch.setattr(store.connection, "commit", late)
+    with pytest.raises(InvalidCookieError, match="have become bookie-1 since"):
+        store.register_bookie(BOOKIE, COOKIE)
+    assert store.bookies() == {}
+
+
+def test_cookie_that_is_gone_with_its_cluster_ends_no_bookie(store: ZooKeeperStore) -> None:
+    """All bookies of a ZooKeeper that lost its data would end, and with them the service of their clients."""
+    store.client.delete(store.layout.instance_id, recursive=True)
+    with pytest.raises(MetadataStoreError, match="restore ZooKeeper's data"):
+        store.register_bookie(BOOKIE, COOKIE)
+
+
+def test_registration_returns_with_a_new_session_while_the_cookie_is_the_bookies(
+    store: ZooKeeperStore, chroot: str, zookeeper: EmbeddedZooKeeper
+) -> None:
+    replaced: queue.SimpleQueue[InvalidCookieError] = queue.SimpleQueue()
+    watcher, calls = begun(chroot), Changes()
+    watcher.watch_bookies(calls)
+    store.write_cookie(COOKIE, None)
+    store.register_bookie(BOOKIE, COOKIE, replaced.put)
+    made = watcher.client.get(store.layout.bookie("bookie-1", False))[1].czxid
+    expire(store, zookeeper)
+    calls.await_that(lambda: _created_after(watcher.client, store.layout.bookie("bookie-1", False), made))
+    assert watcher.bookies() == {"bookie-1": BOOKIE} and replaced.empty()
+    watcher.close()
 
 
 def test_withdrawn_registration_does_not_return_with_a_new_session(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import queue
 import threading
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from bookspark.errors import MetadataStoreError
+from bookspark.errors import InvalidCookieError, MetadataStoreError
+from bookspark.protocol.bookie.cookie import Cookie
 from bookspark.servers.daemon.bookie_process import Registrar
 from bookspark.store.metadata.memory.memory_store import MemoryStore
 from bookspark.store.metadata.records.bookie_registration import BookieRegistration
@@ -35,13 +39,14 @@ class Store(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
         self.refusals = 0
+        self.refusal = MetadataStoreError("ZooKeeper does not answer")
         self.registered = threading.Semaphore(0)
 
-    def register_bookie(self, registration: BookieRegistration) -> None:
+    def register_bookie(self, registration: BookieRegistration, *identity: Any) -> None:
         if self.refusals:
             self.refusals -= 1
-            raise MetadataStoreError("ZooKeeper does not answer")
-        super().register_bookie(registration)
+            raise self.refusal
+        super().register_bookie(registration, *identity)
         self.registered.release()
 
     def wait_registered(self) -> bool:
@@ -49,9 +54,14 @@ class Store(MemoryStore):
         return self.bookies()["b"].read_only
 
 
+COOKIE = Cookie("b", ("/disk",), "instance", "n")
+
+
 @pytest.fixture
 def store():
-    return Store()
+    made = Store()
+    made.write_cookie(COOKIE, None)
+    return made
 
 
 @pytest.fixture
@@ -60,8 +70,14 @@ def disks():
 
 
 @pytest.fixture
-def registrar(store, disks):
-    made = Registrar(store, BookieRegistration("b", "127.0.0.1:1", 1), disks)
+def replaced():
+    """The errors with which the bookie has to end."""
+    return queue.SimpleQueue()
+
+
+@pytest.fixture
+def registrar(store, disks, replaced):
+    made = Registrar(store, BookieRegistration("b", "127.0.0.1:1", 1), disks, COOKIE, replaced.put)
     yield made
     made.unregister()
     assert store.bookies() == {}
@@ -89,3 +105,19 @@ def test_registration_is_retried_when_the_metadata_store_fails(registrar, store,
     store.refusals = 2
     disks.turn(True)
     assert store.wait_registered() is True
+
+
+def test_bookie_that_another_host_became_does_not_register(registrar, store):
+    store.write_cookie(replace(COOKIE, nonce="m"), 0)
+    with pytest.raises(InvalidCookieError, match="have become b since"):
+        registrar.register()
+    assert store.bookies() == {}
+
+
+def test_bookie_that_another_host_became_ends_at_its_change_to_read_only(registrar, store, disks, replaced):
+    registrar.register()
+    store.wait_registered()
+    store.refusals = 1
+    store.refusal = InvalidCookieError("other directories have become b since")
+    disks.turn(True)
+    assert replaced.get(timeout=SECONDS_MAX) is store.refusal

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Protocol
 
-from bookspark.errors import MetadataStoreError, NoSuchLedgerError, UnreadableRecordError
+from bookspark.errors import InvalidCookieError, MetadataStoreError, NoSuchLedgerError, UnreadableRecordError
 from bookspark.protocol.bookie.cookie import Cookie
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.store.metadata.autorecovery.auditors import Auditors
@@ -36,7 +36,14 @@ from bookspark.store.metadata.records.codec import (
 from bookspark.store.metadata.records.ledger_room import changed_ledger, new_ledger
 from bookspark.store.metadata.records.ledger_spans import LedgerSpan, spans_of
 from bookspark.store.metadata.records.names import check_ledger_id, check_name, check_record
-from bookspark.store.metadata.records.refusals import ledger_exists, no_cookie, no_such_ledger, sized, version_changed
+from bookspark.store.metadata.records.refusals import (
+    check_recorded,
+    ledger_exists,
+    no_cookie,
+    no_such_ledger,
+    sized,
+    version_changed,
+)
 from bookspark.store.metadata.records.versioned import Record, RecordVersion, Versioned, VersionedLedger
 from bookspark.store.metadata.store_clock import StoreClock
 
@@ -225,6 +232,8 @@ class MemoryStore:
         self._closed = False
         self._notifier = Notifier()
         self._bookies_changed: list[Callable[[], None]] = []
+        self._registered: dict[str, tuple[Cookie, Callable[[InvalidCookieError], None] | None]] = {}
+        """Cookies of the bookies registered here, with the callback for their loss."""
         self.clock = StoreClock(lambda: world.now_ms(), renew_seconds=0.0)
         with world.lock:
             world.sessions.append(self)
@@ -337,19 +346,50 @@ class MemoryStore:
 
     # -- bookies
 
-    def register_bookie(self, registration: BookieRegistration) -> None:
+    def register_bookie(
+        self,
+        registration: BookieRegistration,
+        cookie: Cookie | None = None,
+        replaced: Callable[[InvalidCookieError], None] | None = None,
+    ) -> None:
         check_name(registration.bookie_id, "bookie id")
         with self._open() as world:
+            if cookie is not None:
+                self._registered[cookie.bookie_id] = cookie, replaced
+                self._check_cookie(cookie.bookie_id)
             world.registrations[registration.bookie_id] = (self, encode_registration(registration))
             world.bookies_changed()
 
     def unregister_bookie(self, bookie_id: str) -> None:
         check_name(bookie_id, "bookie id")
         with self._open() as world:
+            self._registered.pop(bookie_id, None)
             owner, _ = world.registrations.get(bookie_id, (None, b""))
             if owner is self:
                 del world.registrations[bookie_id]
                 world.bookies_changed()
+
+    def _check_cookie(self, bookie_id: str) -> None:
+        """Compare the recorded cookie with that of the bookie registered here, now and after its next change. Raises
+        InvalidCookieError."""
+        with self._open() as world:
+            if bookie_id in self._registered:
+                found = self.read_cookie(bookie_id)
+                try:
+                    check_recorded(self._registered[bookie_id][0], found and found.value)
+                except InvalidCookieError:
+                    del self._registered[bookie_id]
+                    raise
+                again = Once(self._notifier, partial(self._cookie_changed, bookie_id))
+                world.watches.setdefault(("cookie", bookie_id), []).append(again)
+
+    def _cookie_changed(self, bookie_id: str) -> None:
+        _, replaced = self._registered.get(bookie_id, (None, None))
+        try:
+            self._check_cookie(bookie_id)
+        except InvalidCookieError as error:
+            if replaced is not None:
+                replaced(error)
 
     def bookies(self) -> dict[str, BookieRegistration]:
         with self._open() as world:

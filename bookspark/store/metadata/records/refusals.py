@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+from dataclasses import replace
+
 from bookspark.errors import (
     ConfigurationError,
     InvalidCookieError,
@@ -9,6 +12,7 @@ from bookspark.errors import (
     MetadataVersionError,
     NoSuchLedgerError,
 )
+from bookspark.protocol.bookie.cookie import Cookie
 
 RECORD_BYTES_MAX = 1_000_000
 """Largest record. ZooKeeper drops the connection of a client that sends more than 1 MiB (jute.maxbuffer)."""
@@ -37,6 +41,26 @@ def no_cookie(bookie_id: str) -> InvalidCookieError:
         f"{bookie_id} has no cookie in the metadata store; "
         "`bookspark cookie create` with its directories puts back the one that lies in them"
     )
+
+
+def check_recorded(cookie: Cookie, recorded: Cookie | None) -> None:
+    """Raises InvalidCookieError if the metadata store no longer has the cookie of a running bookie: it was deleted, or another
+    host has become the bookie. BookKeeper's tools know no nonce, so a record without one passes."""
+    places = shlex.join(cookie.directories)
+    if recorded is None:
+        raise InvalidCookieError(
+            f"the cookie of {cookie.bookie_id} was deleted from the metadata store, by `bookspark cookie delete` or `bookspark "
+            "autorecovery decommission`, so it serves no longer; a new bookie may have its directories, once they are empty; if "
+            f"it is to serve again: `bookspark cookie create` with {places}"
+        )
+    if replace(recorded, nonce=recorded.nonce or cookie.nonce) != cookie:
+        raise InvalidCookieError(
+            f"other directories have become {cookie.bookie_id} since, by `bookspark cookie fix` or `bookspark cookie update`, or "
+            f"by a start with stamp_missing_cookies: its cookie in the metadata store has nonce {recorded.nonce} and directories "
+            f"{', '.join(recorded.directories)}, and this process has nonce {cookie.nonce} and {', '.join(cookie.directories)}; "
+            "start it on that host. If an older copy of ZooKeeper's data was put back, these may be the right ones: `bookspark "
+            f"cookie update` with {places}"
+        )
 
 
 def version_changed(what: str, version: int | None) -> MetadataVersionError:

@@ -22,11 +22,11 @@ from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
 
-from bookspark.errors import MetadataStoreError, NoSuchClusterError, NoSuchLedgerError
+from bookspark.errors import InvalidCookieError, MetadataStoreError, NoSuchClusterError, NoSuchLedgerError
 from bookspark.protocol.bookie.cookie import Cookie
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.store.metadata.autorecovery.auditors import Auditors
@@ -49,7 +49,14 @@ from bookspark.store.metadata.records.codec import (
 from bookspark.store.metadata.records.ledger_room import changed_ledger, new_ledger
 from bookspark.store.metadata.records.ledger_spans import IDS_PER_SPAN, LedgerSpan, spans_of
 from bookspark.store.metadata.records.names import decode_name, is_name
-from bookspark.store.metadata.records.refusals import ledger_exists, no_cookie, no_such_ledger, sized, version_changed
+from bookspark.store.metadata.records.refusals import (
+    check_recorded,
+    ledger_exists,
+    no_cookie,
+    no_such_ledger,
+    sized,
+    version_changed,
+)
 from bookspark.store.metadata.records.versioned import (
     Record,
     RecordVersion,
@@ -519,6 +526,14 @@ class RecordNodes:
 # -- Registrations of bookies: ephemeral nodes that outlast their sessions.
 
 
+class _Registered(NamedTuple):
+    registration: BookieRegistration
+    cookie: Cookie | None
+    """The bookie's; None: not compared."""
+    replaced: Callable[[InvalidCookieError], None] | None
+    """Called once the metadata store has another cookie, or none."""
+
+
 class Registrar:
     """The registrations of one store. Each method may raise MetadataStoreError.
 
@@ -528,24 +543,42 @@ class Registrar:
 
     Decision: another session's node is replaced when a bookie registers and when its session is new, because it is then its
     own earlier node. Otherwise it is left alone: two processes under one id would take it from each other for ever.
+
+    A node of another host under this id is not ours to replace: the bookie's cookie tells. It is read with the nodes, after a
+    sync, and the transaction that makes a node checks that it has not changed. It is watched like the nodes, so a host that was
+    cut off while another one became the bookie gives up, at its next look at the latest.
     """
 
     def __init__(
-        self, connection: Connection, layout: Layout, check: Callable[[], None], changed: Callable[[object], None]
+        self,
+        connection: Connection,
+        layout: Layout,
+        check: Callable[[], None],
+        still_there: Callable[[str], None],
+        changed: Callable[[object], None],
     ) -> None:
-        """``check`` is called before a node is made, and raises MetadataStoreError to forbid it. ``changed`` is called, in
-        kazoo's thread, when a node made here was changed or deleted; it must not block, and has ``restore`` called."""
+        """``check`` is called before a node is made, and raises MetadataStoreError to forbid it. ``still_there(what)`` raises it
+        if the cluster is gone: then a missing cookie proves nothing. ``changed`` is called, in kazoo's thread, when a node made
+        here, or its bookie's cookie, was changed or deleted; it must not block, and has ``restore`` called."""
         self._connection = connection
         self._check = check
+        self._still_there = still_there
         self._changed = changed
         self._layout = layout
-        self._wanted: dict[str, BookieRegistration] = {}
+        self._wanted: dict[str, _Registered] = {}
         self._lock = threading.Lock()
 
-    def register(self, registration: BookieRegistration) -> None:
+    def register(
+        self,
+        registration: BookieRegistration,
+        cookie: Cookie | None = None,
+        replaced: Callable[[InvalidCookieError], None] | None = None,
+    ) -> None:
+        """As ``MetadataStore.register_bookie``."""
+        wanted = _Registered(registration, cookie, replaced)
         with self._lock:
-            self._publish(registration)
-            self._wanted[registration.bookie_id] = registration
+            self._publish(wanted)
+            self._wanted[registration.bookie_id] = wanted
 
     def unregister(self, bookie_id: str) -> None:
         """Remove a bookie's node if this session made it."""
@@ -555,37 +588,63 @@ class Registrar:
 
     def renew(self) -> None:
         """Make the nodes of a lost session again. May block."""
-        with self._lock:
-            for registration in list(self._wanted.values()):
-                self._publish(registration)
+        self._publish_again(from_others=True)
 
     def restore(self) -> None:
         """Restore nodes that others deleted or changed. May block."""
-        with self._lock:
-            for registration in list(self._wanted.values()):
-                self._publish(registration, from_others=False)
+        self._publish_again(from_others=False)
 
-    def _publish(self, registration: BookieRegistration, *, from_others: bool = True) -> None:
-        what = f"registering {registration.bookie_id}"
+    def _publish_again(self, *, from_others: bool) -> None:
+        with self._lock:
+            for wanted in list(self._wanted.values()):
+                try:
+                    self._publish(wanted, from_others=from_others)
+                except InvalidCookieError as error:
+                    if wanted.replaced is not None:
+                        wanted.replaced(error)
+
+    def _publish(self, wanted: _Registered, *, from_others: bool = True) -> None:
+        """Raises InvalidCookieError, and gives the registration up, if another host has become the bookie."""
+        bookie_id = wanted.registration.bookie_id
+        what = f"registering {bookie_id}"
         self._check()
-        self._replace(what, registration.bookie_id, registration, from_others=from_others)
+        try:
+            self._replace(what, bookie_id, wanted.registration, wanted.cookie, from_others=from_others)
+        except InvalidCookieError:
+            self._still_there(what)
+            self._wanted.pop(bookie_id, None)
+            raise
 
     def _replace(
-        self, what: str, bookie_id: str, registration: BookieRegistration | None, *, from_others: bool = False
+        self,
+        what: str,
+        bookie_id: str,
+        registration: BookieRegistration | None,
+        cookie: Cookie | None = None,
+        *,
+        from_others: bool = False,
     ) -> None:
         """Look, bring both possible nodes of a bookie to the wanted state in one transaction, and look again. ``from_others``:
-        replace another session's node; otherwise leave it alone, and make nothing beside it."""
-        client = self._connection.client
+        replace another session's node; otherwise leave it alone, and make nothing beside it. Raises InvalidCookieError if the
+        metadata store has another cookie than ``cookie``."""
+        client, identity = self._connection.client, self._layout.cookie(bookie_id)
         paths = [self._layout.bookie(bookie_id, read_only) for read_only in (False, True)]
         wanted = None if registration is None else paths[registration.read_only]
         document = b"" if registration is None else encode_registration(registration)
         last: Exception | None = None
         for _ in range(_ATTEMPTS):
             # The last look, at the wanted node, leaves the watch.
-            outcomes = self._connection.gather(
+            _, recorded, *outcomes = self._connection.gather(
                 what,
-                lambda: [client.get_async(path, watch=self._changed if path == wanted else None) for path in paths],
+                lambda: [
+                    client.sync_async(identity),
+                    client.get_async(identity, watch=None if cookie is None else self._changed),
+                    *(client.get_async(path, watch=self._changed if path == wanted else None) for path in paths),
+                ],
             )
+            if cookie is not None:
+                found = None if isinstance(recorded, DefiniteError) else recorded
+                check_recorded(cookie, found and decode_cookie(found[0], f"of {bookie_id} in ZooKeeper"))
             session_id = self._connection.session_id
             stale: list[tuple[str, int]] = []
             standing = wanted is None
@@ -604,7 +663,14 @@ class Registrar:
             if standing and not stale:
                 return
 
-            def build(transaction: Any, stale: list[tuple[str, int]] = stale, missing: bool = not standing) -> None:
+            def build(
+                transaction: Any,
+                recorded: Any = recorded,
+                stale: list[tuple[str, int]] = stale,
+                missing: bool = not standing,
+            ) -> None:
+                if cookie is not None:
+                    transaction.check(identity, recorded[1].version)
                 for path, version in stale:
                     transaction.delete(path, version)
                 if missing:
@@ -744,7 +810,9 @@ class ZooKeeperStore:
         self._ids = LedgerIds(self._nodes, self.layout)
         self._records = RecordNodes(self.connection, self._nodes, self.layout)
         self._listing = LedgerListing(self._nodes, self.layout, self._still_there)
-        self._registrar = Registrar(self.connection, self.layout, self._ids.check, self._registration_event)
+        self._registrar = Registrar(
+            self.connection, self.layout, self._ids.check, self._still_there, self._registration_event
+        )
         self._autorecovery = ZooKeeperTree(self._nodes, self._notifier, self.layout.underreplication)
 
     # -- cluster
@@ -855,9 +923,14 @@ class ZooKeeperStore:
 
     # -- bookies
 
-    def register_bookie(self, registration: BookieRegistration) -> None:
+    def register_bookie(
+        self,
+        registration: BookieRegistration,
+        cookie: Cookie | None = None,
+        replaced: Callable[[InvalidCookieError], None] | None = None,
+    ) -> None:
         assert self._registrar is not None
-        self._registrar.register(registration)
+        self._registrar.register(registration, cookie, replaced)
 
     def unregister_bookie(self, bookie_id: str) -> None:
         assert self._registrar is not None
@@ -899,7 +972,7 @@ class ZooKeeperStore:
             self._upkeep.request(self._registrar.renew)
 
     def _registration_event(self, _: object) -> None:
-        """Called from kazoo's thread: the node of a bookie registered here was changed or deleted."""
+        """Called from kazoo's thread: the node or cookie of a bookie registered here was changed or deleted."""
         if self._registrar is not None:
             self._upkeep.request(self._registrar.restore)
 
