@@ -91,7 +91,7 @@ def test_stream_begins_at_the_given_offsets_and_includes_lanes(
 
 
 @pytest.mark.parametrize(
-    "place", ["{", "{}", '{"a": 1}', '{"0": "1"}', '{"0": -1}', '{"0": 1.5}', '{"0": true}', "[1]"]
+    "place", ["{", "{}", '{"a": 1}', '{"0": "1"}', '{"0": -3}', '{"0": 1.5}', '{"0": true}', "[1]"]
 )
 def test_malformed_lane_offsets_are_refused(place: str) -> None:
     for option in ("startingOffsets", "endingOffsets"):

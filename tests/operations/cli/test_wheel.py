@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 import bookspark
 from tests.wheels import ROOT, build_wheel, environment, offline_environment, requirements, settings
 
-EXTRAS = {"arrow", "spark", "cli", "report", "bookkeeper", "metrics", "sasl", "all", "dev"}
+EXTRAS = {"arrow", "spark", "cli", "console", "report", "bookkeeper", "metrics", "sasl", "all", "dev"}
 CLIENT = """
 import sys
 import bookspark, bookspark.errors

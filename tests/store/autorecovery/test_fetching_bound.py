@@ -27,6 +27,7 @@ class Storage:
 
     def __init__(self):
         self.added = []
+        self.looks = SimpleNamespace(asker=None)
 
     def add(self, header, batch, done):
         self.added.append((header, batch, done))

@@ -181,7 +181,7 @@ def test_lossy_boot_fences_ledgers_with_and_without_a_readable_record() -> None:
     spoil(store)
     noted: list[Any] = []
     boots = SimpleNamespace(
-        unreadable=(), unclean=("/d",), losses=(), fences_lost=False, mark=NO_LOSSY_BOOT,
+        unreadable=(), unread=(), unclean=("/d",), losses=(), fences_lost=False, mark=NO_LOSSY_BOOT,
         only_absent=lambda emptied: 0,
         note_lossy_boot=lambda found, fences_lost: noted.append(found),
     )  # fmt: skip

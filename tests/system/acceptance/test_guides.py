@@ -63,7 +63,7 @@ def test_guide_to_services_runs_as_written(tmp_path: Path, shell: dict[str, str]
     assert "RowPosition(lane=1, position=100)" in printed
     assert "UnexpectedPositionError" in printed
     assert "206 rows, and perhaps more, since yesterday" in printed
-    assert "reader mailing is no row behind" in printed
+    assert "reader mailing has ended in order, and is no row behind" in printed
     assert printed.splitlines()[-3:] == ["event 204", "balance: 10", "by hand"]
 
 
