@@ -14,6 +14,8 @@ from typing import TypeVar
 Found = TypeVar("Found")
 
 SECONDS_MAX = 300.0
+PATIENT = dict.fromkeys(("answer_timeout_seconds", "connect_timeout_seconds", "metadata_timeout_seconds"), 60.0)
+"""Options of a client in tests that are about no deadline: a machine that is busy for some seconds makes a bookie silent."""
 _LOOK_SECONDS = 0.01
 _LOOK_SECONDS_MAX = 0.05
 

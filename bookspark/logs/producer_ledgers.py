@@ -274,7 +274,7 @@ class ProducerLedgers:
         now_ms = self.now_ms()
         self._old_ms = now_ms + LEDGER_MS_MAX
         self._look.opened(handle, record.options, now_ms)
-        self._wait()
+        self.due_ms = self._next_due_ms()
         self._move()
         # The options changed while the ledger was opened, or the commit itself changed the record; or rows that move delayed the
         # ledger with the changed options.
@@ -331,8 +331,8 @@ class ProducerLedgers:
     def _learn_options(self) -> None:
         """Read the lane's record, and watch it. If the store does not answer, the opening of the next ledger reports that. Raises
         the errors of ``is_due``."""
-        self._changed = False
-        self._wait()
+        # Together: after an interrupt between them the change would be forgotten, or the next ledger due.
+        self.due_ms, self._changed = self._next_due_ms(), False
         with suppress(MetadataStoreError):
             # Watched before the read, so no change is missed.
             self._end_watch()
@@ -344,9 +344,9 @@ class ProducerLedgers:
         if self._ahead is not None and self._is_made(self._ahead):
             self.due_ms = 0
 
-    def _wait(self) -> None:
-        """The next ledger is due when the open one is too old, or when a look for a larger one is due."""
-        self.due_ms = int(min(self._old_ms, self._look.due_ms))
+    def _next_due_ms(self) -> int:
+        """The open ledger is too old then, or a look for a larger one is due."""
+        return int(min(self._old_ms, self._look.due_ms))
 
     @staticmethod
     def _is_made(ahead: _Ahead) -> bool:
@@ -375,7 +375,7 @@ class ProducerLedgers:
     def _try_larger(self) -> None:
         """Begin to create a ledger over as many bookies as wanted. If there are too few, the open ledger stays."""
         if self.due_ms:
-            self._wait()
+            self.due_ms = self._next_due_ms()
         self._make_ahead()
         if self.at.handle is not None and self._ahead is None:
             self._begin_ahead(self._wanted, self.at.handle)

@@ -10,6 +10,7 @@ import pytest
 from bookspark.local import LocalCluster
 from bookspark.logs import Log, create_log
 from bookspark.store.client import BookKeeper
+from tests.awaiting import PATIENT
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +21,7 @@ def cluster(new_chroot: Callable[[], str]) -> Iterator[LocalCluster]:
 
 @pytest.fixture(scope="module")
 def bookkeeper(cluster: LocalCluster) -> Iterator[BookKeeper]:
-    with cluster.bookkeeper() as bookkeeper:
+    with cluster.bookkeeper(**PATIENT) as bookkeeper:
         yield bookkeeper
 
 

@@ -13,12 +13,8 @@ import pytest
 from bookspark.local import LocalCluster
 from bookspark.operations.console import WebConsole, looks, watch
 from bookspark.store.client import BookKeeper
-from tests.awaiting import SECONDS_MAX, await_that
+from tests.awaiting import PATIENT, SECONDS_MAX, await_that
 from tests.operations.console.parsing import Parsed
-
-# Options of clients in these tests. With the console's own (``DEADLINES``), a machine that is busy for some seconds makes
-# a page report, rightly, that its bookies don't answer; no test here is about that.
-PATIENT = dict.fromkeys(("answer_timeout_seconds", "connect_timeout_seconds", "metadata_timeout_seconds"), 60.0)
 
 
 class Answer(NamedTuple):

@@ -25,7 +25,7 @@ from bookspark.operations.why.troubles import health_of
 from bookspark.protocol.logs.log_options import LogOptions
 from bookspark.store.client import BookKeeper
 from tests.authority import Authority, private
-from tests.awaiting import await_that
+from tests.awaiting import PATIENT, await_that
 from tests.clocks import wrong_clock
 from tests.operations.cli.conftest import Run, bookspark, impatient  # noqa: F401
 from tests.operations.why.kit import check_command
@@ -346,7 +346,7 @@ def test_certificate_that_has_ended_is_named_with_its_day_and_its_remedy(
         own = {"tls_ca": ca, "tls_certificate": authority.certificate("client")}
 
         def named(**options: str) -> Answer:
-            with cluster.bookkeeper(**DEADLINES, **own | options) as bookkeeper:
+            with cluster.bookkeeper(**PATIENT, **own | options) as bookkeeper:
                 found = troubles(bookkeeper)
             assert set(found) - {"no-auditor"} == {"certificate-ended"}, found
             return found["certificate-ended"]
@@ -360,7 +360,7 @@ def test_certificate_that_has_ended_is_named_with_its_day_and_its_remedy(
         ours = named(tls_certificate=authority.certificate("old client", days=-1))
         assert ours.subject.startswith("tls_certificate ") and "it ended 1 day ago" in ours.causes[0]
         assert "it ended 1 day ago" in named(tls_ca=str(ended.file)).causes[0]
-        with cluster.bookkeeper(**DEADLINES, **own) as bookkeeper:
+        with cluster.bookkeeper(**PATIENT, **own) as bookkeeper:
             assert set(troubles(bookkeeper)) == {"no-auditor"}
             left = bookkeeper.bookie_status(cluster.bookies[0].bookie_id).certificate_ends
             assert set(left) == {"tls_certificate", "tls_client_ca"}
