@@ -182,6 +182,35 @@ def test_owner_of_a_ledger_made_anew_while_the_metadata_is_read_keeps_its_entrie
     assert bookie.ids(7) == [0, 1]
 
 
+class Peer:
+    """An asker that counts its waiting bytes."""
+
+    origin, bytes = "10.0.0.9", 0
+
+    def waits(self, more):
+        self.bytes += more
+
+
+def test_requests_to_a_stopped_ledger_go_with_their_connection(watched):
+    """They waited for the second look, in no budget, after their peer had gone."""
+    store, bookie = watched
+    store.create_ledger(metadata(key=STRANGER))
+    assert bookie.add(7, 0) is Status.OK
+    told, behind, kept = [], [], []
+    bookie.storage.fence(7, STRANGER, told.append)
+    store.await_look()
+    store.go_on.release()
+    bookie.wait(lambda: bookie.storage.holdings.ledger(7).stopped)
+    bookie.submit(add_frame(7, 1), kept.append)
+    gone = Peer()
+    bookie.storage.looks.asker = gone
+    bookie.submit(add_frame(7, 2), behind.append)
+    bookie.storage.looks.forget(gone)
+    store.go_on.release(10)
+    bookie.wait(lambda: bool(told and kept))
+    assert told == [Status.OK] and behind == []
+
+
 def test_looks_are_shared_and_cached(watched):
     store, bookie = watched
     store.create_ledger(metadata())
