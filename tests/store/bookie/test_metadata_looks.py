@@ -58,6 +58,10 @@ def loop():
     yield made
     made.looks.close()
     made.go_on.release(1000)
+    # Else they rest in the next test.
+    for thread in threading.enumerate():
+        if thread.name.startswith("bookie metadata"):
+            thread.join(SECONDS_MAX)
 
 
 def test_peer_with_many_questions_delays_others_by_the_looks_under_way(loop):
