@@ -37,7 +37,9 @@ from bookspark.errors import (
     InvalidRowError,
     LedgerRecoveryError,
     MetadataStoreError,
+    NoSuchEntryError,
     NoSuchLedgerError,
+    ReadError,
 )
 from bookspark.logs.chain.committer import Committer
 from bookspark.logs.chain.log_run import CLOSE_SECONDS_MAX, LargerLook, LogRun
@@ -553,7 +555,15 @@ def _last_row(reader: ReadHandle, last: int) -> Stamped | None:
     count = 1
     while last >= 0:
         first = max(0, last - count + 1)
-        for entry in reversed(list(reader.read(first, last))):
+        try:
+            entries = list(reader.read(first, last))
+        except (NoSuchEntryError, ReadError):
+            if first == last:
+                raise
+            # Perhaps the row is behind the unreadable entry.
+            count = 1
+            continue
+        for entry in reversed(entries):
             with suppress(InvalidRowError):
                 return stamp_of(entry.payload, f"ledger {entry.ledger_id}, entry {entry.entry_id}")
         last, count = first - 1, min(2 * count, _ROWS_BACK_MAX)

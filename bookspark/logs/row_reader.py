@@ -29,7 +29,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from itertools import islice
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
@@ -552,37 +552,40 @@ class RowReader:
 
     def _rows_of(self, end: Offset, pieces: Sequence[Piece]) -> Iterator[LogRow]:
         """The rows of ``pieces``, in order. Raises InvalidRowError."""
-        for row in self._decoded(pieces):
-            if isinstance(row, InvalidRowError):
-                raise row
-            yield row
+        done = 0
+        try:
+            for row in self._decoded(pieces):
+                if isinstance(row, InvalidRowError):
+                    raise row
+                yield row
+                done += 1
+        except NoSuchLedgerError:
+            ends = accumulate(piece.rows for piece in pieces)
+            raise self._gone(next(piece for piece, end in zip(pieces, ends, strict=True) if done < end)) from None
 
     def _decoded(self, pieces: Sequence[Piece]) -> Iterator[LogRow | InvalidRowError]:
         """Each row of ``pieces`` in order, or the error of its entry. Reads consecutive pieces of a ledger at once, across pieces
-        of other ledgers: a log of small commits has one piece for each."""
+        of other ledgers: a log of small commits has one piece for each. Raises NoSuchLedgerError if a ledger was deleted."""
         streams: dict[int, tuple[Iterator[Entry], Callable[[bytes], Row]]] = {}
         for piece, last in zip(pieces, ends_of_runs(pieces), strict=True):
             lane = str(self._id.lane(piece.lane))
-            try:
-                if piece.ledger_id not in streams:
-                    handle, decode = self._opened(piece)
-                    handle.confirm(last)
-                    streams[piece.ledger_id] = handle.read(piece.first_entry_id, last), decode
-                stream, decode = streams[piece.ledger_id]
-                times = RowTimes([piece]).each()
-                # One by one: only the commit says how large they are.
-                for position, (entry, time_ms) in enumerate(
-                    zip(islice(stream, piece.entries), times, strict=True), piece.position
-                ):
-                    try:
-                        value, own_ms, key, headers = decode(entry.payload)
-                    except NO_ROW as error:
-                        yield invalid_row(lane, position, entry.ledger_id, entry.entry_id, error)
-                    else:
-                        at_ms = time_ms if own_ms is None else own_ms
-                        yield LogRow(piece.lane, position, value, at_ms, key, headers)
-            except NoSuchLedgerError:
-                raise self._gone(piece) from None
+            if piece.ledger_id not in streams:
+                handle, decode = self._opened(piece)
+                handle.confirm(last)
+                streams[piece.ledger_id] = handle.read(piece.first_entry_id, last), decode
+            stream, decode = streams[piece.ledger_id]
+            times = RowTimes([piece]).each()
+            # One by one: only the commit says how large they are.
+            for position, (entry, time_ms) in enumerate(
+                zip(islice(stream, piece.entries), times, strict=True), piece.position
+            ):
+                try:
+                    value, own_ms, key, headers = decode(entry.payload)
+                except NO_ROW as error:
+                    yield invalid_row(lane, position, entry.ledger_id, entry.entry_id, error)
+                else:
+                    at_ms = time_ms if own_ms is None else own_ms
+                    yield LogRow(piece.lane, position, value, at_ms, key, headers)
             if last == piece.last_entry_id:
                 del streams[piece.ledger_id]
 
@@ -596,19 +599,21 @@ class RowReader:
         return joined(each())
 
     def _read_or_told(self, piece: Piece, there: set[int]) -> Iterator[LogRow | Gap]:
-        """``there``: ledgers that exist, as this read has seen in the metadata store."""
+        """``there``: ledgers that exist, as this read has seen in the metadata store. A ledger may be deleted meanwhile."""
+        told = 0
         try:
             if piece.ledger_id not in there:
                 self._bookkeeper.get_ledger_metadata(piece.ledger_id)
                 there.add(piece.ledger_id)
+            for one in rows_and_gaps(piece, self._rows_and_invalid, self._kind_of):
+                yield one
+                told += one.rows if isinstance(one, Gap) else 1
         except NoSuchLedgerError:
-            record = self._registry.get(self._id.lane(piece.lane))
-            gap = deleted_gap(record, piece)
+            rest = piece.part(told, piece.rows)
+            gap = deleted_gap(self._registry.get(self._id.lane(piece.lane)), rest)
             if gap is None:
-                raise self._gone(piece) from None
+                raise self._gone(rest) from None
             yield gap
-            return
-        yield from rows_and_gaps(piece, self._rows_and_invalid, self._kind_of)
 
     def _rows_and_invalid(self, piece: Piece) -> Iterator[LogRow | Gap]:
         for position, row in enumerate(self._decoded([piece]), piece.position):
@@ -618,11 +623,7 @@ class RowReader:
                 yield row
 
     def _kind_of(self, error: BookKeeperError, piece: Piece) -> GapKind:
-        try:
-            return kind_of(error, self._bookkeeper.get_ledger_metadata(piece.ledger_id), piece.first_entry_id)
-        except NoSuchLedgerError:
-            # Just deleted; the next read reports the reason.
-            return GapKind.NOT_YET_KNOWN
+        return kind_of(error, self._bookkeeper.get_ledger_metadata(piece.ledger_id), piece.first_entry_id)
 
     def _opened(self, piece: Piece) -> tuple[ReadHandle, Callable[[bytes], Row]]:
         found = self._handles.pop(piece.ledger_id, None)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bookspark.errors import BookKeeperError, DataLossError, NoSuchEntryError, ReadError
+from bookspark.errors import BookKeeperError, DataLossError, NoSuchEntryError, NoSuchLedgerError, ReadError
 from bookspark.local import LocalCluster
 from bookspark.logs import (
     Committer,
@@ -50,6 +50,11 @@ class DamagedReader(MemoryReader):
             bookkeeper = self._bookkeeper
             assert isinstance(bookkeeper, DamagedBookKeeper)
             place = entry.ledger_id, entry.entry_id
+            if place == bookkeeper.delete_at:
+                bookkeeper.delete_at = None
+                bookkeeper.delete_ledger(self.ledger_id)
+                if place not in bookkeeper.silent:
+                    raise NoSuchLedgerError(f"{place}")
             if place in bookkeeper.denied:
                 raise NoSuchEntryError(f"{place}")
             if place in bookkeeper.silent:
@@ -66,6 +71,8 @@ class DamagedBookKeeper(MemoryBookKeeper):
         super().__init__(MemoryStore())
         self.denied: set[tuple[int, int]] = set()
         self.silent: set[tuple[int, int]] = set()
+        self.delete_at: tuple[int, int] | None = None
+        """A read of this entry finds its ledger deleted."""
 
     def _reader(self, ledger_id: int) -> DamagedReader:
         return DamagedReader(self, ledger_id)
@@ -221,6 +228,31 @@ def test_unreadable_newest_row_of_an_open_ledger_stops_no_earlier_read() -> None
                 reader.read()
             assert reader.read_with_gaps() == [Gap(1, 9, 9, kind)]
         damaged.clear()
+
+
+@pytest.mark.parametrize("silent", [False, True], ids=["answers", "silent"])
+@pytest.mark.parametrize("rows", [0, 4], ids=["at first", "later"])
+def test_ledger_deleted_under_a_read_with_gaps_is_a_gap_of_its_unread_rows(rows: int, silent: bool) -> None:
+    """The read raised DataLossError, whose message tells to read with gaps."""
+    bookkeeper = DamagedBookKeeper()
+    client: Any = bookkeeper
+    registry = LogRegistry(bookkeeper.metadata)
+    registry.ensure("orders", {}, b"")
+    run = LogRun.of(LogAddress("memory", "orders"), registry.claim("orders", "run"))
+    committer, ledgers = Committer(client, run), [run.create_ledger(client, LogOptions(), "data") for _ in range(2)]
+    for number, ledger in enumerate(ledgers):
+        ledger.append_batch([b"%d" % number] * 10)
+        ledger.close()
+    ranges = tuple(EntryRange(ledger.ledger_id, 0, 9, 10, 10) for ledger in ledgers)
+    committer.commit(Commit("q", 0, run.run, run.epoch, ranges, 1))
+    deleted = ledgers[0].ledger_id
+    if silent:
+        bookkeeper.silent.add((deleted, rows))
+    bookkeeper.delete_at = (deleted, rows)
+    with RowReader(client, LogAddress("memory", "orders"), "earliest", "") as reader:
+        found = reader.read_with_gaps(100)
+    assert found[rows] == Gap(0, rows, 9, LOST)
+    assert [one.position for one in found if isinstance(one, LogRow)] == [*range(rows), *range(10, 20)]
 
 
 # -- the parts

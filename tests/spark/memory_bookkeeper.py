@@ -83,7 +83,7 @@ class MemoryBookKeeper:
                 metadata, state=LedgerState.CLOSED, last_entry_id=len(self.entries[ledger_id]) - 1, length=size
             )
             self.metadata.write_ledger(closed, version)
-        return MemoryReader(self, ledger_id)
+        return self._reader(ledger_id)
 
     def open_ledger_no_recovery(
         self, ledger_id: int, password: bytes = b"", *, confirmed: int | None = None

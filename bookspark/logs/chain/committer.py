@@ -369,7 +369,9 @@ class Committer:
         """The next commit ledger, if bookies are back that the open one had to do without."""
         if not self._look.is_due(int(1000 * time.monotonic())):
             return None
-        return self.run.larger_ledger(self._bookkeeper, self._options, ledger, COMMIT_ROLE)
+        larger = self.run.larger_ledger(self._bookkeeper, self._options, ledger, COMMIT_ROLE)
+        self._look.is_over(int(1000 * time.monotonic()))
+        return larger
 
     def _roll(self, commit: Commit, ledger: LedgerHandle | None = None) -> None:
         """Create a commit ledger, or take ``ledger``, with a header that sums up all earlier commits, and ``commit``; then append

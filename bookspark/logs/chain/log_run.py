@@ -62,10 +62,13 @@ CLOSE_SECONDS_MAX = 30.0
 
 @dataclass
 class LargerLook:
-    """The time of a writer's next look for a larger ledger than its open one, in ms by a clock of the caller."""
+    """The time of a writer's next look for a larger ledger than its open one, in ms by a clock of the caller.
+
+    Law: looks for which the writer waits take a tenth of its time at most, also if the metadata store does not answer."""
 
     due_ms: float = math.inf
     """Infinite if the open ledger has the wanted size."""
+    begun_ms: int = 0
 
     def opened(self, ledger: LedgerHandle, options: LogOptions, now_ms: int) -> None:
         """The writer goes on in ``ledger``."""
@@ -76,8 +79,12 @@ class LargerLook:
         """Is a look due? Then the next one is due LARGER_MS later."""
         if now_ms < self.due_ms:
             return False
-        self.due_ms = now_ms + LARGER_MS
+        self.due_ms, self.begun_ms = now_ms + LARGER_MS, now_ms
         return True
+
+    def is_over(self, now_ms: int) -> None:
+        """The writer has waited for the look until now."""
+        self.due_ms = max(self.due_ms, now_ms + 9 * (now_ms - self.begun_ms))
 
 
 @dataclass(frozen=True)

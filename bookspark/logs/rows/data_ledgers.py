@@ -74,6 +74,7 @@ class DataLedger:
     def _has_larger(self, ledger: LedgerHandle, now: float) -> bool:
         if self._larger is None and self._look.is_due(int(1000 * now)):
             self._larger = self.run.larger_ledger(self._bookkeeper, self.options, ledger, DATA_ROLE, self.encoding)
+            self._look.is_over(int(1000 * time.monotonic()))
         return self._larger is not None
 
     def handle(self) -> LedgerHandle:

@@ -45,7 +45,7 @@ from bookspark.store.bookie.ledgers.first_requests import FirstRequestCheck, Fir
 from bookspark.store.bookie.ledgers.held_copies import Compared, HeldCopies
 from bookspark.store.bookie.ledgers.key_meetings import KeyCheck, KeyMeetings
 from bookspark.store.bookie.ledgers.lossy_boots import LossyBoots
-from bookspark.store.bookie.ledgers.metadata_looks import NOBODY, MetadataLooks, Question
+from bookspark.store.bookie.ledgers.metadata_looks import Asker, MetadataLooks, Question
 from bookspark.store.bookie.ledgers.statuses import status_of
 from bookspark.store.bookie.space.garbage_collection import GarbageCollection
 from bookspark.store.bookie.space.reclaiming import Reclaiming
@@ -132,16 +132,18 @@ class Comparisons:
         holdings: Holdings,
         held: HeldCopies,
         results: CommitResults,
+        looks: MetadataLooks,
         threads: DiskThreads,
         decide: Decide,
     ) -> None:
         self._holdings = holdings
         self._held = held
         self._results = results
+        self._looks = looks
         self._threads = threads
         self._decide = decide
-        self.waiting: dict[int, deque[WaitingAdd | Callable[[], None]]] = {}
-        """By ledger: the add under comparison, then later requests."""
+        self.waiting: dict[int, deque[tuple[WaitingAdd | Callable[[], None], Asker]]] = {}
+        """By ledger: the add under comparison, then later requests; each with its peer."""
         self._post: Post | None = None
         self._over: list[Callable[[], None]] = []
 
@@ -154,7 +156,7 @@ class Comparisons:
         self._post = None
         for ledger_id, waiting in list(self.waiting.items()):
             del self.waiting[ledger_id]
-            for one in waiting:
+            for one, _ in waiting:
                 if isinstance(one, WaitingAdd):
                     self._leave(one, Status.IO_ERROR)
                 else:
@@ -168,13 +170,13 @@ class Comparisons:
 
     def begin(self, add: WaitingAdd, held: Sequence[Row]) -> None:
         """Compare ``add`` with ``held`` in a thread, then decide it."""
-        self.waiting[add.header.ledger_id] = deque([add])
+        self.waiting[add.header.ledger_id] = deque([(add, self._looks.asker)])
         self._results.waits(len(add.batch.frame))
         self._compare(add, held)
 
     def behind(self, ledger_id: int, one: WaitingAdd | Callable[[], None]) -> None:
         """Queue a request behind the waiting add of its ledger."""
-        self.waiting[ledger_id].append(one)
+        self.waiting[ledger_id].append((one, self._looks.asker))
         if isinstance(one, WaitingAdd):
             self._results.waits(len(one.batch.frame))
 
@@ -207,12 +209,12 @@ class Comparisons:
     def _compared(self, add: WaitingAdd, compared: Compared) -> None:
         ledger_id = add.header.ledger_id
         waiting = self.waiting.get(ledger_id)
-        if waiting is None or waiting[0] is not add:
+        if waiting is None or waiting[0][0] is not add:
             # The bookie stops: ``close`` has answered the add.
             return
         result: Compared | None = compared
         while waiting:
-            one = waiting[0]
+            one, self._looks.asker = waiting[0]
             if isinstance(one, WaitingAdd):
                 held = self._decide(one, result)
                 result = None
@@ -528,7 +530,7 @@ class Adds:
         self._check_fence = check_fence
         self._looks = looks
         self._meetings = meetings
-        self.comparisons = Comparisons(holdings, self._held, results, threads, self._decide_compared)
+        self.comparisons = Comparisons(holdings, self._held, results, looks, threads, self._decide_compared)
         self._waiting = self.comparisons.waiting
         self._acked_after_sync = _acked_after_sync(journal_write_data)
 
@@ -622,8 +624,6 @@ class Adds:
         return ()
 
     def _decide_compared(self, add: WaitingAdd, compared: Compared | None) -> Sequence[Row]:
-        # Its peer is not known any more. Hardly ever it has to wait for metadata now.
-        self._looks.asker = NOBODY
         return self._decide(*add, compared)
 
     def _add_again(self, add: WaitingAdd) -> None:

@@ -12,8 +12,10 @@ from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata
 from bookspark.protocol.ledger.responses import UNAUTHORIZED, Positive, Unknown, UnknownReason
 from bookspark.protocol.ledger.sync_cursor import Assignment
 from bookspark.servers.daemon.bookie_process import key_check
+from bookspark.store.bookie.disk.file_system import RealFileSystem
 from bookspark.store.metadata.memory.memory_store import MemoryStore
 from bookspark.store.wire.header import Flag, Status
+from bookspark.testing.faulty_files import FaultyFileSystem
 from tests.store.bookie.kit import KEY, OTHER_KEY, Pumped, add_frame, config, crash_image
 
 STRANGER, STRANGER_2 = OTHER_KEY, b"s" * 16
@@ -182,6 +184,35 @@ def test_owner_of_a_ledger_made_anew_while_the_metadata_is_read_keeps_its_entrie
     assert bookie.ids(7) == [0, 1]
 
 
+class Peer:
+    """An asker that counts its waiting bytes."""
+
+    origin, bytes = "10.0.0.9", 0
+
+    def waits(self, more):
+        self.bytes += more
+
+
+def test_requests_to_a_stopped_ledger_go_with_their_connection(watched):
+    """They waited for the second look, in no budget, after their peer had gone."""
+    store, bookie = watched
+    store.create_ledger(metadata(key=STRANGER))
+    assert bookie.add(7, 0) is Status.OK
+    told, behind, kept = [], [], []
+    bookie.storage.fence(7, STRANGER, told.append)
+    store.await_look()
+    store.go_on.release()
+    bookie.wait(lambda: bookie.storage.holdings.ledger(7).stopped)
+    bookie.submit(add_frame(7, 1), kept.append)
+    gone = Peer()
+    bookie.storage.looks.asker = gone
+    bookie.submit(add_frame(7, 2), behind.append)
+    bookie.storage.looks.forget(gone)
+    store.go_on.release(10)
+    bookie.wait(lambda: bool(told and kept))
+    assert told == [Status.OK] and behind == []
+
+
 def test_looks_are_shared_and_cached(watched):
     store, bookie = watched
     store.create_ledger(metadata())
@@ -197,6 +228,33 @@ def test_looks_are_shared_and_cached(watched):
         bookie.storage.fence(7, STRANGER, told.append)
     assert told == [Status.UNAUTHORIZED] * 104
     assert store.looks == 1
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["stays", "ends"])
+def test_adds_behind_a_comparison_wait_for_metadata_as_their_peers(tmp_path, ends):
+    """They waited as nobody's, outside of the budget, and stayed when their connection ended."""
+    store, files = Watched(), FaultyFileSystem(RealFileSystem())
+    bookie = opened(store, tmp_path, file_system=files, soon=lambda function: bookie._posted.put((function, ())))
+    assert bookie.add(7, 0) is Status.OK
+    for kind in ("open", "read", "read_cached"):
+        files.add(f"{kind} */logs/*.arrows 1.. hold")
+    repeated, others, synced = [], [], []
+    peer = bookie.storage.looks.asker = Peer()
+    bookie.submit(add_frame(7, 0), repeated.append)
+    for _ in range(3):
+        bookie.submit(add_frame(7, 1, payload=bytes(1 << 20), master_key=STRANGER), others.append)
+    bookie.storage.sync(7, STRANGER, Assignment(0), synced.append)
+    bookie.storage.looks.asker = Peer()
+    files.wait_held()
+    if ends:
+        bookie.storage.looks.forget(peer)
+    files.clear()
+    bookie.wait(lambda: bool(repeated))
+    assert repeated == [Status.OK] and bookie.storage.bytes_in_flight == 0
+    assert peer.bytes > 3 << 20 or (ends and peer.bytes == 0)
+    store.go_on.release(10)
+    bookie.storage.close()
+    assert (len(others), len(synced), peer.bytes) == ((0, 0, 0) if ends else (3, 1, 0))
 
 
 def test_waiting_requests_end_with_the_bookie(tmp_path):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import weakref
+from functools import partial
 from queue import SimpleQueue
 from types import SimpleNamespace
 
@@ -56,6 +58,10 @@ def loop():
     yield made
     made.looks.close()
     made.go_on.release(1000)
+    # Else they rest in the next test.
+    for thread in threading.enumerate():
+        if thread.name.startswith("bookie metadata"):
+            thread.join(SECONDS_MAX)
 
 
 def test_peer_with_many_questions_delays_others_by_the_looks_under_way(loop):
@@ -143,6 +149,48 @@ def test_questions_go_with_the_connection_of_their_only_asker(loop):
         one[:2] for one in loop.answered
     }
     assert loop.looks.asker is not stranger
+
+
+def test_requests_that_joined_a_look_under_way_go_with_their_connection(loop):
+    """A peer that came again and again made the bookie hold any number of frames for one slow look."""
+    stranger, owner = Peer("10.0.0.9"), Peer("10.0.0.1")
+    loop.ask(owner, "the same")
+    for _ in range(5):
+        held = partial(print, bytearray(1000))
+        loop.looks.asker = stranger
+        loop.looks.ask(Question("the same", print, KEYS_UNDECIDED), held, print, 1000)
+        freed, held = weakref.ref(held), None
+        loop.looks.forget(stranger)
+        assert freed() is None
+    loop.go_on.release(100)
+    loop.run_until(lambda: loop.answered)
+    assert loop.answered == [(owner, "the same", Status.UNAUTHORIZED)]
+
+
+def test_answered_requests_are_kept_by_no_turn_of_another_asker(loop):
+    first, second = Peer("10.0.0.1"), Peer("10.0.0.9")
+    for number in range(4):
+        loop.ask(first, number)
+    held = partial(print, bytearray(1000))
+    loop.looks.asker = first
+    loop.looks.ask(Question("the same", Positive, KEYS_UNDECIDED), held, print, 1000)
+    for number in range(10, 30):
+        loop.ask(second, number)
+    loop.ask(second, "the same")
+    freed, held = weakref.ref(held), None
+    loop.go_on.release(6)
+    loop.run_until(lambda: first.bytes == 0)
+    assert freed() is None and "the same" not in loop.looked
+
+
+def test_connection_may_end_after_the_bookies_looks(loop):
+    """The end of the bookie raised KeyError for each connection that waited."""
+    peer = Peer("10.0.0.1")
+    for number in range(9):
+        loop.ask(peer, number)
+    loop.looks.close()
+    assert [status for _, _, status in loop.answered] == [Status.LIMBO] * 9
+    loop.looks.forget(peer)
 
 
 def test_adds_that_wait_for_metadata_are_in_the_budget_and_end_their_connections(tmp_path):

@@ -44,8 +44,8 @@ class KeyMeetings:
         self._take_over = take_over
         self._second: dict[tuple[int, bytes], KeyMeeting] = {}
         """Meetings whose metadata is read once more."""
-        self._stopped: dict[int, list[Waiting]] = {}
-        """Requests, with any key, to a stopped ledger."""
+        self._stopped: dict[int, bytes] = {}
+        """By stopped ledger, the key that met the kept one. Requests with any key wait for its second look, and then go on."""
         self._refused: dict[tuple[int, bytes], float] = {}
         """Keys refused by the metadata, each with the end of its time by the monotonic clock, ascending."""
 
@@ -60,10 +60,8 @@ class KeyMeetings:
             del self._refused[oldest[0]]
         if (ledger_id, master_key) in self._refused:
             done(Status.UNAUTHORIZED)
-        elif ledger_id in self._stopped:
-            one = self._looks.waiting(again, done, size)
-            self._stopped[ledger_id].append(one)
-            one.asker.waits(one.size)
+        elif (met := self._stopped.get(ledger_id)) is not None:
+            self._looks.ask(self._question(self._check, ledger_id, met), again, lambda status: again(), size)
         else:
             self._looks.ask(self._question(self._check, ledger_id, master_key), again, done, size)
 
@@ -93,7 +91,7 @@ class KeyMeetings:
             else:
                 ledger.stopped = True
                 self._second[ledger_id, master_key] = meeting
-                self._stopped.setdefault(ledger_id, [])
+                self._stopped.setdefault(ledger_id, master_key)
                 self._looks.ask_again(self._question(check, ledger_id, master_key), waiting)
                 return
         elif meeting.stopped and isinstance(decision, Positive):
@@ -102,13 +100,9 @@ class KeyMeetings:
             ledger = self._control.ledgers.get(ledger_id)
         elif decision == UNAUTHORIZED and len(self._refused) < _REFUSED_MAX:
             self._refused[ledger_id, master_key] = time.monotonic() + _REFUSED_SECONDS
-        behind: list[Waiting] = []
         if meeting.stopped:
-            behind = self._stopped.pop(ledger_id, [])
+            self._stopped.pop(ledger_id, None)
             if ledger is not None:
                 ledger.stopped = False
         for one in waiting:
             self._looks.answer(one, decision)
-        for one in behind:
-            one.asker.waits(-one.size)
-            self._looks.answer(one, Positive())

@@ -16,6 +16,7 @@ from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple, Protocol
+from weakref import WeakSet
 
 from bookspark.protocol.ledger.responses import Positive, Unknown
 from bookspark.store.bookie.commit.commit_thread import Post
@@ -89,6 +90,10 @@ class MetadataLooks:
         self._turns: dict[str, dict[Asker, dict[_Asked, None]]] = {}
         """Questions without a look yet, by address and connection; whose turn comes next, first."""
         self._first: deque[_Asked] = deque()
+        self._under_way: set[_Asked] = set()
+        """Questions with a look, or whose turn comes first. They are few."""
+        self._ended: WeakSet[Asker] = WeakSet()
+        """Peers whose connection has ended, while a request of theirs is not decided yet."""
         self._running = 0
         self._post: Post | None = None
         self._threads: ThreadPoolExecutor | None = None
@@ -104,35 +109,35 @@ class MetadataLooks:
             done(Status.TOO_MANY_REQUESTS)
             return
         asker = self.asker
+        if asker in self._ended:
+            return
         asked = self._asked.get(question.about)
         if asked is None:
             asked = self._asked[question.about] = _Asked(question, ())
-        waiting = self.waiting(go_on, done, size)
+        waiting = Waiting(go_on, done, size + _REQUEST_BYTES, asker)
         asked.waiting.append(waiting)
         if not asked.begun:
             self._turns.setdefault(asker.origin, {}).setdefault(asker, {})[asked] = None
         asker.waits(waiting.size)
         self._begin()
 
-    def waiting(self, go_on: Callable[[], None], done: Done, size: int) -> Waiting:
-        """A request of the present asker. Its size is still to be counted."""
-        return Waiting(go_on, done, size + _REQUEST_BYTES, self.asker)
-
     def ask_again(self, question: Question, waiting: Sequence[Waiting]) -> None:
         """Look once more, before all others, for requests whose question was answered."""
         asked = self._asked[question.about] = _Asked(question, waiting)
         asked.begun = True
+        self._under_way.add(asked)
         for one in waiting:
             one.asker.waits(one.size)
         self._first.append(asked)
         self._begin()
 
     def forget(self, asker: Asker) -> None:
-        """The asker's connection has ended: drop its questions, except those under way."""
+        """The asker's connection has ended: drop its requests, and its questions except those under way."""
+        self._ended.add(asker)
         if self.asker is asker:
             self.asker = NOBODY
         askers = self._turns.get(asker.origin, {})
-        for asked in askers.pop(asker, ()):
+        for asked in [*askers.pop(asker, ()), *self._under_way]:
             asked.waiting = [one for one in asked.waiting if one.asker is not asker]
             if not asked.waiting and not asked.begun:
                 del self._asked[asked.question.about]
@@ -144,6 +149,8 @@ class MetadataLooks:
         self._post = None
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
+        self._turns.clear()
+        self._first.clear()
         for asked in list(self._asked.values()):
             self._answered(asked, asked.question.unreadable)
 
@@ -152,6 +159,7 @@ class MetadataLooks:
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="bookie metadata")
             asked.begun = True
+            self._under_way.add(asked)
             self._running += 1
             self._threads.submit(self._look, asked, self._post)
 
@@ -192,12 +200,15 @@ class MetadataLooks:
         if self._asked.get(asked.question.about) is not asked:
             return
         del self._asked[asked.question.about]
-        for one in asked.waiting:
+        self._under_way.discard(asked)
+        # The turns of its other askers may keep the question for long, but not its requests.
+        waiting, asked.waiting = asked.waiting, []
+        for one in waiting:
             one.asker.waits(-one.size)
         if asked.question.answered is not None:
-            asked.question.answered(answer, asked.waiting)
+            asked.question.answered(answer, waiting)
             return
-        for one in asked.waiting:
+        for one in waiting:
             self.answer(one, answer)
 
     def answer(self, one: Waiting, answer: Answer) -> None:
