@@ -10,17 +10,21 @@ import pytest
 from bookspark.errors import StorageError
 from bookspark.protocol.bookie.bookie_ledger import IN_LIMBO
 from bookspark.servers.daemon.bookie_process import fence_what_may_be_lost, why_lossy
-from bookspark.store.bookie.disk.file_system import RealFileSystem
+from bookspark.store.bookie.disk.file_system import FileSystem, RealFileSystem
 from bookspark.store.bookie.offline.inspection import rebuild_index
 from bookspark.store.bookie.storage import Storage
 from bookspark.store.metadata.memory.memory_store import MemoryStore
 from bookspark.store.wire.header import Flag, Status
 from bookspark.testing.faulty_files import FaultyFileSystem
+from bookspark.testing.memory_files import MemoryFileSystem
+from bookspark.testing.power_cuts import nothing_kept
 from tests.protocol.ledgers import metadata
 from tests.store.bookie.kit import KEY, Pumped, config, crash_image
 
 ME = "b1"
 ENTRIES = list(range(40))
+READ_ONLY = ("write */logs/*.arrows 1 read-only",)
+FAILING = ("read */logs/*.arrows 1.. bad-sector:9000", "sync */logs/*.arrows 1 io-error")
 
 
 @pytest.fixture
@@ -48,7 +52,7 @@ def with_bad_sector(byte: int = 9000) -> FaultyFileSystem:
     return FaultyFileSystem(RealFileSystem(), f"read {bad}", f"read_cached {bad}")
 
 
-def started(directory: Path, files: FaultyFileSystem | None, store: MemoryStore) -> Pumped:
+def started(directory: Path, files: FileSystem | None, store: MemoryStore) -> Pumped:
     def boot(storage: Storage) -> None:
         if why_lossy(storage.lossy_boots, ()):
             fence_what_may_be_lost(storage, store, ME, (), lambda text: None)
@@ -167,3 +171,23 @@ def test_disk_that_reads_next_to_nothing_keeps_its_bookie_down(tmp_path: Path) -
     running.storage.close()
     with pytest.raises(StorageError, match="can't be read"):
         Storage(config(killed), FaultyFileSystem(RealFileSystem(), "read */logs/*.arrows 1.. io-error")).open()
+
+
+@pytest.mark.parametrize("rules", [READ_ONLY, FAILING], ids=["read-only", "bad sector and failing sync"])
+def test_entry_is_not_acknowledged_before_its_log_could_be_synced(store: MemoryStore, rules: tuple[str, ...]) -> None:
+    """The boot swallowed the failure, counted the tail as synced, and a repeated add was acknowledged without a sync."""
+    disk = MemoryFileSystem("/a")
+    files = FaultyFileSystem(disk)
+    killed = Pumped(config(Path("/a")), files)
+    for entry_id in ENTRIES[:-1]:
+        assert killed.add(4, entry_id) is Status.OK
+    files.add("sync */logs/*.arrows 1.. io-error")
+    assert killed.add(4, 39) is Status.IO_ERROR
+    bookie = started(Path("/a"), FaultyFileSystem(disk, *rules), store)
+    assert bookie.add(4, 38, flags=Flag.RECOVERY) is Status.OK
+    assert bookie.add(4, 39, flags=Flag.RECOVERY) is Status.READ_ONLY
+    assert bookie.add(9, 0) is Status.OK
+    bookie.checkpoint()
+    again = started(Path("/a"), disk, store)
+    assert again.add(4, 39, flags=Flag.RECOVERY) is Status.OK
+    assert started(Path("/a"), disk.crashed(nothing_kept), store).ids(4) == ENTRIES
