@@ -11,6 +11,7 @@ from bookspark.errors import StorageError
 from bookspark.protocol.bookie.bookie_ledger import IN_LIMBO
 from bookspark.servers.daemon.bookie_process import fence_what_may_be_lost, why_lossy
 from bookspark.store.bookie.disk.file_system import FileSystem, RealFileSystem
+from bookspark.store.bookie.disk.synced_note import SyncedNote
 from bookspark.store.bookie.offline.inspection import rebuild_index
 from bookspark.store.bookie.storage import Storage
 from bookspark.store.metadata.memory.memory_store import MemoryStore
@@ -191,3 +192,20 @@ def test_entry_is_not_acknowledged_before_its_log_could_be_synced(store: MemoryS
     again = started(Path("/a"), disk, store)
     assert again.add(4, 39, flags=Flag.RECOVERY) is Status.OK
     assert started(Path("/a"), disk.crashed(nothing_kept), store).ids(4) == ENTRIES
+
+
+@pytest.mark.parametrize(("at", "size"), [(9216, 1024), (8704, 3072)], ids=["two sectors", "six sectors"])
+def test_bad_sector_that_reads_as_zeros_later_is_no_torn_write(
+    killed: Path, store: MemoryStore, at: int, size: int
+) -> None:
+    """The note of a log is behind after a host crash. The disk replaced the sector, and the next start denied its entries."""
+    path = killed / "logs/00000001.arrows"
+    note = SyncedNote(RealFileSystem(), str(path.with_suffix(".synced")), 1)
+    note.write(8000)
+    note.close()
+    started(killed, with_bad_sector(), store).storage.close()
+    content = path.read_bytes()
+    path.write_bytes(content[:at] + bytes(size) + content[at + size :])
+    again = started(killed, None, store)
+    assert lacking(again) and all(again.read(4, entry_id, entry_id)[1] == IN_LIMBO for entry_id in lacking(again))
+    again.storage.close()

@@ -203,7 +203,7 @@ class EntryLog:
         finally:
             file.close()
         # Bytes below the note are synced, also where they can't be read.
-        self.end = self.synced = max(scan.end, noted or 0) if scan.unread else scan.end
+        self.end = self.synced = max(scan.end, scan.unread, noted or 0) if scan.unread else scan.end
         try:
             self._settle(scan, size, noted, has_written=has_written)
         except OSError as error:
@@ -224,6 +224,9 @@ class EntryLog:
                 _settle_bytes(file, scan, noted or 0)
                 if scan.may_be_cut:
                     noted = scan.end
+                elif noted is not None:
+                    # Unread bytes may have been acknowledged too: no later start may take them for a torn write.
+                    noted = max(noted, scan.end, scan.unread)
             elif scan.may_be_cut:
                 # This returns the reserved space of a process that died.
                 file.truncate(scan.end)
