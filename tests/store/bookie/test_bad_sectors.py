@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from bookspark.errors import StorageError
 from bookspark.protocol.bookie.bookie_ledger import IN_LIMBO
+from bookspark.protocol.bookie.lost_records import LostRecords
 from bookspark.servers.daemon.bookie_process import fence_what_may_be_lost, why_lossy
+from bookspark.store.autorecovery.healing import Healing
+from bookspark.store.autorecovery.own_bookie import OwnBookie
 from bookspark.store.bookie.disk.file_system import FileSystem, RealFileSystem
 from bookspark.store.bookie.disk.synced_note import SyncedNote
 from bookspark.store.bookie.offline.inspection import rebuild_index
 from bookspark.store.bookie.storage import Storage
+from bookspark.store.metadata.lost_records import note_lost_records
 from bookspark.store.metadata.memory.memory_store import MemoryStore
 from bookspark.store.wire.header import Flag, Status
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.testing.memory_files import MemoryFileSystem
 from bookspark.testing.power_cuts import nothing_kept
+from tests.awaiting import SECONDS_MAX, await_that
 from tests.protocol.ledgers import metadata
 from tests.store.bookie.kit import KEY, Pumped, config, crash_image
 
@@ -148,6 +154,24 @@ def test_bad_sector_is_kept_if_no_bookie_could_supply_its_entries(killed: Path, 
     bookie = started(killed, with_bad_sector(), store)
     assert bookie.run(bookie.storage.lossy_boots.note_lost, 4, [(12, 19)]) is Status.OK
     assert bookie.run(bookie.storage.lossy_boots.note_healed, 1) is Status.OK
+    bookie.storage.close()
+    again = started(killed, None, store)
+    assert again.ids(4) == ENTRIES
+    again.storage.close()
+
+
+def test_bad_sector_is_kept_while_records_of_ledgers_are_lost(killed: Path) -> None:
+    """Healing looks at the ledgers of the metadata. Entries of a ledger without a record lay there too, and were given up."""
+    store = MemoryStore()
+    note_lost_records(store, LostRecords(4, 10))
+    bookie = started(killed, with_bad_sector(), store)
+    own = OwnBookie(ME, bookie.storage, lambda function, *arguments: function(*arguments))
+    healing = Healing(own, SimpleNamespace(metadata=store, close=lambda: None), 0)  # type: ignore[arg-type]
+    healing.start()
+    await_that(lambda: bookie.storage.lossy_boots.healed_boot == 1)
+    bookie.pump()
+    assert healing.wait(SECONDS_MAX)
+    bookie.checkpoint()
     bookie.storage.close()
     again = started(killed, None, store)
     assert again.ids(4) == ENTRIES
