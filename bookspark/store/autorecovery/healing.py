@@ -39,6 +39,7 @@ from bookspark.store.autorecovery.copying import RUN_ENTRIES_MAX, Copying, Repai
 from bookspark.store.autorecovery.own_bookie import OwnBookie
 from bookspark.store.client import BookKeeper
 from bookspark.store.decisions.seam import made
+from bookspark.store.metadata.lost_records import read_lost_records
 from bookspark.store.wire.messages import HealingStatus
 from bookspark.support.threads import BackOff, Repeated
 
@@ -116,6 +117,9 @@ class Healing:
         todo = self._todo = self._heal_each(todo)
         if todo or self._stopping.is_set():
             return self._pauses.next()
+        # The metadata names no ledger whose record was lost, and the bookie keeps its entries.
+        if read_lost_records(self._bookkeeper.metadata):
+            self._bookie.keep_unread()
         self._ended_at = time.monotonic()
         self._bookie.note_healed(self._boot)
         log.info("lossy boot %d is healed: %s", self._boot, self.status())

@@ -73,6 +73,10 @@ class OwnBookie:
         self._post(self._storage.lossy_boots.note_lost, ledger_id, ranges, answer.set_result)
         self._check(answer)
 
+    def keep_unread(self) -> None:
+        """Keep bytes that the disks could not read: entries may lie there that nobody restores."""
+        self._post(self._storage.lossy_boots.keep_unread)
+
     def note_healed(self, boot: int) -> None:
         """Note, durably, that all losses of lossy boot ``boot`` are restored."""
         answer: Future[int] = Future()

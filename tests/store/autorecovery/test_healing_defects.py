@@ -33,6 +33,7 @@ def test_unhealable_ledger_is_retried_alone(monkeypatch):
         list_ledgers=lambda: listed.append("all") or [1, 2, 3, 4],
         read_ledgers=lambda ids, unreadable: listed.append(list(ids)) or [],
         read_ledger=read_ledger,
+        read_record=lambda kind, name: None,
     )
     running = healing.Healing(bookie, SimpleNamespace(metadata=metadata, close=lambda: None), 0)
     running.start()
@@ -58,7 +59,7 @@ def test_stopped_healing_asks_nothing_more_of_its_bookie():
         raise NoSuchLedgerError(f"no ledger {ledger_id}")
 
     bookie = SimpleNamespace(boot=1, bookie_id="b1", limbo=lambda: {1: 1}, clear_limbo=clear_limbo)
-    metadata = SimpleNamespace(list_ledgers=list, read_ledger=read_ledger)
+    metadata = SimpleNamespace(list_ledgers=list, read_ledger=read_ledger, read_record=lambda kind, name: None)
     running = healing.Healing(bookie, SimpleNamespace(metadata=metadata, close=lambda: None), 0)
     running.start()
     assert asked.wait(SECONDS_MAX)
@@ -89,7 +90,7 @@ def test_exception_at_a_ledger_does_not_end_the_healing(monkeypatch, caplog):
         clear_limbo=lambda ledger_id, boot: cleared.add(ledger_id),
         note_healed=lambda boot: healed.set(),
     )
-    metadata = SimpleNamespace(list_ledgers=list, read_ledger=read_ledger)
+    metadata = SimpleNamespace(list_ledgers=list, read_ledger=read_ledger, read_record=lambda kind, name: None)
     running = healing.Healing(bookie, SimpleNamespace(metadata=metadata, close=lambda: None), 0)
     running.start()
     assert healed.wait(SECONDS_MAX)

@@ -4,23 +4,34 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from bookspark.errors import StorageError
 from bookspark.protocol.bookie.bookie_ledger import IN_LIMBO
+from bookspark.protocol.bookie.lost_records import LostRecords
 from bookspark.servers.daemon.bookie_process import fence_what_may_be_lost, why_lossy
-from bookspark.store.bookie.disk.file_system import RealFileSystem
+from bookspark.store.autorecovery.healing import Healing
+from bookspark.store.autorecovery.own_bookie import OwnBookie
+from bookspark.store.bookie.disk.file_system import FileSystem, RealFileSystem
+from bookspark.store.bookie.disk.synced_note import SyncedNote
 from bookspark.store.bookie.offline.inspection import rebuild_index
 from bookspark.store.bookie.storage import Storage
+from bookspark.store.metadata.lost_records import note_lost_records
 from bookspark.store.metadata.memory.memory_store import MemoryStore
 from bookspark.store.wire.header import Flag, Status
 from bookspark.testing.faulty_files import FaultyFileSystem
+from bookspark.testing.memory_files import MemoryFileSystem
+from bookspark.testing.power_cuts import nothing_kept
+from tests.awaiting import SECONDS_MAX, await_that
 from tests.protocol.ledgers import metadata
 from tests.store.bookie.kit import KEY, Pumped, config, crash_image
 
 ME = "b1"
 ENTRIES = list(range(40))
+READ_ONLY = ("write */logs/*.arrows 1 read-only",)
+FAILING = ("read */logs/*.arrows 1.. bad-sector:9000", "sync */logs/*.arrows 1 io-error")
 
 
 @pytest.fixture
@@ -48,7 +59,7 @@ def with_bad_sector(byte: int = 9000) -> FaultyFileSystem:
     return FaultyFileSystem(RealFileSystem(), f"read {bad}", f"read_cached {bad}")
 
 
-def started(directory: Path, files: FaultyFileSystem | None, store: MemoryStore) -> Pumped:
+def started(directory: Path, files: FileSystem | None, store: MemoryStore) -> Pumped:
     def boot(storage: Storage) -> None:
         if why_lossy(storage.lossy_boots, ()):
             fence_what_may_be_lost(storage, store, ME, (), lambda text: None)
@@ -149,6 +160,24 @@ def test_bad_sector_is_kept_if_no_bookie_could_supply_its_entries(killed: Path, 
     again.storage.close()
 
 
+def test_bad_sector_is_kept_while_records_of_ledgers_are_lost(killed: Path) -> None:
+    """Healing looks at the ledgers of the metadata. Entries of a ledger without a record lay there too, and were given up."""
+    store = MemoryStore()
+    note_lost_records(store, LostRecords(4, 10))
+    bookie = started(killed, with_bad_sector(), store)
+    own = OwnBookie(ME, bookie.storage, lambda function, *arguments: function(*arguments))
+    healing = Healing(own, SimpleNamespace(metadata=store, close=lambda: None), 0)  # type: ignore[arg-type]
+    healing.start()
+    await_that(lambda: bookie.storage.lossy_boots.healed_boot == 1)
+    bookie.pump()
+    assert healing.wait(SECONDS_MAX)
+    bookie.checkpoint()
+    bookie.storage.close()
+    again = started(killed, None, store)
+    assert again.ids(4) == ENTRIES
+    again.storage.close()
+
+
 def test_log_with_a_bad_sector_is_neither_rewritten_nor_removed(killed: Path, store: MemoryStore) -> None:
     """Nothing in the index names the entries that may lie there."""
     bookie = started(killed, with_bad_sector(), store)
@@ -167,3 +196,40 @@ def test_disk_that_reads_next_to_nothing_keeps_its_bookie_down(tmp_path: Path) -
     running.storage.close()
     with pytest.raises(StorageError, match="can't be read"):
         Storage(config(killed), FaultyFileSystem(RealFileSystem(), "read */logs/*.arrows 1.. io-error")).open()
+
+
+@pytest.mark.parametrize("rules", [READ_ONLY, FAILING], ids=["read-only", "bad sector and failing sync"])
+def test_entry_is_not_acknowledged_before_its_log_could_be_synced(store: MemoryStore, rules: tuple[str, ...]) -> None:
+    """The boot swallowed the failure, counted the tail as synced, and a repeated add was acknowledged without a sync."""
+    disk = MemoryFileSystem("/a")
+    files = FaultyFileSystem(disk)
+    killed = Pumped(config(Path("/a")), files)
+    for entry_id in ENTRIES[:-1]:
+        assert killed.add(4, entry_id) is Status.OK
+    files.add("sync */logs/*.arrows 1.. io-error")
+    assert killed.add(4, 39) is Status.IO_ERROR
+    bookie = started(Path("/a"), FaultyFileSystem(disk, *rules), store)
+    assert bookie.add(4, 38, flags=Flag.RECOVERY) is Status.OK
+    assert bookie.add(4, 39, flags=Flag.RECOVERY) is Status.READ_ONLY
+    assert bookie.add(9, 0) is Status.OK
+    bookie.checkpoint()
+    again = started(Path("/a"), disk, store)
+    assert again.add(4, 39, flags=Flag.RECOVERY) is Status.OK
+    assert started(Path("/a"), disk.crashed(nothing_kept), store).ids(4) == ENTRIES
+
+
+@pytest.mark.parametrize(("at", "size"), [(9216, 1024), (8704, 3072)], ids=["two sectors", "six sectors"])
+def test_bad_sector_that_reads_as_zeros_later_is_no_torn_write(
+    killed: Path, store: MemoryStore, at: int, size: int
+) -> None:
+    """The note of a log is behind after a host crash. The disk replaced the sector, and the next start denied its entries."""
+    path = killed / "logs/00000001.arrows"
+    note = SyncedNote(RealFileSystem(), str(path.with_suffix(".synced")), 1)
+    note.write(8000)
+    note.close()
+    started(killed, with_bad_sector(), store).storage.close()
+    content = path.read_bytes()
+    path.write_bytes(content[:at] + bytes(size) + content[at + size :])
+    again = started(killed, None, store)
+    assert lacking(again) and all(again.read(4, entry_id, entry_id)[1] == IN_LIMBO for entry_id in lacking(again))
+    again.storage.close()

@@ -605,6 +605,23 @@ def test_written_position_of_a_log_counts_until_its_tail_is_settled():
     assert lost(bad, cached=True) == [f"{LOG} is damaged"]
 
 
+def test_boot_that_trusts_no_cache_leaves_no_marker_that_a_later_boot_trusts():
+    """A rebuild of the index settled the tail without the written position, and the next start trusted the boot id."""
+    settings = config(Path("/disk"), journal_write_data=False, trust_boot_id=True)
+    disk = MemoryFileSystem("/disk")
+    killed = Storage(settings, disk, boot_id="kernel").open()
+    killed.start(lambda function, *arguments: function(*arguments))
+    for entry_id in range(15):
+        frame = add_frame(5, entry_id)
+        header, crc = decode(frame, HEADER_OFFSET)
+        killed.add(header, EntryBatch.checked(frame, header, crc), lambda status: None)
+    killed.holdings.directories[0].commit.step()
+    size = len(disk.files()[LOG].rstrip(b"\0"))
+    disk.open(LOG, write=True).write([bytes(512)], size // 512 * 512 - 512)
+    rebuild_index(disk, ["/disk"])
+    assert why_lossy(Storage(settings, disk, boot_id="kernel").open().lossy_boots, ())
+
+
 # -- the cost of many losses
 
 

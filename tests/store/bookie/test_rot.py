@@ -203,6 +203,19 @@ def test_note_of_a_loss_over_good_bytes_is_taken_back(stepped: None, rewritten: 
     assert not any(again.storage.holdings.control.lost_copies.values()), "and the note is gone"
 
 
+def test_verify_changes_nothing_after_an_unclean_stop(stepped: None) -> None:
+    """It settled the logs as a boot does, without the boot id that the next start trusts."""
+    one = Rotting()
+    row = one.rot(5, 6)
+    one.run.scrub()
+    one.rot_back(row)
+    one.run.storage.close()
+    marker = one.disk.open("/disk0/unclean", create=True)
+    marker.write([b"kernel"], 0)
+    before = one.disk.files()
+    assert take_back_good(one.disk, one.run._settings.directories) == 0 and one.disk.files() == before
+
+
 def test_entries_of_a_dead_disk_are_not_held_and_go_to_another_disk(stepped: None) -> None:
     one = Rotting()
     one.files.add("* /disk1/* 1.. io-error")

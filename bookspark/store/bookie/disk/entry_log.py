@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from bookspark.store.bookie.disk.disk_errors import unless_refused
+from bookspark.store.bookie.disk.disk_errors import took_nothing
 from bookspark.store.bookie.disk.file_system import File, FileSystem, NoSpaceError, needing_space, write_all
 from bookspark.store.bookie.disk.log_scan import SCHEMA, LogScan, filler, scan_log
 from bookspark.store.bookie.disk.synced_note import SyncedNote
@@ -179,11 +179,11 @@ class EntryLog:
     ) -> LogScan:
         """Scan the log from position ``covered`` on (0: all of it) and settle its tail: cut torn bytes, make the rest durable.
 
-        Nothing is cut below the note; nothing at all is cut without a note or in a damaged log. ``lose(why)`` is called before
-        any change of a log that has lost possibly acknowledged entries. Nothing is cut either in a log with bytes that the disk
-        can't read. ``begun``: the log once existed, and was not removed on purpose. ``cached``: only the process died, so bytes
-        noted as written are not cut either. ``take`` is called with all good frames, before the tail is known to be settled.
-        Raises OSError."""
+        If the disk does not take that now, ``synced`` stays below ``end``. Nothing is cut below the note; nothing at all is cut
+        without a note or in a damaged log. ``lose(why)`` is called before any change of a log that has lost possibly acknowledged
+        entries. Nothing is cut either in a log with bytes that the disk can't read. ``begun``: the log once existed, and was not
+        removed on purpose. ``cached``: only the process died, so bytes noted as written are not cut either. ``take`` is called
+        with all good frames, before the tail is known to be settled. Raises OSError."""
         noted = self.note.read()
         if not self._file_system.exists(self.path):
             damaged = (noted != 0 and not self.note.is_blank()) or covered > 0 or begun
@@ -202,18 +202,19 @@ class EntryLog:
                 lose(f"{self.path} is damaged")
         finally:
             file.close()
+        # Bytes below the note are synced, also where they can't be read.
+        self.end = self.synced = max(scan.end, scan.unread, noted or 0) if scan.unread else scan.end
         try:
-            # What can't be written now is settled at a later start: nothing is appended to this log.
-            with unless_refused():
-                self._settle(scan, size, noted, has_written=has_written)
+            self._settle(scan, size, noted, has_written=has_written)
         except OSError as error:
-            if not scan.unread:
-                raise
-            lose(f"{self.path} can't be written to the disk again: {error}")
+            # What can't be written now is settled at a later start: nothing is appended to this log.
+            if not took_nothing(error):
+                if not scan.unread:
+                    raise
+                lose(f"{self.path} can't be written to the disk again: {error}")
+            self.synced = min(self.end, noted or 0)
         finally:
             self.note.close()
-        # Bytes below the note are synced, also where they can't be read.
-        self.end = self.synced = max(scan.end, noted or 0) if scan.unread else scan.end
         return scan
 
     def _settle(self, scan: LogScan, size: int, noted: int | None, *, has_written: bool) -> None:
@@ -223,6 +224,9 @@ class EntryLog:
                 _settle_bytes(file, scan, noted or 0)
                 if scan.may_be_cut:
                     noted = scan.end
+                elif noted is not None:
+                    # Unread bytes may have been acknowledged too: no later start may take them for a torn write.
+                    noted = max(noted, scan.end, scan.unread)
             elif scan.may_be_cut:
                 # This returns the reserved space of a process that died.
                 file.truncate(scan.end)

@@ -62,7 +62,8 @@ _FILLER_BYTES_MAX = 1 << 20
 class LogScan(NamedTuple):
     """Result of a scan: number of good ``frames``; ``end`` of the last; ``damaged``, if bad bytes may have been acknowledged;
     ``torn`` frames before good frames (start, end); ``headless``, if the schema is to be rewritten; ``good`` bytes (start, end),
-    where frames follow each other; ``unread``, if the disk could not read some bytes, which may hold frames."""
+    where frames follow each other; ``unread``, the end of the last bytes that the disk could not read and that may hold frames, 0
+    without such bytes."""
 
     frames: int
     end: int
@@ -70,7 +71,7 @@ class LogScan(NamedTuple):
     torn: tuple[tuple[int, int], ...] = ()
     headless: bool = False
     good: tuple[tuple[int, int], ...] = ()
-    unread: bool = False
+    unread: int = 0
 
     @property
     def may_be_cut(self) -> bool:
@@ -136,7 +137,9 @@ def scan_log(file: File, size: int, covered: int, noted: int, take: Callable[[Lo
     if headless and not count:
         return LogScan(0, 0, damaged or noted > 0, headless=True)
     damaged |= end < noted and not unread
-    return LogScan(count, end, damaged, tuple(torn), headless, tuple(good), bool(unread))
+    return LogScan(
+        count, end, damaged, tuple(torn), headless, tuple(good), max((after for _, after in unread), default=0)
+    )
 
 
 def read_frames(

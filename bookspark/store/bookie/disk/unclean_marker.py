@@ -14,8 +14,9 @@ loss. Bytes::
 With a trusted boot id, a bookie can tell a crash of its process, after which the page cache still has every acknowledged entry,
 from a crash of the host. (That boot syncs all of it, so the old marker counts as its own.) The written position in each log's
 note exposes bytes that the disk wrote to another place (``synced_note``). After a failed sync the page cache proves nothing, so
-the boot id is wiped out. The cache does not prove a name either: after a failed sync of the directory it may hold the only
-marker, for good. So each process makes its own marker before anything rests on it.
+the boot id is wiped out. A boot that does not trust the id wipes it out too, because it settles the logs without these positions.
+The cache does not prove a name either: after a failed sync of the directory it may hold the only marker, for good. So each
+process makes its own marker before anything rests on it.
 
 Source: BP-46, "Detecting Data Loss On Boot"; docs/decisions/without-the-journal.md.
 """
@@ -26,6 +27,7 @@ import logging
 import threading
 from enum import IntEnum
 
+from bookspark.store.bookie.disk.disk_errors import unless_refused
 from bookspark.store.bookie.disk.file_system import (
     FileSystem,
     needing_space,
@@ -71,8 +73,8 @@ class UncleanMarker:
         self.lost = Lost.NOTHING
 
     def look(self) -> bool:
-        """May acknowledged entries of this directory be lost? For the boot; the marker stays until ``settled``. Raises
-        OSError."""
+        """May acknowledged entries of this directory be lost? For the boot; the marker stays until ``settled``, without a boot id
+        that is not trusted. Raises OSError."""
         self.stands = self._file_system.exists(self._path)
         if not self.stands:
             return False
@@ -83,6 +85,10 @@ class UncleanMarker:
         # A trusted marker counts as this process's own: the boot makes everything durable before anything is written.
         self.cached = bool(self._boot_id) and noted == self._boot_id.encode()
         self._found = not self.cached
+        if self._found and noted not in (b"", *_WORDS):
+            # A disk that takes no writes keeps what this boot would settle.
+            with unless_refused():
+                self._wipe()
         return self._found
 
     def make(self) -> None:
@@ -125,13 +131,18 @@ class UncleanMarker:
         """Wipe the boot id out, because no boot may trust the page cache after a failure of the disk. The wipe need not reach the
         disk: only a process under the same kernel could trust the id."""
         if self.stands and self._boot_id:
-            self._content = b""
             try:
-                file = self._file_system.open(self._path, write=True)
-                file.truncate(0)
-                file.close()
+                self._wipe()
             except OSError as error:
                 log.error("%s can't be emptied: %s; don't trust the boot id at the next start", self._path, error)
+
+    def _wipe(self) -> None:
+        self._content = b""
+        file = self._file_system.open(self._path, write=True)
+        try:
+            file.truncate(0)
+        finally:
+            file.close()
 
     def settled(self) -> None:
         """Allow the marker's removal: phase one of this boot is durable."""

@@ -70,6 +70,8 @@ class LogDirectory:
         """Losses of possibly acknowledged data in unknown ledgers, until phase one of the lossy boot has handled them."""
         self.unread: list[EntryLog] = []
         """Logs with bytes that the disk could not read at the boot, until every entry that may lie there is here again."""
+        self.unsettled: list[EntryLog] = []
+        """Logs that the boot could not make durable as a whole. The next start settles them."""
         self._found: set[int] = set()
         """At the boot: logs with a file or a note, and rewritten logs that the checkpoint names."""
         self.highest_log = 0
@@ -206,6 +208,8 @@ class LogDirectory:
                     continue
             if self.file_system.exists(entry_log.path):
                 self.logs.append(entry_log)
+                if entry_log.synced < entry_log.end:
+                    self.unsettled.append(entry_log)
             else:
                 unused.append(entry_log)
         self.highest_log = max((log_of(covered), *self._found, *(found.number for found in unused)))
@@ -281,17 +285,18 @@ class LogDirectory:
 
     def covered(self) -> int:
         """The location below which everything in this directory is synced. It lies in a log with frames: the next boot removes
-        empty logs, and a covered log must not be missing. The next boot reads again what this one could not."""
-        if self.unread:
-            return max(self._covered, location(self.unread[0].number, 0))
+        empty logs, and a covered log must not be missing. The next boot reads again what this one could not read or settle."""
+        if again := [*self.unread[:1], *self.unsettled[:1]]:
+            return max(self._covered, location(min(entry_log.number for entry_log in again), 0))
         for entry_log in reversed(self.logs):
             if entry_log.synced > len(SCHEMA):
                 return max(location(entry_log.number, entry_log.synced), self._removed_below)
         return self._removed_below
 
     def reach(self) -> Reach:
-        """The durable reach of the directory. For any thread."""
-        synced = [location(one.number, one.synced) for one in list(self.logs) if one.synced > len(SCHEMA)]
+        """The durable reach of the directory. A boot may not be able to settle what is there. For any thread."""
+        ends = [(one.number, one.end if one in self.unsettled else one.synced) for one in list(self.logs)]
+        synced = [location(number, end) for number, end in ends if end > len(SCHEMA)]
         return Reach(self.control.write_number, max(self._reached, *synced) if synced else self._reached)
 
     def forget(self, entry_log: EntryLog) -> None:

@@ -108,13 +108,15 @@ class HeldCopies:
 
     def submit_behind(self, wheres: Sequence[int], done: Done, item: Callable[[Done], Item]) -> None:
         """Queue an ``item`` in every directory that holds an unsynced frame of ``wheres``. ``done``: OK if all these items end
-        OK, or if no frame is unsynced.
+        OK, or if no frame is unsynced; READ_ONLY if a frame lies where the boot could not write.
 
         A directory may refuse a frame for want of room before this loop hears of it, and an item queued behind the seal of the
         log still ends OK. So the answer is READ_ONLY if the directory's refusals changed during the wait."""
-        waiting = dict.fromkeys(
-            self._holdings.logs[log_of(where)][0] for where in wheres if not self._holdings.is_synced(where)
-        )
+        unsynced = [self._holdings.logs[log_of(where)] for where in wheres if not self._holdings.is_synced(where)]
+        if any(stored in directory.unsettled for directory, stored in unsynced):
+            done(Status.READ_ONLY)
+            return
+        waiting = dict.fromkeys(directory for directory, _ in unsynced)
         if not waiting:
             done(Status.OK)
             return

@@ -42,7 +42,7 @@ class LossyBoots:
         self._state = holdings.control
         self._live = holdings.live
         self._records = records
-        self._lost_some = False
+        self._keeps_unread = False
 
     @property
     def unreadable(self) -> Sequence[str]:
@@ -170,20 +170,24 @@ class LossyBoots:
     def note_lost(self, ledger_id: int, ranges: Iterable[tuple[int, int]], done: Done) -> None:
         """Note entries (inclusive ranges) that belong here and that no bookie could supply: their absence is unknown from now on.
         ``done``: OK once that is durable, or IO_ERROR."""
-        self._lost_some = True
+        self.keep_unread()
         self._state.of(ledger_id)
         records = [EntriesLost(ledger_id, first, last) for first, last in ranges]
         self._state.replay(records)
         self._records.write(records, done)
 
+    def keep_unread(self) -> None:
+        """Keep the bytes that could not be read also after the healing: entries may lie there that it did not restore."""
+        self._keeps_unread = True
+
     def note_healed(self, boot: int, done: Done) -> None:
-        """Note that all losses of lossy boot number ``boot`` are restored. Unless no bookie could supply some entries, nothing is
-        needed any more from bytes that could not be read. ``done``: OK once that is durable, or IO_ERROR."""
+        """Note that all losses of lossy boot number ``boot`` are restored. Bytes that could not be read are needed no more,
+        unless ``keep_unread`` was called. ``done``: OK once that is durable, or IO_ERROR."""
         record = HealedNoted(boot)
         self._state.replay([record])
 
         def noted(status: int) -> None:
-            if status == Status.OK and not self._lost_some:
+            if status == Status.OK and not self._keeps_unread:
                 for directory in self._live:
                     directory.unread.clear()
             done(status)

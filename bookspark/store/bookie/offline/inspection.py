@@ -24,6 +24,7 @@ from bookspark.store.bookie.disk.index import log_of
 from bookspark.store.bookie.disk.log_scan import SCHEMA, BadBytes, read_frames
 from bookspark.store.bookie.disk.rewritten_block import plain_frame, runs
 from bookspark.store.bookie.disk.rewritten_log import BadPart, RewrittenLog, scan_rewritten
+from bookspark.store.bookie.disk.unclean_marker import NAME as UNCLEAN
 from bookspark.store.bookie.holdings.reads import Piece
 from bookspark.store.bookie.steps import run_steps
 from bookspark.store.bookie.storage import Storage
@@ -279,7 +280,10 @@ def rebuild_index(file_system: FileSystem, directories: Sequence[str]) -> int:
 
 def take_back_good(file_system: FileSystem, directories: Sequence[str]) -> int:
     """Take the notes of losses back whose bytes are good, as the scrub of a running bookie does; returns the number of such
-    batches. Without any nothing is changed. Raises StorageError if the bookie would not start."""
+    batches. Without any nothing is changed, nor after an unclean stop: only the next start may settle the logs then. Raises
+    StorageError if the bookie would not start."""
+    if any(file_system.exists(f"{directory}/{UNCLEAN}") for directory in directories):
+        return 0
     if not _good_again(Storage(_config(directories), DryRunFileSystem(file_system)).open()):
         return 0
     storage = Storage(_config(directories), file_system).open()
