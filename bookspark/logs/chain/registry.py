@@ -110,6 +110,10 @@ def ended_block(document: bytes, name: str) -> EndedBlock:
     return read_struct(document, EndedBlock, f"block {name!r} of lanes that ended")
 
 
+def _given_back(offload: Offload, record: LogRecord) -> LogRecord:
+    return replace(record, offload=record.offload or offload)
+
+
 @checks_methods
 class LogRegistry:
     """Reads and changes log records in ``store``. Every method raises MetadataStoreError if the store does not answer.
@@ -371,7 +375,7 @@ class LogRegistry:
                 self.update(lane, lambda record: decided(LogRecord.offload_taken_back, record))
             except OffloadError:
                 for before, its in taken.items():
-                    self.update(before, lambda record, its=its: replace(record, offload=record.offload or its))
+                    self.update(before, partial(_given_back, its))
                 raise
             if offload is not None:
                 taken[lane] = offload
