@@ -55,7 +55,7 @@ def store() -> MemoryStore:
 
 
 def with_bad_sector(byte: int = 9000) -> FaultyFileSystem:
-    bad = f"*/logs/*.arrows 1.. bad-sector:{byte}"
+    bad = f"*/logs/00000001.arrows 1.. bad-sector:{byte}"
     return FaultyFileSystem(RealFileSystem(), f"read {bad}", f"read_cached {bad}")
 
 
@@ -186,6 +186,24 @@ def test_log_with_a_bad_sector_is_neither_rewritten_nor_removed(killed: Path, st
     again = started(killed, None, store)
     assert again.ids(4) == ENTRIES
     again.storage.close()
+
+
+def test_other_logs_are_reclaimed_beside_one_with_a_bad_sector(killed: Path, store: MemoryStore) -> None:
+    """An entry that no bookie could supply ended all reclaiming of the directory."""
+    bookie = started(killed, with_bad_sector(), store)
+    for entry_id in ENTRIES:
+        assert bookie.add(9, entry_id) is Status.OK
+    bookie.seal()
+    assert (killed / "logs/00000002.arrows").exists()
+    bookie.reclaim(1.0, entry_logs=True)
+    assert not (killed / "logs/00000002.arrows").exists()
+    assert bookie.add(9, 40) is Status.OK
+    bookie.storage.close()
+    for files in (with_bad_sector(), None):
+        again = started(killed, files, store)
+        assert again.ids(9) == [*ENTRIES, 40] and (files or again.ids(4) == ENTRIES)
+        assert again.storage.lossy_boots.losses == []
+        again.storage.close()
 
 
 def test_disk_that_reads_next_to_nothing_keeps_its_bookie_down(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ cleans up::
 The index alone decides: every row that points into a source is read and checked (``living``), no length inside a log is trusted,
 and a log goes only when no row points into it. A damaged batch is lost (``Holdings.lose``): its absence is unknown from then
 on. A log with a batch that can't be read now stays as it is, and so does a log with a copy of an entry that is noted as lost and
-not back: its bytes may turn out to be good. Damaged directories, and those that could not be read as a whole, are left alone.
+not back: its bytes may turn out to be good. A log not read as a whole stays too. Damaged directories are left alone.
 Only sealed logs are considered: their dead bytes stay dead. ``choose`` selects the logs to rewrite. A failed job ends no other
 job.
 
@@ -353,9 +353,9 @@ class Reclaiming:
         sealed = [
             (directory, found)
             for directory in self._holdings.live
-            if not directory.damaged and not directory.unread and not directory.retired
+            if not directory.damaged and not directory.retired
             for found in directory.sealed
-            if found.number not in needed
+            if found.number not in needed and found not in directory.unread
         ]
         live = yield from live_bytes(self._index)
         uses = [LogUse(directory, found, live[found.number]) for directory, found in sealed]
