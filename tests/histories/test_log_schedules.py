@@ -25,7 +25,6 @@ from bookspark.logs.feeds import log_feed
 from bookspark.logs.feeds.log_feed import LogFeed
 from bookspark.logs.producer_ledgers import Moving, Numbers, ProducerLedgers
 from bookspark.logs.row_reader import LogRow, RowReader
-from bookspark.logs.rows.splits import SizedPiece, positioned
 from bookspark.protocol.logs import orphans, replays
 from bookspark.protocol.logs.commits import Fingerprint
 from bookspark.protocol.logs.lanes import LaneId
@@ -143,12 +142,6 @@ def passing_over(enter: Callable[..., None], unopened: float) -> Callable[..., N
 def whatever_is_closed(run: Offload, record: LogRecord, before_ms: float) -> list[int]:
     named = {item.ledger_id for placed in commits(run._client, run._log, b"") for item in placed.commit.ranges}
     return [one.ledger_id for one, _ in run._client.metadata.read_ledgers(sorted(named), {}) if one.closed]
-
-
-def those_it_sees(run: Offload, start: int, end: int) -> Iterator[SizedPiece]:
-    """Bookies may confirm fewer rows to it than to the offload that began the transaction."""
-    for placed in commits(run._client, run._log, b""):
-        yield from positioned(placed.commit.ranges, placed.before.rows, start, end)
 
 
 def saves_the_end(commit: Callable[[RowReader], None]) -> Callable[..., None]:
@@ -355,7 +348,6 @@ PLANTED_OFFLOAD = {
         31,
         planted(Offload, "_needless", whatever_is_closed),
     ),
-    "an offload proves the rows that it sees": (20_100, planted(Offload, "_pieces", those_it_sees)),
     "a reader goes on behind a ledger that it could not open": (
         29,
         planted(LogReader, "_enter", passing_over(LogReader._enter, 0.15)),

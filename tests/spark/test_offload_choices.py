@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import pyarrow
 import pytest
 
-from bookspark.errors import BookKeeperError, ConfigurationError, LedgerFencedError, MetadataStoreError
+from bookspark.errors import BookKeeperError, ConfigurationError, LedgerFencedError, MetadataStoreError, ReadError
 from bookspark.logs import delete_log
 from bookspark.logs.rows.splits import Piece
 from bookspark.protocol.logs.commits import Commit, EntryRange
@@ -381,3 +382,21 @@ def test_offload_of_all_lanes_stands_if_a_running_job_marks_one_of_them_meanwhil
     with pytest.raises(OffloadError, match="may have the only copy"):
         log.registry.take_back_offload("orders")
     assert log.registry.get(lanes[0]).offload == offloads[0] and log.registry.get(lanes[1]).offload is not None
+
+
+def test_offload_proves_no_fewer_rows_than_it_calls_offloaded(
+    closed: Closed, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bookies that answer later may confirm fewer rows than those at its begin: the others counted as proven."""
+    every = offloading.commits
+
+    def write(start: int, end: int) -> None:
+        closed.add()
+        monkeypatch.setattr(offloading, "commits", lambda *place: islice(every(*place), 2))
+
+    monkeypatch.setattr(closed.run, "_write", write)
+    closed.run.ready_table()
+    with pytest.raises(ReadError, match="has rows up to 29, but the bookies that answer confirm rows before 20 only"):
+        closed.run.transaction()
+    offload = log.registry.get("orders").offload
+    assert offload is not None and (offload.position, offload.pending) == (0, 30)

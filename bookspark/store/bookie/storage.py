@@ -45,7 +45,7 @@ from bookspark.store.bookie.ledgers.first_requests import FirstRequestCheck, Fir
 from bookspark.store.bookie.ledgers.held_copies import Compared, HeldCopies
 from bookspark.store.bookie.ledgers.key_meetings import KeyCheck, KeyMeetings
 from bookspark.store.bookie.ledgers.lossy_boots import LossyBoots
-from bookspark.store.bookie.ledgers.metadata_looks import Asker, MetadataLooks, Question
+from bookspark.store.bookie.ledgers.metadata_looks import NOBODY, Asker, MetadataLooks, Question
 from bookspark.store.bookie.ledgers.statuses import status_of
 from bookspark.store.bookie.space.garbage_collection import GarbageCollection
 from bookspark.store.bookie.space.reclaiming import Reclaiming
@@ -212,6 +212,17 @@ class Comparisons:
         if waiting is None or waiting[0][0] is not add:
             # The bookie stops: ``close`` has answered the add.
             return
+        try:
+            self._go_on(waiting, compared)
+        finally:
+            # What comes next is of no peer, until a request says so.
+            self._looks.asker = NOBODY
+        if not waiting:
+            del self.waiting[ledger_id]
+            self._tell_over()
+
+    def _go_on(self, waiting: deque[tuple[WaitingAdd | Callable[[], None], Asker]], compared: Compared) -> None:
+        """Decide the requests of one ledger, until one has to be compared."""
         result: Compared | None = compared
         while waiting:
             one, self._looks.asker = waiting[0]
@@ -225,8 +236,6 @@ class Comparisons:
             else:
                 one()
             waiting.popleft()
-        del self.waiting[ledger_id]
-        self._tell_over()
 
     def _leave(self, add: WaitingAdd, status: Status) -> None:
         self._results.waits(-len(add.batch.frame))

