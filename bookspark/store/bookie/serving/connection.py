@@ -776,7 +776,7 @@ class Dispatch:
         if exchange is not None and proven(self._bookie.secrets(), "client", [hello.proof], exchange) is not None:
             self._welcome(header, hello)
             return
-        self._bookie.wrong_proofs.take(self._peer.origin, asyncio.get_running_loop().time())
+        self._bookie.wrong_proofs.spend(self._peer.origin, asyncio.get_running_loop().time())
         self._bookie.refusals.tell(self._peer.peer, "a wrong proof of the shared secret")
         self._answers.answer(header, Status.UNAUTHORIZED)
         self._peer.refuse("a wrong proof of the shared secret")
