@@ -76,7 +76,7 @@ class Work:
     seconds: float
     """Time of the micro-batches, without the pauses between them."""
     rows_per_second: float
-    """Of the last micro-batches."""
+    """Rate over the last micro-batches."""
     digest: Digest
     """Figures of the rows, of the query that reads the log."""
 

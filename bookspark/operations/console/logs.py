@@ -83,7 +83,7 @@ class KeptLog(NamedTuple):
 
 
 class LogsKnown(NamedTuple):
-    """What the looks at logs found so far."""
+    """Totals of the logs that were looked at so far."""
 
     logs: int
     looked_at: int

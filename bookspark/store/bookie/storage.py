@@ -215,7 +215,7 @@ class Comparisons:
         try:
             self._go_on(waiting, compared)
         finally:
-            # What comes next is of no peer, until a request says so.
+            # The next question is no peer's, until a request names one.
             self._looks.asker = NOBODY
         if not waiting:
             del self.waiting[ledger_id]

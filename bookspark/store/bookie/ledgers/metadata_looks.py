@@ -36,7 +36,7 @@ class Asker(Protocol):
     """The peer whose requests wait."""
 
     origin: str
-    """Its address, as connections are counted by it."""
+    """Address of the peer, by which its connections are counted."""
 
     def waits(self, more: int) -> None:
         """Count these bytes of requests that wait for metadata; negative: they wait no longer."""

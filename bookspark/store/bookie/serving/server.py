@@ -37,7 +37,7 @@ from bookspark.store.wire.security import FromFiles, read_secrets, server_tls
 from bookspark.support.addresses import address_text
 
 WRONG_PROOFS_PER_SECOND = 1.0
-"""Of an address. The pause is well below a client's ``connect_timeout_seconds``, and the time of a stranger."""
+"""Rate of an address. Its pause is well below a client's ``connect_timeout_seconds``, and the time of a stranger."""
 _STOP_SECONDS_MAX = 10.0
 
 log = logging.getLogger(__name__)
