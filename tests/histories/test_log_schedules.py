@@ -20,9 +20,9 @@ from bookspark.logs.chain.lane_choice import begun_batch_write
 from bookspark.logs.chain.lane_index import LaneIndex
 from bookspark.logs.chain.log_run import LogRun
 from bookspark.logs.chain.reader import LogReader, commits
-from bookspark.logs.chain.registry import NAMES, RECORDS, LogRegistry
+from bookspark.logs.chain.registry import NAMES, RECORDS, STARTS, LogRegistry
 from bookspark.logs.feeds import log_feed
-from bookspark.logs.feeds.log_feed import LogFeed
+from bookspark.logs.feeds.log_feed import LogFeed, Offset
 from bookspark.logs.producer_ledgers import Moving, Numbers, ProducerLedgers
 from bookspark.logs.row_reader import LogRow, RowReader
 from bookspark.protocol.logs import orphans, replays
@@ -30,8 +30,12 @@ from bookspark.protocol.logs.commits import Fingerprint
 from bookspark.protocol.logs.lanes import LaneId
 from bookspark.protocol.logs.log_record import EPOCH_LABEL, LOG_LABEL, LogRecord
 from bookspark.protocol.logs.retention import Retention
+from bookspark.spark.connector import source
 from bookspark.spark.connector.sink import LogWriter, RangesWritten
+from bookspark.spark.connector.source import PinnedStart
+from bookspark.store.metadata.documents.locks import new_lock
 from bookspark.store.metadata.documents.sharing import Sharing
+from bookspark.store.metadata.records.documents import read_struct
 from tests.histories.log_schedules import readers
 from tests.histories.log_schedules.actors import ADDRESS, Stage
 from tests.histories.log_schedules.cluster import Client
@@ -278,6 +282,43 @@ def twice(rows: list[bytes], moved: Any) -> producer_ledgers.Moving:
     return Moving([*rows, *rows], moved)
 
 
+def as_listed(sharing: Sharing) -> list[str]:
+    """Leaves the reader itself out if its session ended meanwhile."""
+    JOIN(sharing)
+    return sorted(sharing._tree.children(sharing._members))
+
+
+JOIN = Sharing.join
+
+
+def for_ever(sharing: Sharing, things: Iterable[str]) -> set[str]:
+    for thing in things:
+        lock = new_lock(f"{sharing._held}/{thing}", sharing._name, sharing._token)
+        sharing._tree.create(lock.path, lock.document)
+    return {thing for thing, holder in sharing.holders().items() if holder == sharing._name}
+
+
+def whose_ever(unpin: Callable[..., None]) -> Callable[..., None]:
+    def call(pinned: PinnedStart, owner: int, key: str) -> None:
+        pin = pin_of(pinned, key)
+        unpin(pinned, owner if pin is None else pin.owner, key)
+
+    return call
+
+
+def of_the_first(pin: Callable[..., Offset]) -> Callable[..., Offset]:
+    def call(pinned: PinnedStart, offset: Offset, key: str) -> Offset:
+        earlier = pin_of(pinned, key)
+        return pin(pinned, offset, key) if earlier is None else {**earlier.offset, source.PIN: earlier.owner}
+
+    return call
+
+
+def pin_of(pinned: PinnedStart, key: str) -> source.Pin | None:
+    found = source.client("memory").metadata.read_record(STARTS, pinned._name(key))
+    return None if found is None else read_struct(found.value, source.Pin, "a start")
+
+
 def planted(owner: Any, name: str, fault: Any) -> Callable[[], AbstractContextManager[Any]]:
     return lambda: mock.patch.object(owner, name, fault)
 
@@ -379,6 +420,22 @@ PLANTED_GROUPS = {
 }
 """The same for groups of readers."""
 
+PLANTED_SESSIONS = {
+    "a reader whose session ended is no member of its group": (0, planted(Sharing, "join", as_listed)),
+    "a lane is held for longer than a session": (0, planted(Sharing, "take", for_ever)),
+}
+"""The same for groups of readers whose sessions end."""
+
+PLANTED_STARTS = {
+    "a run deletes the start of another run": (0, planted(PinnedStart, "unpin", whose_ever(PinnedStart.unpin))),
+    "a start stays that of the first run": (0, planted(PinnedStart, "pin", of_the_first(PinnedStart.pin))),
+    "a start is not kept": (
+        0,
+        planted(PinnedStart, "pin", lambda pinned, offset, key: {**offset, source.PIN: pinned._owner}),
+    ),
+}
+"""The same for streaming queries that start at the end of the log."""
+
 PLANTED_QUERIES = {
     "plans are not compared": (96, silent(Fingerprint, "may_be_planned_as", True)),
     "another batch of the last number is taken for the same": (4, silent(Fingerprint, "same_as", True)),
@@ -420,6 +477,8 @@ EVERY = [
     *((Kind.OFFLOAD, what, *fault) for what, fault in PLANTED_OFFLOAD.items()),
     *((Kind.OFFLOAD_ANEW, what, *fault) for what, fault in PLANTED_OFFLOAD_ANEW.items()),
     *((Kind.GROUPS, what, *fault) for what, fault in PLANTED_GROUPS.items()),
+    *((Kind.GROUPS, what, *fault) for what, fault in PLANTED_SESSIONS.items()),
+    *((Kind.STARTS, what, *fault) for what, fault in PLANTED_STARTS.items()),
     *((Kind.QUERIES, what, *fault) for what, fault in PLANTED_QUERIES.items()),
     *((Kind.RECOVERIES, what, *fault) for what, fault in PLANTED_RECOVERIES.items()),
 ]

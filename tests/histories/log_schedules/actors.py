@@ -95,6 +95,9 @@ class Stage:
         self.tasks_enter = False
         """Whether the tasks of a micro-batch are processes of their own, and look for the run's lane separately."""
         self.runs = 0
+        self.session_ends = 0.0
+        """The chance that the session of a group's reader ends at a request; the reader goes on with a new one."""
+        self.sessions_ended = 0
 
     def client(self, process: object) -> Any:
         return self.world.client(process)

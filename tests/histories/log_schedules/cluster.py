@@ -170,12 +170,15 @@ class Client:
         """The id of the log that it saw."""
         self.idle_steps = 0
         """The time that a lane is to be idle that this process ends; 0: it ends none."""
+        self.before_each: Callable[[], None] = lambda: None
+        """Called before each request."""
         self.context = SimpleNamespace(
             config=SimpleNamespace(add_timeout_seconds=60.0), possible_ensemble_size=self.possible_ensemble_size
         )
 
     def step(self, what: str) -> None:
         self.world.turns.step(what)
+        self.before_each()
         while self.news:
             self.news.pop(0)()
 

@@ -52,6 +52,8 @@ class Kind(Enum):
     """Checkpoints of queries are set back, queries follow one another, and lanes end, often."""
     RECOVERIES = "recoveries"
     """Open ledgers, of producers first, are recovered under their writers."""
+    STARTS = "starts"
+    """Streaming queries start at the end of the log."""
 
 
 def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
@@ -110,8 +112,17 @@ def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
         if stage.makes_anew:
             # Often enough for an offload to run during the deletion.
             begun["offloads"], begun["deletions"] = random.randrange(4, 9), random.randrange(2, 5)
+    starts = None
+    if kind is Kind.STARTS:
+        # It needs pyspark's types.
+        from tests.histories.log_schedules.starts import Starts
+
+        starts = Starts(stage)
+        begun["starting queries"] = random.randrange(1, 3)
+        begun["batch writes"] += random.randrange(1, 4)
     groups = Groups(stage)
     if kind is Kind.GROUPS:
+        stage.session_ends = random.choice([0.0, 0.0, 0.01, 0.05])
         begun["groups"], begun["readers of a group"] = random.choice([0, 1, 1]), random.choice([0, 2, 3])
     bounds = random.choice([0, 50, 300]), random.choice([0, 1, 40, 200])
     does: dict[str, Callable[[int], tuple[str, Callable[[], object], bool]]] = {
@@ -141,6 +152,11 @@ def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
         "restored checkpoints": lambda n: (f"restorer{n}", stage.set_back, False),
         "ended lanes": lambda n: (f"ender{n}", partial(stage.end_some_lane, f"ender{n}"), True),
         "idle ends": lambda n: (f"idle{n}", stage.end_idle, False),
+        "starting queries": lambda n: (
+            f"start{n}",
+            partial(starts.query, f"start{n}", random.randrange(2, 9)) if starts else stage.collect,
+            True,
+        ),
     }
     for what, count in begun.items():
         for number in range(count):
@@ -152,6 +168,7 @@ def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
             small(random, turns, world.truth, offloaded or beside is Kind.RETENTION),
             All(offloads.stand_ins() if offloads else []),
             All(stand_ins(stage) if kind is Kind.GROUPS else []),
+            All(starts.stand_ins() if starts else []),
             threads_as_actors(turns),
             notes_for_whom(world.made_for),
         ):
@@ -159,7 +176,7 @@ def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
             if random.random() < 0.3:
                 world.client(None).create_ledger(**ledger_of_somebody_else(log))
             turns.run()
-            _end(stage, world, offloads, groups)
+            _end(stage, world, offloads, groups, starts)
     except Exception as error:
         last = "\n".join(turns.told[-STEPS_TOLD:])
         raise AssertionError(f"seed {seed}: {error}; the last steps:\n{last}") from error
@@ -175,7 +192,7 @@ def run(seed: int, kind: Kind = Kind.STEADY) -> dict[str, int]:
     }
 
 
-def _end(stage: Stage, world: World, offloads: Any, groups: Groups) -> None:
+def _end(stage: Stage, world: World, offloads: Any, groups: Groups, starts: Any) -> None:
     """Check and delete the log after all writers have ended."""
     client: Any = world.client(None)
     record = LogRegistry(world.records).find(LOG)
@@ -190,6 +207,8 @@ def _end(stage: Stage, world: World, offloads: Any, groups: Groups) -> None:
             offloads.at_the_end(client)
             assert stage.ends() == ends
         groups.at_the_end(ends)
+        if starts is not None:
+            starts.at_the_end(ends)
         assert stage.newest() == ends
         collect_orphans(client, LOG, b"")
         assert stage.ends() == ends

@@ -54,12 +54,13 @@ class Loop:
 
 @pytest.fixture
 def loop():
+    before = set(threading.enumerate())
     made = Loop()
     yield made
     made.looks.close()
     made.go_on.release(1000)
     # Else they rest in the next test.
-    for thread in threading.enumerate():
+    for thread in set(threading.enumerate()) - before:
         if thread.name.startswith("bookie metadata"):
             thread.join(SECONDS_MAX)
 
