@@ -53,7 +53,6 @@ from bookspark.servers.bookkeeper.requests import (
 )
 from bookspark.store.bookie.bookie_config import BookieConfig
 from bookspark.store.bookie.holdings.reads import PART_BYTES, READ_BYTES_MAX, Fetched, ReadPlan, Stop
-from bookspark.store.bookie.ledgers.statuses import status_of
 from bookspark.store.bookie.serving.admission import STRANGER_SECONDS, Admission, Stranger
 from bookspark.store.bookie.serving.connection import Connection, Peer
 from bookspark.store.bookie.serving.porch import Porch, listening_sockets
@@ -63,7 +62,7 @@ from bookspark.store.bookie.storage import Storage
 from bookspark.store.wire.chunks import ChunkPool
 from bookspark.store.wire.entry_batch import FRAME_BYTES_MAX, Entry, EntryBatch, encode_entries, encode_one
 from bookspark.store.wire.frames import HELLO_BYTES_MAX
-from bookspark.store.wire.header import NO_KEY, Flag, Header, Kind, Status, WireError
+from bookspark.store.wire.header import NO_KEY, Flag, Header, Kind, Status, WireError, status_of
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,6 @@ from bookspark.protocol.ledger.ledger_metadata import LEDGER_ID_MAX, NO_ENTRY
 from bookspark.store.bookie.disk.index import log_of
 from bookspark.store.bookie.disk.rewritten_log import RewrittenLog
 from bookspark.store.bookie.holdings.reads import PART_BYTES, READ_BYTES_MAX, Fetched, ReadPlan, Stop
-from bookspark.store.bookie.ledgers.statuses import status_of
 from bookspark.store.bookie.serving.admission import Admission, Stranger
 from bookspark.store.bookie.serving.served_bookie import ServedBookie, WriterConnection
 from bookspark.store.bookie.storage import Storage
@@ -34,7 +33,7 @@ from bookspark.store.wire.chunks import ChunkPool
 from bookspark.store.wire.columns import Buffer, consecutive, offsets_of, repeated
 from bookspark.store.wire.entry_batch import FRAME_BYTES_MAX, EntryBatch, encode_pieces, with_header
 from bookspark.store.wire.frames import HELLO_BYTES_MAX, Frame, FrameReceiver, control_frame
-from bookspark.store.wire.header import NO_KEY, PROTOCOL_VERSION, Flag, Header, Kind, Status, WireError
+from bookspark.store.wire.header import NO_KEY, PROTOCOL_VERSION, Flag, Header, Kind, Status, WireError, status_of
 from bookspark.store.wire.keepalive import notice_lost_peer
 from bookspark.store.wire.messages import Acks, Challenge, EntryLogFacts, EntryLogs, FetchFrom, Hello, Limbo
 from bookspark.store.wire.security import NONCE_BYTES, Exchange, ServerContext, new_nonce, proof, proven
