@@ -20,7 +20,7 @@ its options. Below the chroot (BookKeeper's layout; docs/decisions/zookeeper.md)
     /ledgers/L0000000001             ledger 1 with the flat manager
     /bookspark/<kind>/<name>         records of other layers; the name is percent-encoded
     /bookspark/clocks/<number>       ephemeral, and gone at once: a client read the time by it (``store_clock``)
-    /bookspark/deletions/<kind>-<h>  its version counts the deletions of some records of the kind (``RecordNodes``)
+    /bookspark/deletions/<kind>-<h>  its version counts the deletions of some records of the kind (``ZooKeeperStore``)
 
 A cluster begun for BookKeeper's clients has ``/ledgers/underreplication/LAYOUT`` with a line for Bookspark from its beginning:
 its cookies and tasks are in BookKeeper's formats (``records.bookkeeper_texts``).
