@@ -22,11 +22,9 @@ from bookspark.store.bookie.bookie_config import BookieConfig, advertised
 from bookspark.store.bookie.serving.admission import Admission, Admitted, Stranger
 from bookspark.store.bookie.serving.connection import Connection
 from bookspark.store.bookie.serving.maintenance import Maintenance
-from bookspark.store.bookie.serving.poll_timers import PollTimers
 from bookspark.store.bookie.serving.porch import Porch, listening_sockets
 from bookspark.store.bookie.serving.read_room import ReadRoom
-from bookspark.store.bookie.serving.refusals import Refusals
-from bookspark.store.bookie.serving.served_bookie import Fetch, ServedBookie, Writers
+from bookspark.store.bookie.serving.served_bookie import Fetch, PollTimers, Refusals, ServedBookie, Writers
 from bookspark.store.bookie.space.garbage_collection import AskOthers
 from bookspark.store.bookie.space.reclaiming import Rewriter
 from bookspark.store.bookie.storage import Storage
