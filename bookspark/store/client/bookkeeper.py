@@ -14,7 +14,7 @@ import random
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -54,7 +54,7 @@ from bookspark.store.metadata.store import MetadataStore
 from bookspark.store.metadata.zookeeper.layout import ConnectionString
 from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.store.wire.digests import master_key
-from bookspark.store.wire.header import Header, Kind, WireError
+from bookspark.store.wire.header import Kind, WireError
 from bookspark.store.wire.messages import BookieStatus, CollectionStatus, EntryLogFacts, decoded
 from bookspark.support.arguments import LastEntryId, Password, Seconds, check_names, checks_arguments
 from bookspark.support.extras import extra_needed
@@ -79,18 +79,17 @@ _WHY_NOT = {
     UnknownReason.FENCED: "; it has obeyed a later order of a change of the cluster",
 }
 _LOOK_SECONDS = 0.2
-"""Interval of looks at a running collection."""
 
 
 def collect_now(context: ClientContext, bookie_id: str, seconds_max: float) -> CollectionStatus:
     """Order a collection of deleted ledgers; returns its result. Raises BookieError if it does not finish within
     ``seconds_max``."""
-    ordered = _done(context, bookie_id, Header(Kind.COLLECT, context.runtime.connections.next_request_id()))
+    ordered = _done(context, bookie_id, Kind.COLLECT)
     assert ordered.header is not None
     number, incarnation = ordered.header.value, ordered.header.incarnation
     deadline = time.monotonic() + seconds_max
     while time.monotonic() < deadline:
-        answer = _done(context, bookie_id, Header(Kind.STATUS, context.runtime.connections.next_request_id()))
+        answer = _done(context, bookie_id, Kind.STATUS)
         assert answer.header is not None
         if answer.header.incarnation != incarnation:
             raise BookieError(f"bookie {bookie_id} was started anew meanwhile; ask for the collection again")
@@ -109,15 +108,9 @@ def collect_now(context: ClientContext, bookie_id: str, seconds_max: float) -> C
     )
 
 
-def switch_read_only(context: ClientContext, bookie_id: str, read_only: bool, order: int) -> None:
-    """Make the bookie read-only, also after a restart, or revoke that. Raises BookieError."""
-    request_id = context.runtime.connections.next_request_id()
-    _done(context, bookie_id, Header(Kind.SWITCH_READ_ONLY, request_id, value=int(read_only), limit=order))
-
-
-def _done(context: ClientContext, bookie_id: str, header: Header) -> Answer:
+def _done(context: ClientContext, bookie_id: str, kind: Kind, **fields: int) -> Answer:
     """The bookie's positive answer. Raises BookieError for any other answer."""
-    answer = ask(context, bookie_id, header)
+    answer = ask(context, bookie_id, kind, **fields)
     if isinstance(answer.response, Positive) and answer.header is not None:
         return answer
     why = str(answer.response)
@@ -179,7 +172,6 @@ def _read_metadata(context: ClientContext, ledger_id: int, password: bytes) -> V
 def _recover(
     context: ClientContext, found: Versioned[LedgerMetadata], password: bytes, accepted_loss: AcceptedLoss | None
 ) -> Versioned[LedgerMetadata]:
-    """Run ``LedgerRecovery`` to its end, in this thread."""
     ledger_id = found.value.ledger_id
     machine = made(LedgerRecovery, replaces_bookies=True, accepted_loss=accepted_loss)
     driver = MachineDriver(context, found.value, password, context.config.recovery_timeout_seconds)
@@ -272,28 +264,6 @@ _IDS_TRIED = 1000
 """Number of new ids to try if users have given them to their ledgers."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class NewLedger:
-    """The choices of ``BookKeeper.create_ledger``, which documents each."""
-
-    ensemble_size: int
-    write_quorum: int
-    ack_quorum: int
-    digest_type: DigestType
-    password: bytes = field(repr=False)
-    custom_metadata: Mapping[str, bytes]
-    ledger_type: LedgerType
-    replication: Replication
-    ledger_id: int | None = None
-    """None: a new id."""
-
-
-def _noted(store: MetadataStore, given: int) -> int:
-    """Count a user's id in the store: bookies have to know the highest id that any ledger had, deleted ledgers included."""
-    store.note_given_id(given)
-    return given
-
-
 def _told(ledger_id: Future[int], seconds: float) -> int:
     """The new id. This waits with its own deadline: the store's begins only when a thread starts the request."""
     try:
@@ -303,49 +273,64 @@ def _told(ledger_id: Future[int], seconds: float) -> int:
         raise MetadataStoreError(f"getting a ledger id: no answer from the metadata store in {seconds:g} s") from None
 
 
-def create_ledger(context: ClientContext, new: NewLedger, kind: type[Handle]) -> Handle:
-    """Create the ledger and return its one writer, a handle of this ``kind``. ``BookKeeper.create_ledger`` lists the errors."""
-    check_choices(new.ensemble_size, new.write_quorum, new.ack_quorum, new.ledger_type, new.replication)
-    check_digest(new.digest_type, new.ledger_type, new.replication)
+def create_ledger(
+    context: ClientContext,
+    kind: type[Handle],
+    *,
+    ensemble_size: int,
+    write_quorum: int,
+    ack_quorum: int,
+    digest_type: DigestType,
+    password: bytes,
+    custom_metadata: Mapping[str, bytes] | None,
+    ledger_type: LedgerType,
+    replication: Replication,
+    given_id: int | None = None,
+) -> Handle:
+    """Create the ledger and return its one writer, a handle of this ``kind``. ``BookKeeper.create_ledger`` documents the choices,
+    and lists the errors."""
+    check_choices(ensemble_size, write_quorum, ack_quorum, ledger_type, replication)
+    check_digest(digest_type, ledger_type, replication)
     store = context.store
-    given = new.ledger_id
+
+    def an_id() -> int:
+        if given_id is None:
+            return store.new_ledger_id()
+        # Bookies have to know the highest id that any ledger had, deleted ledgers included.
+        store.note_given_id(given_id)
+        return given_id
+
     # Another thread requests the id, while this one looks the bookies up.
-    ledger_id = context.runtime.threads.submit(store.new_ledger_id if given is None else partial(_noted, store, given))
-    ensemble = context.choose_ensemble(new.ensemble_size, new.write_quorum)
+    ledger_id = context.runtime.threads.submit(an_id)
+    ensemble = context.choose_ensemble(ensemble_size, write_quorum)
     registered = context.bookies(math.inf)
     without_journal = sum(not registered[bookie].journal_write_data for bookie in ensemble if bookie in registered)
-    if risk := risk_of(new.ack_quorum, new.ledger_type, without_journal):
+    if risk := risk_of(ack_quorum, ledger_type, without_journal):
         log.warning("a ledger is created with %s", risk)
     metadata = LedgerMetadata(
         ledger_id=_told(ledger_id, context.config.metadata_timeout_seconds),
         ensemble_size=len(ensemble),
-        write_quorum=new.write_quorum,
-        ack_quorum=new.ack_quorum,
+        write_quorum=write_quorum,
+        ack_quorum=ack_quorum,
         fragments=(Fragment(0, ensemble),),
-        digest_type=new.digest_type,
-        master_key=master_key(new.password, new.digest_type),
-        password=new.password if new.digest_type.bookkeepers else b"",
-        ledger_type=new.ledger_type,
-        replication=new.replication,
+        digest_type=digest_type,
+        master_key=master_key(password, digest_type),
+        password=password if digest_type.bookkeepers else b"",
+        ledger_type=ledger_type,
+        replication=replication,
         ctime_ms=context.store.clock.known_ms(),
         c_token=random.getrandbits(63),
-        custom_metadata=new.custom_metadata,
+        custom_metadata=custom_metadata or {},
     )
-    metadata, version = _create(store, metadata, again=new.ledger_id is None)
-    return kind(context, metadata, version, new.password)
-
-
-def _create(store: MetadataStore, metadata: LedgerMetadata, *, again: bool) -> tuple[LedgerMetadata, int]:
-    """Write the record; returns it with its version. ``again``: try other ids if a user has given this id to a ledger. Raises
-    LedgerExistsError."""
-    for _ in range(_IDS_TRIED if again else 1):
+    tries_left = _IDS_TRIED if given_id is None else 1
+    while True:
+        tries_left -= 1
         try:
-            return metadata, store.create_ledger(metadata)
-        except LedgerExistsError as error:
-            last = error
-            if again:
-                metadata = replace(metadata, ledger_id=store.new_ledger_id())
-    raise last
+            return kind(context, metadata, store.create_ledger(metadata), password)
+        except LedgerExistsError:
+            if not tries_left:
+                raise
+            metadata = replace(metadata, ledger_id=store.new_ledger_id())
 
 
 # -- The client
@@ -432,7 +417,7 @@ class BookKeeper:
             ack_quorum=ack_quorum,
             digest_type=digest_type,
             password=password,
-            custom_metadata=custom_metadata or {},
+            custom_metadata=custom_metadata,
             ledger_type=ledger_type,
             replication=replication,
         )
@@ -476,15 +461,15 @@ class BookKeeper:
             ack_quorum=ack_quorum,
             digest_type=digest_type,
             password=password,
-            custom_metadata=custom_metadata or {},
+            custom_metadata=custom_metadata,
             ledger_type=ledger_type,
             replication=replication,
-            ledger_id=ledger_id,
+            given_id=ledger_id,
         )
 
     def _create(self, kind: type[Handle], **choices: Any) -> Handle:
         # ``checks_arguments`` has converted text to members of the enumerations by now.
-        return create_ledger(self.context, NewLedger(**choices), kind)
+        return create_ledger(self.context, kind, **choices)
 
     def open_ledger(
         self,
@@ -594,7 +579,7 @@ class BookKeeper:
         Raises:
             BookieError: the bookie did not answer, could not store the mode, or has obeyed a higher order.
         """
-        switch_read_only(self.context, bookie_id, read_only, order)
+        _done(self.context, bookie_id, Kind.SWITCH_READ_ONLY, value=int(read_only), limit=order)
 
     def list_entry_logs(self, bookie_id: BookieId) -> list[EntryLogFacts]:
         """The entry logs of a bookie, by number.
