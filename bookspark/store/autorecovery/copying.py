@@ -95,8 +95,6 @@ class Bandwidth:
 
 @dataclass(frozen=True)
 class _Share(Room):
-    """One ledger's share of the common room."""
-
     taken: dict[int, int] = field(default_factory=dict, compare=False)
     """By ledger, the bytes under way at its last question, with the requested run."""
     ledger_id: int = 0
@@ -135,8 +133,6 @@ class _Lent(NamedTuple):
 
 
 class RepairDriver(MachineDriver):
-    """Drives a machine that copies entries of one ledger, in the caller's thread."""
-
     def __init__(
         self, bookkeeper: BookKeeper, metadata: LedgerMetadata, copying: Copying, *, lends: bool = False
     ) -> None:

@@ -31,12 +31,8 @@ _NAMED_MAX = 5
 
 
 class DecommissionProgress(NamedTuple):
-    """Progress of a decommission."""
-
     ledgers: int
-    """Ledgers that named the bookie at the beginning."""
     ledgers_left: int
-    """Ledgers that still name the bookie."""
     problem: str = ""
     """Why a remaining ledger could not be repaired yet, or ""."""
 

@@ -53,7 +53,6 @@ class _Asked:
     came: bool = False
     """Read; delays are this bookie's own fault from now on."""
     over: bool = False
-    """Answered."""
 
 
 class Fetching:

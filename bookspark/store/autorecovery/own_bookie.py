@@ -36,7 +36,6 @@ class OwnBookie:
         return self._storage.lossy_boots.mark.boot
 
     def limbo(self) -> dict[int, int]:
-        """The ledgers in limbo, each with its lossy boot."""
         found: dict[int, int] = {}
         start = 0
         while True:

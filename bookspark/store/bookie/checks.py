@@ -172,7 +172,6 @@ def check_checkpoint(
 
 
 def _wrong_inside(frame: memoryview) -> str | None:
-    """Error in the columns of a batch with valid checksums, or None."""
     try:
         header, body_crc = decode(frame, HEADER_OFFSET)
         EntryBatch.checked(frame, header, body_crc)

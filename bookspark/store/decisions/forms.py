@@ -41,7 +41,6 @@ _NOT_IN_RECORD = 1 << 20
 """The number of a class without a definition in the record. It equals no form of the record."""
 _DEFINED_MAX = 256
 _SHARED = frozenset(("LedgerMetadata", "LogRecord"))
-"""Long values that recur."""
 
 Form = Any
 
@@ -63,7 +62,6 @@ def name_of(kind: type) -> str:
 
 
 def fields_of(kind: type) -> tuple[str, ...]:
-    """The names of the fields of a dataclass or named tuple."""
     if issubclass(kind, tuple):
         return tuple(kind._fields)  # type: ignore[attr-defined]
     return tuple(field.name for field in dataclasses.fields(kind))  # type: ignore[arg-type]
@@ -197,7 +195,6 @@ class Forms(dict[type, Callable[[Any], Form]]):
         return form
 
     def _content(self, value: Any) -> Form:
-        """An opaque value: its kind, its ids and its length."""
         if value is None or type(value) in (int, str, bool):
             return value
         if type(value) in (list, tuple):

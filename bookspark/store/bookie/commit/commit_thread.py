@@ -204,14 +204,12 @@ class BackgroundSync:
             self.sync_queued(synced)
 
     def stop(self) -> None:
-        """Finish the queued syncs and end the thread."""
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join()
             self._thread = None
 
     def sync_queued(self, synced: Synced) -> None:
-        """Make the queued syncs as one, in the calling thread."""
         self._make(self._queued(), synced)
 
     def _has_thread(self, synced: Synced) -> bool:
@@ -314,7 +312,6 @@ are synced now."""
 _IDLE_SECONDS = 1.0
 """A fully synced directory is marked clean after this time without an add."""
 _NOTE_SECONDS = 1.0
-"""Interval between syncs of the synced notes."""
 _QUICK_SECONDS = 0.001
 
 
@@ -333,7 +330,6 @@ class GroupWriter:
         """For metrics: written groups, and durations of this thread's syncs."""
         self.quick_groups = 0
         self.failure: OSError | None = None
-        """Cause of the directory's retirement."""
         self.broken: Callable[[str], None] = lambda why: None
         """Called in any thread on a failure that is not the disk's."""
         self._no_space: NoSpaceError | None = None
@@ -405,7 +401,6 @@ class GroupWriter:
 
     @property
     def background_syncs(self) -> Histogram:
-        """Durations of the second thread's syncs, in seconds."""
         return self._background.syncs
 
     @property
@@ -587,7 +582,6 @@ Soon = Callable[[Callable[[], None]], object]
 """``soon(function)``: schedule a call after this turn of the loop (``loop.call_soon``)."""
 
 _Turn = tuple[float, Sequence[Item]]
-"""Start time and items of one turn of the loop."""
 
 _QUICK_GROUPS = 16
 """The loop may commit after this number of quick groups in a row."""
@@ -609,10 +603,8 @@ class CommitThread:
         """For metrics: seconds from an add's turn of the loop to its report. Owned by the loop."""
         self._handed_over = 0
         self._through = 0
-        """Hand-overs that the thread has finished."""
         self._soon: Soon | None = None
         self._completed: Completed | None = None
-        """Set if the loop may commit."""
         self._thread: threading.Thread | None = None
         self.broken: Callable[[str], None] = lambda why: None
         """Called in any thread on a failure that is not the disk's. The bookie must then end, because queued items may never be
@@ -662,7 +654,6 @@ class CommitThread:
 
     @property
     def syncs(self) -> Distribution:
-        """Durations of the log's syncs, in seconds."""
         return together((self._writer.figures.syncs.copy(), self._writer.background_syncs.copy()))
 
     @property
@@ -672,7 +663,6 @@ class CommitThread:
 
     @property
     def queued(self) -> int:
-        """Waiting turns of the loop."""
         return self._queue.qsize()
 
     # -- the loop

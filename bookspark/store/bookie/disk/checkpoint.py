@@ -79,7 +79,6 @@ class Block(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Length in bytes."""
         return HEAD.size + len(self.ids) * LEDGER_BYTES + len(self.rows)
 
     @property
@@ -88,7 +87,6 @@ class Block(NamedTuple):
         return list(accumulate((ROW_BYTES * count for count in self.counts), initial=0))
 
     def logs(self) -> set[int]:
-        """Numbers of the logs that hold the rows."""
         halves = self.rows.cast("I")
         if len(self.rows) == ROW_BYTES * len(self.counts) and max(self.counts, default=1) == 1:
             return set(halves[3::6])
@@ -98,13 +96,11 @@ class Block(NamedTuple):
         }
 
     def part(self, start: int, stop: int) -> Block:
-        """The ledgers number ``start`` to ``stop`` (exclusive)."""
         begin = ROW_BYTES * sum(self.counts[:start])
         end = begin + ROW_BYTES * sum(self.counts[start:stop])
         return _block([column[start:stop] for column in self[:5]], self.rows[begin:end])
 
     def encode(self) -> list[Buffer]:
-        """Encode the block, in pieces."""
         head = HEAD.pack(len(self.ids), len(self.rows) // ROW_BYTES)
         return [head, *(memoryview(column).cast("B") for column in self[:5]), self.rows]
 
@@ -125,8 +121,6 @@ def decode_block(ledgers: int, content: memoryview) -> Block:
 
 
 class BlockBuilder:
-    """Builds blocks from ledgers in ascending order."""
-
     def __init__(self) -> None:
         self._begin()
 
@@ -154,7 +148,6 @@ class BlockBuilder:
         self._rows += block.rows[starts[start] : starts[stop]]
 
     def take(self) -> Block:
-        """Return the block and begin the next."""
         block = _block(self._columns, memoryview(bytes(self._rows)))
         self._begin()
         return block
@@ -282,14 +275,10 @@ class KeptLedger(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint as read from disk."""
-
     covered: int
     """Location (log << 32 | position). Nothing below it has to be scanned."""
     rewritten: list[int]
-    """Numbers of the rewritten logs in use."""
     parts: list[Part]
-    """The parts, the oldest first."""
     decisions: int
     """Number of the last decision between two master keys before the checkpoint was taken. What it holds of a ledger with a later
     decision (``bookie_ledger.KeyDecided``) is void."""
@@ -354,11 +343,9 @@ class Snapshot:
 
     @property
     def size(self) -> int:
-        """Bytes of its blocks."""
         return sum(block.size for block in self.blocks)
 
     def encode(self, parts: Sequence[Part]) -> bytes:
-        """Content of the file that names ``parts``."""
         log, position = self.covered >> 32, self.covered & 0xFFFFFFFF
         counts = _COUNTS.pack(log, position, len(parts), len(self.rewritten), self.decisions)
         numbers = array("q", (value for part in parts for value in part))

@@ -118,7 +118,6 @@ class ControlScan(NamedTuple):
     """Content of a control log. All sizes in bytes."""
 
     records: list[Record]
-    """Good records about ledgers and the bookie."""
     end: int
     """Start of the first bad record, or the log's end."""
     size: int
@@ -172,7 +171,6 @@ def decode_records(content: bytes, below: int) -> list[Record | CopyRecord | _Ba
 
 
 def last_number(found: Iterable[Record | CopyRecord | _Bad]) -> int:
-    """The highest write number recorded there."""
     return max((item.number for item in found if isinstance(item, (WriteNumbered, WrittenUpTo))), default=0)
 
 
@@ -199,7 +197,6 @@ class ControlLog:
 
     @property
     def synced(self) -> int:
-        """End of the part known to be synced."""
         return self._noted
 
     def scan(self) -> ControlScan:
@@ -397,7 +394,6 @@ class ControlLog:
 
     @property
     def note_is_written(self) -> bool:
-        """Was the note written since its last sync?"""
         return self._note.is_written
 
     def sync_note(self) -> None:
@@ -405,7 +401,6 @@ class ControlLog:
         self._note.sync_if_written()
 
     def close(self) -> None:
-        """Close the files. ``begin`` opens them again."""
         self._note.close()
         if self._file is not None:
             self._file.close()

@@ -49,7 +49,6 @@ class EntryLog:
         self.synced = 0
         """Durable bytes. Set by the directory's own threads only."""
         self.file: File | None = None
-        """Open while the log is being written."""
         self.second_file: File | None = None
         """For the syncs of a second thread; open for as long, and since before the first write. The kernel reports a failed
         write-back to each descriptor open at that time, but to a later descriptor only if no other saw the error (Linux,
@@ -254,7 +253,6 @@ class EntryLog:
 
     @property
     def is_removed(self) -> bool:
-        """Is only the note of a removed log left?"""
         return not self._file_system.exists(self.path) and self.note.read() == 0
 
     def remove(self) -> None:

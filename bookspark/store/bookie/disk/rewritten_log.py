@@ -65,7 +65,6 @@ class RewrittenLog(NamedTuple):
 
     @property
     def synced(self) -> int:
-        """The whole log is synced."""
         return self.end
 
     def remove(self, file_system: FileSystem) -> None:

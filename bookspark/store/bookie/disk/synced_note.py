@@ -42,9 +42,7 @@ class SyncedNote:
         self._number = number
         self._file: File | None = None
         self._writes = False
-        """Is the open file open for writing?"""
         self.is_written = False
-        """Was it written since ``sync_if_written``?"""
 
     def read(self) -> int | None:
         """The position in bytes, or None for a missing or damaged note. Raises OSError."""
@@ -111,7 +109,6 @@ class SyncedNote:
         write_all(file, [_NOTE.pack(written, self._written_checksum(written), 0)], _NOTE.size)
 
     def sync(self) -> None:
-        """Make the note itself durable. Raises OSError."""
         self._opened().sync()
 
     def sync_if_written(self) -> None:

@@ -63,11 +63,9 @@ class UncleanMarker:
         self._path = f"{directory}/{NAME}"
         self._boot_id = boot_id
         self._content = b""
-        """Content of the marker, while it stands."""
         self._lock = threading.Lock()
         self._found = self._durable = False
         self.stands = False
-        """Does the marker lie in the directory?"""
         self.cached = False
         """At the boot: did only a process die while the marker stood? The page cache then has its writes."""
         self.lost = Lost.NOTHING
@@ -151,7 +149,6 @@ class UncleanMarker:
 
     @property
     def is_trusted(self) -> bool:
-        """Will a boot under the same kernel trust the page cache?"""
         return bool(self._boot_id)
 
     @property

@@ -58,14 +58,11 @@ _AGAIN_PIECES = 64
 _UNREADABLE_MAX = 64
 """Failed reads, one after the other, that end a look."""
 _LOOK_BYTES = 4 << 20
-"""Bytes read between two pauses."""
 
 log = logging.getLogger(__name__)
 
 
 class ScrubProgress(msgspec.Struct, frozen=True):
-    """Progress of a round."""
-
     began_ms: int = 0
     next_log: int = 0
     end_log: int = 0
@@ -82,15 +79,11 @@ class ToRead(NamedTuple):
 
 
 class Looked(NamedTuple):
-    """Result of a look at some bytes of a log."""
-
     size: int
     bad: Sequence[tuple[Piece, Stop]] = ()
     """Batches with rows that could not be read or are damaged, and the reasons."""
     good: Sequence[Piece] = ()
-    """Batches with rows that were read well."""
     back: Sequence[Piece] = ()
-    """Good batches with entries noted as lost."""
     dead_bytes: int = 0
     """Damaged bytes outside the index's batches."""
 

@@ -74,7 +74,6 @@ class Patience:
             self._noted[bookie] = min(max(0.0, spent), self._seconds_max), now
 
     def is_spent(self, bookie: str) -> bool:
-        """Had the bookie used up its patience at its last hold-up?"""
         return self._noted.get(bookie, (0.0, 0.0))[0] >= self._seconds_max
 
 
@@ -90,7 +89,6 @@ class Quarantine:
     """
 
     def __init__(self, seconds: float) -> None:
-        """``seconds``: duration of a quarantine."""
         self._seconds = seconds
         self._failures: dict[str, tuple[float, Unknown]] = {}
 
@@ -99,7 +97,6 @@ class Quarantine:
         self._failures[bookie_id] = time.monotonic() + self._seconds, why
 
     def is_back(self, bookie_id: str) -> None:
-        """End the bookie's quarantine, after a new connection."""
         self._failures.pop(bookie_id, None)
 
     def now(self) -> dict[str, str]:
@@ -143,7 +140,6 @@ def _send_on(
 
 
 def _tell(listener: Callable[..., object], *what: object) -> None:
-    """Call one listener. Its exception does not stop the others."""
     try:
         listener(*what)
     except BaseException:
@@ -160,7 +156,6 @@ class _Attempt:
         """Callbacks for the outcome, each with the size of its request in bytes."""
         self.bytes_waiting = 0
         self.asks_store = False
-        """True during the request to the metadata store for the address."""
 
 
 class Connections:
@@ -175,7 +170,6 @@ class Connections:
         metadata_threads: Threads,
         chunks: ChunkPool | None = None,
     ) -> None:
-        """``chunks``: memory for received frames; None: a pool of its own."""
         self._store = store
         self._config = config
         self._security = security
@@ -203,22 +197,18 @@ class Connections:
 
     @property
     def count(self) -> int:
-        """Number of connected bookies."""
         return len(self._ready)
 
     @property
     def count_behind(self) -> int:
-        """Number of connected bookies that are behind."""
         return sum(one.is_behind for one in self._ready.values())
 
     @property
     def queued_bytes(self) -> int:
-        """Bytes that the sockets have not accepted yet."""
         return sum(one.queued_bytes for one in self._ready.values())
 
     @property
     def requests_in_flight(self) -> int:
-        """Number of unanswered requests."""
         return sum(one.in_flight for one in self._ready.values())
 
     def any_is_behind(self, bookie_ids: Iterable[str]) -> bool:
@@ -241,7 +231,6 @@ class Connections:
         return False
 
     def behind(self, bookie_ids: Sequence[str]) -> Sequence[str]:
-        """Subset for which ``any_is_behind`` is true."""
         if not self.any_is_behind(bookie_ids):
             return ()
         return [bookie_id for bookie_id in bookie_ids if self.any_is_behind((bookie_id,))]
@@ -263,7 +252,6 @@ class Connections:
         return tuple(sorted(bookie_ids, key=lambda b: (ready[b].heard_at, b) if b in ready else (0.0, b)))
 
     def quarantine(self, bookie_id: str, why: Unknown) -> None:
-        """Avoid the bookie for ``quarantine_seconds``."""
         self._quarantine.failed(bookie_id, why)
 
     def next_request_id(self) -> int:
@@ -312,7 +300,6 @@ class Connections:
         self._wanted.setdefault(bookie_id, set()).add(back)
 
     def unwant(self, bookie_id: str, back: Callable[[str, int], None]) -> None:
-        """End the effect of ``want`` with the same ``back``."""
         self._wanted.get(bookie_id, set()).discard(back)
 
     async def close(self) -> None:

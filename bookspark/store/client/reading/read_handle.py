@@ -162,7 +162,6 @@ class AnyHandle(ABC):
 
     @property
     def _state_told(self) -> str:
-        """The ledger's state, in words."""
         return self.metadata.state.value
 
     def __repr__(self) -> str:

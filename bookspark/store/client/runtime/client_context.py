@@ -41,7 +41,6 @@ _LISTED_SECONDS_AGO_MAX = 1.0
 """After the death of a bookie, thousands of open ledgers need another one. The listing also ends when the bookies change."""
 
 _of_parents: list[Runtime] = []
-"""Runtimes of the parent processes of this forked process."""
 
 
 class ClientContext:
@@ -105,7 +104,6 @@ class ClientContext:
 
     @property
     def closed(self) -> bool:
-        """Was it closed in this process?"""
         return self._closed
 
     @property

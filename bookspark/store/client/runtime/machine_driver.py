@@ -19,8 +19,6 @@ from bookspark.store.client.runtime.store_actions import StoreAction, StoreAnswe
 
 
 class MachineDriver:
-    """Drives one machine about one ledger."""
-
     def __init__(
         self, context: ClientContext, metadata: LedgerMetadata, password: bytes | None, timeout_seconds: float
     ) -> None:

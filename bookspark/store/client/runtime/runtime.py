@@ -60,8 +60,6 @@ Listener = Callable[[Versioned[LedgerMetadata] | None], None]
 
 
 class LedgerWatches:
-    """The watches of one process, in its session with ``store``."""
-
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._lock = threading.RLock()
@@ -201,7 +199,6 @@ class Room:
 
     @property
     def held(self) -> int:
-        """Kept bytes of all ledgers."""
         return self.appended - self.released
 
     def has_room(self, kept: int) -> bool:
@@ -245,7 +242,6 @@ _TOLD_A_TICK = 16
 is a synced record at every bookie, and a client may write to thousands of ledgers in turn."""
 
 _LOOK_SECONDS = 0.1
-"""Shortest pause between two looks for lost bookies without news."""
 
 _STORE_CALLS_AT_ONCE = 16
 """Most simultaneous calls of the writers to the metadata store. After the death of a bookie each open ledger needs a
@@ -253,15 +249,11 @@ compare-and-set; ZooKeeper syncs simultaneous ones together. 64 were slower."""
 
 
 class _Listing(NamedTuple):
-    """A listing of the registered bookies."""
-
     bookies: Mapping[str, BookieRegistration]
     at: float
     """Monotonic seconds just before the listing was requested."""
     changes: int
-    """Number of known changes of the bookies at that time."""
     homes: dict[str, BookieHome | None]
-    """Requested homes of unregistered bookies."""
 
 
 class Runtime:
@@ -283,7 +275,6 @@ class Runtime:
         self._listed: _Listing | None = None
         self._rule: PlacementRule | None = None
         self._rule_changes = 0
-        """How often the cluster's placement rule may have changed."""
         self._lost = LostBookies(config.lost_bookie_delay_seconds)
         """Bookies that count as lost. Only the I/O thread uses it."""
         self._listing = self._list_again = self._look_is_due = False
@@ -437,7 +428,6 @@ class Runtime:
         return self._lost.lost
 
     def _look_for_lost(self) -> None:
-        """List the bookies for the open writers."""
         if self._listing:
             self._list_again = True
         elif self._writers:

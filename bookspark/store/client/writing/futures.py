@@ -30,9 +30,7 @@ _WAIT = taken_by(WaitSeconds)
 log = logging.getLogger(__name__)
 
 _RUNNING, _FINISHED = "RUNNING", "FINISHED"
-"""Names of the states in ``concurrent.futures``."""
 _watching = threading.RLock()
-"""Held while a future's fields for watchers are made."""
 
 
 def _call(callback: Callable[[], object]) -> None:

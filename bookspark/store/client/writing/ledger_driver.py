@@ -87,7 +87,6 @@ _TELL_SECONDS = 0.001
 """Longest wait of a new LAC (last add confirmed) for an entry that carries it."""
 _MOMENT_SECONDS = 0.5
 _MARK_SECONDS = 0.5
-"""Adds that fail after the close are marked together."""
 _RANGES_MAX = 256
 _PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 0.1, 3.2
 _SLOW = Unknown(UnknownReason.TIMEOUT, "it held appends up that other bookies had taken")
@@ -105,7 +104,6 @@ class KeptFrame(NamedTuple):
     header: Header | None = None
 
     def assigned(self, assignment: Assignment, request_id: int) -> Buffer:
-        """The frame of a VD ledger for a bookie with this assignment."""
         assert self.header is not None, "the ledger is a PD ledger"
         header = self.header._replace(request_id=request_id).with_assignment(assignment)
         return b"".join(with_header(self.frame, header))
@@ -159,7 +157,6 @@ class LedgerDriver:
             metadata.ledger_id, digester(metadata.digest_type, password), config.frame_bytes, striped=striped
         )
         self.next_entry_id = 0
-        """Id of the next append."""
         self.acknowledged = Watermark(check_may_wait, runtime.callbacks.post)
         """Last acknowledged entry id, or the error that ended the ledger."""
         self.confirmed = Watermark(check_may_wait, runtime.callbacks.post) if volatile else self.acknowledged
@@ -194,7 +191,6 @@ class LedgerDriver:
         self._sync_wanted = NO_ENTRY
         """Sync up to this id is wanted, and not requested from the machine yet."""
         self._sync_awaited = NO_ENTRY
-        """A caller waits for the sync up to this id."""
         self._just_now_seconds = min(_JUST_NOW_SECONDS, config.add_timeout_seconds, seconds)
         self._pressed = False
         """Waiting appends are to be synced as soon as they have a frame."""
@@ -202,7 +198,6 @@ class LedgerDriver:
         """Send the bookies each new LAC soon, unless an entry carries it. Any thread may set it."""
         self._will_tell = False
         self._dropped = False
-        """The handle was dropped."""
         self._all_well = True
         """True while no bookie has failed since the ledger's creation, as far as the machine knows."""
         self._held_back: dict[str, deque[act.SendAdd]] = {}
@@ -211,18 +206,15 @@ class LedgerDriver:
         """Entries of failed and dropped adds that a bookie has not acknowledged since, by bookie."""
         self._will_mark = False
         self._pauses: dict[str, BackOff] = {}
-        """The pauses of each bookie that refused its last request."""
         self._paused = NOBODY
         """Bookies that get all pending adds again after their pause."""
         self._warned_of = NOBODY
-        """Slow bookies already named in the log."""
         self._context, self._config, self._runtime = context, config, runtime
         self._io, self._connections, self._threads = runtime.io, runtime.connections, runtime.threads
 
     # -- bookies
 
     def want_bookies(self) -> None:
-        """Keep connections to the ensemble."""
         for bookie in self._ensemble:
             self._connections.want(bookie, self._bookie_back)
 
@@ -236,7 +228,6 @@ class LedgerDriver:
         self._unwant_bookies()
 
     def _bookie_back(self, bookie: str, incarnation: int) -> None:
-        """The bookie has a new connection."""
         self._pauses.pop(bookie, None)
         self._send_again(bookie, incarnation)
 
@@ -576,7 +567,6 @@ class LedgerDriver:
     # close. A failure to mark fails nothing: exact checks find the copies too.
 
     def _drop_held_back(self, kept: Collection[str]) -> None:
-        """Drop the held-back adds of all other bookies."""
         for bookie in [bookie for bookie in self._held_back if bookie not in kept]:
             self._lacks(bookie, *((add.first, add.last) for add in self._held_back.pop(bookie)))
 
@@ -622,7 +612,6 @@ class LedgerDriver:
         return actions
 
     def _stepped_anyway(self, event: WriterEvent, error: Exception) -> list[act.Action]:
-        """The machine refused ``event`` with ``error``."""
         try:
             return self.writer.step(self._as_unknown(event, error))
         except Exception as defective:
@@ -678,7 +667,6 @@ class LedgerDriver:
             self.pump()
 
     def _release(self, entry_id: int) -> None:
-        """Forget the frames up to ``entry_id``."""
         frames, released, byte_length = self._frames, [], 0
         for first in frames:
             if first > entry_id:

@@ -54,7 +54,6 @@ class CheckReport(msgspec.Struct, frozen=True):
     """By the metadata store's clock."""
     seconds: float
     ledgers: int
-    """Examined ledgers."""
     marked: int
     """Examined ledgers that lack copies."""
     skipped: dict[str, str] = {}
@@ -98,7 +97,6 @@ class Auditors:
         return self._votes.foreign()
 
     def auditor(self) -> str | None:
-        """The name of the auditor; None while there is none."""
         if self._bookkeepers:
             return self._votes.auditor()
         found = self._tree.read(ELECTION)
@@ -149,7 +147,6 @@ class Auditors:
     # -- the auditor's reports
 
     def publish_state(self, state: AuditorState) -> None:
-        """Publish the state until the session ends."""
         publish(self._tree, _state_path(state.auditor), proven_struct(state, "state of an auditor"))
 
     def state(self) -> AuditorState | None:
@@ -190,7 +187,6 @@ class Auditors:
         return self._changes.wait(timeout_seconds)
 
     def wake(self) -> None:
-        """End the wait of another thread."""
         self._changes.wake()
 
 

@@ -53,17 +53,14 @@ class Votes:
         return None
 
     def withdraw(self, lock: Lock) -> None:
-        """Remove the votes with the document of ``lock``."""
         for path, found in self._all().items():
             if found == lock.document:
                 self._tree.delete(path)
 
     def auditor(self) -> str | None:
-        """The name of the auditor; None while there is none."""
         return holder_of(next(iter(self._all().values()), None))
 
     def foreign(self) -> list[str]:
-        """The names of voters of other programs."""
         return [holder_of(document) or "" for document in self._all().values() if is_foreign(document)]
 
     def _all(self) -> dict[str, bytes]:

@@ -50,7 +50,6 @@ from bookspark.store.metadata.store_clock import StoreClock
 
 
 Key = tuple[str, str]
-"""Kind and name of a document."""
 RECORD = "record:"
 """Prefix of the kinds whose versions never recur after a deletion."""
 
@@ -67,7 +66,6 @@ class World:
         self.ledger_ids = 0
         self.highest_given = -1
         self.numbers = 0
-        """Number of the last numbered document."""
         self.documents: dict[Key, Versioned[bytes]] = {}
         self.changed_ms: dict[Key, int] = {}
         self.deletions: Counter[Key] = Counter()
@@ -89,7 +87,6 @@ class World:
         return new
 
     def now_ms(self) -> int:
-        """The store's time."""
         return time.time_ns() // 1_000_000
 
     def check(self, under: RecordVersion | None) -> None:
@@ -388,7 +385,6 @@ class MemoryStore:
             self._bookies_changed.append(changed)
 
     def post_bookies_changed(self) -> None:
-        """Call this store's watchers, for the other stores of the cluster."""
         for changed in self._bookies_changed:
             self._notifier.post(changed)
 

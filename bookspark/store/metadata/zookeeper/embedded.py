@@ -45,7 +45,6 @@ _KILLED_SECONDS = 60.0
 """Longest wait for the end of a killed server: on a busy machine the watcher wakes late."""
 _START_SECONDS = 60.0
 _LOCK_SECONDS = 3.0
-"""Longest wait for the directory of an ending server."""
 
 
 class PortInUseError(ConfigurationError):
@@ -196,7 +195,6 @@ def _real_path(line: str) -> str:
 
 
 def _ask(port: int, word: str) -> str:
-    """The answer to a four-letter word, or ""."""
     answer = bytearray()
     try:
         with socket.create_connection((HOST, port), timeout=1.0) as connection:

@@ -60,7 +60,6 @@ class LedgerManager(Enum):
 
     @property
     def told(self) -> str:
-        """The manager's name in LAYOUT."""
         return _BOOKKEEPERS_MANAGER if self is LedgerManager.BOOKKEEPER else self.value
 
 
@@ -89,7 +88,6 @@ class Address:
     servers: str
     chroot: str
     access: Access = _NO_ACCESS
-    """Credentials of both sides."""
 
     def __str__(self) -> str:
         return self.servers + self.chroot

@@ -102,7 +102,6 @@ _NAMES_AT_ONCE = 20_000
 
 Marks = tuple[int, ...]
 Check = Callable[[Any], None]
-"""Adds conditions to a transaction."""
 
 
 def ignored(transaction: Any) -> None:
@@ -116,7 +115,6 @@ class Nodes:
         self._connection = connection
         self._client = connection.client
         self._watchers: dict[str, _Watchers] = {}
-        """By path."""
 
     def read(self, what: str, path: str) -> Versioned[bytes] | None:
         """Value and version, as new as any earlier confirmed write; None if there is no such node."""
@@ -256,7 +254,6 @@ class Nodes:
             self._client.delete_async(paths[0]).rawlink(partial(self._forget_above, paths[1:]))
 
     def _forget_above(self, paths: tuple[str, ...], deleted: Any) -> None:
-        """Called from kazoo's thread."""
         if deleted.successful():
             self.forget_empty(*paths)
 
@@ -358,7 +355,6 @@ class Nodes:
         return found
 
     def counts_of_each(self, what: str, paths: list[str]) -> list[int]:
-        """The number of children of each node."""
         found: list[int] = []
         while group := paths[len(found) : len(found) + _LISTINGS_AT_ONCE]:
             found += [

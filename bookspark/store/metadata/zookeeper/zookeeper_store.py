@@ -262,14 +262,12 @@ class Registrar:
         cookie: Cookie | None = None,
         replaced: Callable[[InvalidCookieError], None] | None = None,
     ) -> None:
-        """As ``MetadataStore.register_bookie``."""
         wanted = _Registered(registration, cookie, replaced)
         with self._lock:
             self._publish(wanted)
             self._wanted[registration.bookie_id] = wanted
 
     def unregister(self, bookie_id: str) -> None:
-        """Remove a bookie's node if this session made it."""
         with self._lock:
             self._wanted.pop(bookie_id, None)
             self._replace(f"unregistering {bookie_id}", bookie_id, None)
@@ -506,7 +504,6 @@ class ZooKeeperStore:
         self._why_back = ""
         """Message about a counter of ledger ids that went back, or ""."""
         self._guards: set[str] = set()
-        """Guards of small records known to exist."""
         self._registrar = Registrar(
             self.connection, self.layout, self._check_ids, self._still_there, self._registration_event
         )
