@@ -899,7 +899,8 @@ class Storage:
         def noted(status: int) -> None:
             if status == Status.OK:
                 self.holdings.control.replay([record])
-                self.disks.apply_switch(self.holdings.control.switch)
+                self.disks.switch = self.holdings.control.switch
+                self.disks.sort()
             done(status)
 
         self._records.write([record], noted)

@@ -410,7 +410,7 @@ class GroupWriter:
             return max(0.0, self._sync_at - monotonic())
         # The loop writes notes too while the thread waits, so an open log may always have a note to sync.
         return (
-            _IDLE_SECONDS if self._marker.removable or self._log is not None or self._control.note_is_written else None
+            _IDLE_SECONDS if self._marker.removable or self._log is not None or self._control.note.is_written else None
         )
 
     def note_idle(self) -> None:
@@ -452,7 +452,8 @@ class GroupWriter:
             self._end = entry_log.write([item.frame for item in run], run[0].position)
             byte_count += self._end - run[0].position
         if group.promised and self._log is not None and self._marker.is_trusted:
-            self._log.note_written(self._end)
+            # Before a part of it is acknowledged unsynced.
+            self._log.note.note_written(self._end)
         if group.entries:
             self.figures.entry_batches.observe(len(group.entries))
             self.figures.bytes.observe(byte_count)
@@ -502,9 +503,9 @@ class GroupWriter:
             self._marker.clear()
 
     def _sync_notes(self) -> None:
-        self._control.sync_note()
+        self._control.note.sync_if_written()
         if self._log is not None:
-            self._log.sync_note()
+            self._log.note.sync_if_written()
 
     def _sync_log(self) -> None:
         if self._log is not None and self._log.synced < self._end:

@@ -179,7 +179,7 @@ class ControlLog:
 
     def __init__(self, file_system: FileSystem, directory: str) -> None:
         self._file_system = file_system
-        self.path, self._note = control_note(file_system, directory)
+        self.path, self.note = control_note(file_system, directory)
         self._file: File | None = None
         self._end = self._noted = self._rewritten_bytes = 0
         self.write_number = 0
@@ -202,7 +202,7 @@ class ControlLog:
     def scan(self) -> ControlScan:
         """Read the log without changing anything. A directory without a control log has no note either. Raises OSError."""
         # The note is read first, because a serving bookie may append meanwhile.
-        noted, number, content = self._note.read(), self._note.read_write_number() or 0, b""
+        noted, number, content = self.note.read(), self.note.read_write_number() or 0, b""
         present = self._file_system.exists(self.path)
         if present:
             file = self._file_system.open(self.path)
@@ -226,7 +226,7 @@ class ControlLog:
 
     def note_is_bad(self) -> bool:
         """Does the note, or its write number, fail its checks? Raises OSError."""
-        return self._note.read() is None or self._note.has_bad_write_number()
+        return self.note.read() is None or self.note.has_bad_write_number()
 
     def _copy(self, found: list[Record | CopyRecord | _Bad], damaged: bool, size: int) -> ControlCopy:
         complete_to, current, seen, lacking = 0, 0, last_number(found), False
@@ -243,7 +243,7 @@ class ControlLog:
         if not damaged:
             notes = [item for item in found if isinstance(item, WithoutNoted)]
             return ControlCopy(True, complete_to, seen, frozenset(notes[-1].directories) if notes else frozenset())
-        noted, number = self._note.read(), self._note.read_write_number()
+        noted, number = self.note.read(), self.note.read_write_number()
         if noted is None or number is None or any(isinstance(item, _Bad) and item.start >= noted for item in found):
             return ControlCopy(False, complete_to, None)
         return ControlCopy(False, complete_to, max(seen, number))
@@ -303,13 +303,13 @@ class ControlLog:
     def _replace(self, content: Sequence[bytes], last: bytes, write_number: int) -> None:
         size = sum(map(len, content))
         # This note is true of both logs and below the new log's end, so a boot does not take the new log's name for durable.
-        self._note.write(min(self._noted, size), self.write_number)
-        self._note.sync()
+        self.note.write(min(self._noted, size), self.write_number)
+        self.note.sync()
         size += len(last)
         try:
             replace_file(self._file_system, self.path, [*content, last])
         except NoSpaceError:
-            self._note.write(self._noted, self.write_number)
+            self.note.write(self._noted, self.write_number)
             raise
         if self._file is not None:
             self._file.close()
@@ -342,11 +342,11 @@ class ControlLog:
 
     def _note_end(self) -> None:
         self._noted = self._end
-        self._note.write(self._end, self.write_number)
+        self.note.write(self._end, self.write_number)
 
     def _settle_note(self) -> None:
         self._note_end()
-        self._note.sync()
+        self.note.sync()
 
     # -- the logs of the directory
 
@@ -392,16 +392,8 @@ class ControlLog:
         """Is most of the log superseded, judged by its size? (Explicit LACs make it grow.)"""
         return self._end > 2 * self._rewritten_bytes + _REWRITE_BYTES_MIN
 
-    @property
-    def note_is_written(self) -> bool:
-        return self._note.is_written
-
-    def sync_note(self) -> None:
-        """Make the synced note itself durable, if it was written since. Raises OSError."""
-        self._note.sync_if_written()
-
     def close(self) -> None:
-        self._note.close()
+        self.note.close()
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -102,11 +102,6 @@ class EntryLog:
         assert self.file is not None
         return write_all(self.file, frames, position)
 
-    def note_written(self, position: int) -> None:
-        """Note that everything up to ``position`` is written, before a part of it is acknowledged unsynced. Raises NoSpaceError,
-        OSError."""
-        self.note.note_written(position)
-
     def sync(self, position: int) -> None:
         """Make everything up to ``position`` durable, and note it. Raises OSError, after which the content of the disk is
         unknown."""
@@ -144,10 +139,6 @@ class EntryLog:
             finally:
                 note.close()
             self._file_system.sync_directory(os.path.dirname(self.note_path))
-
-    def sync_note(self) -> None:
-        """Make the note itself durable, if it was written since."""
-        self.note.sync_if_written()
 
     def seal(self) -> None:
         """End the log: return the reserved space, make the note durable, close. Raises NoSpaceError, with the log still open,

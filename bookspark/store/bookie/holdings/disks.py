@@ -15,7 +15,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from bookspark.protocol.bookie.read_only_switch import NEVER_SWITCHED, ReadOnlySwitched
+from bookspark.protocol.bookie.read_only_switch import NEVER_SWITCHED
 from bookspark.store.bookie.bookie_config import BookieConfig
 from bookspark.store.bookie.commit.commit_thread import SealLog
 from bookspark.store.bookie.commit.completions import Done, ignore
@@ -90,10 +90,6 @@ class Disks:
         return not self.writable
 
     @property
-    def any_full(self) -> bool:
-        return any(directory.takes is not Takes.ALL for directory in self._live)
-
-    @property
     def free_bytes(self) -> int:
         return sum(self.free_bytes_of(directory) for directory in self._live)
 
@@ -106,10 +102,6 @@ class Disks:
         """Reasons why the bookie does not take every add in every directory, each a sentence with the remedy."""
         found = [_SWITCHED[self.switch.by_change]] if self.switch.read_only else []
         return found + [directory.why for directory in self._live if directory.takes is not Takes.ALL]
-
-    def apply_switch(self, switch: ReadOnlySwitched) -> None:
-        self.switch = switch
-        self.sort()
 
     def nearly_full(self, directory: LogDirectory) -> bool:
         return directory.path in self._warned
