@@ -26,8 +26,8 @@ from bookspark.protocol.repair.entry_copying import RUN_BYTES, Room
 from bookspark.store.client import BookKeeper
 from bookspark.store.client.network.connections import Answer
 from bookspark.store.client.network.ledger_requests import BookieAction
+from bookspark.store.client.runtime.client_context import StoreAction, StoreAnswer
 from bookspark.store.client.runtime.machine_driver import MachineDriver
-from bookspark.store.client.runtime.store_actions import StoreAction, StoreAnswer
 from bookspark.store.wire.messages import FetchFrom
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from bookspark.errors import BookKeeperError, NotEnoughBookiesError
+from bookspark.errors import BookKeeperError, MetadataVersionError, NotEnoughBookiesError, RecordFullError
 from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.ledger.placement import Placement, Topology
@@ -29,13 +29,23 @@ from bookspark.store.client.client_config import ClientConfig
 from bookspark.store.client.network.ledger_requests import LedgerRequests
 from bookspark.store.client.runtime.calls import Calls
 from bookspark.store.client.runtime.runtime import Runtime
-from bookspark.store.client.runtime.store_actions import StoreAction, StoreAnswer, answer_from_store
 from bookspark.store.metadata.placement_rule import read_placement
 from bookspark.store.metadata.records.bookie_registration import BookieRegistration
 from bookspark.store.metadata.store import MetadataStore
 from bookspark.store.wire.digests import digester, digester_without_password
 from bookspark.store.wire.header import NO_KEY
 from bookspark.support.threads import check_may_wait
+
+StoreAction = act.ReadMetadata | act.WriteMetadata | act.ChooseBookies
+StoreAnswer = (
+    act.MetadataRead
+    | act.MetadataWritten
+    | act.MetadataConflict
+    | act.RecordFull
+    | act.MetadataFailed
+    | act.BookiesChosen
+    | act.NoBookies
+)
 
 _LISTED_SECONDS_AGO_MAX = 1.0
 """After the death of a bookie, thousands of open ledgers need another one. The listing also ends when the bookies change."""
@@ -197,7 +207,8 @@ class ClientContext:
         action: StoreAction,
         listed_seconds_ago_max: float = _LISTED_SECONDS_AGO_MAX,
     ) -> StoreAnswer:
-        """Carry out a machine's request to the metadata store, and wait for the answer; an error of the store is an answer.
+        """Carry out a machine's request to the metadata store, and wait for the answer. An error of the store is an answer like
+        any other; after ``MetadataFailed`` nothing is known.
 
         ``listed_seconds_ago_max``: largest age of the listing that sound bookies are chosen from. The bookies are listed anew
         before a quarantined bookie is chosen, or none."""
@@ -216,7 +227,21 @@ class ClientContext:
                 topology, action.ensemble, action.replaced, metadata.write_quorum, random.Random()
             )
 
-        return answer_from_store(self.store, metadata.ledger_id, action, choose)
+        store = self.store
+        try:
+            if isinstance(action, act.ReadMetadata):
+                return act.MetadataRead(*store.read_ledger(metadata.ledger_id))
+            if isinstance(action, act.WriteMetadata):
+                return act.MetadataWritten(store.write_ledger(action.metadata, action.version))
+            return act.BookiesChosen(choose(action))
+        except MetadataVersionError:
+            return act.MetadataConflict()
+        except RecordFullError as error:
+            return act.RecordFull(error)
+        except NotEnoughBookiesError as error:
+            return act.NoBookies(error)
+        except BookKeeperError as error:
+            return act.MetadataFailed(error)
 
     # -- placement
 

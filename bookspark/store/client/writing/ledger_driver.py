@@ -65,9 +65,8 @@ from bookspark.protocol.writing.writer_events import (
 from bookspark.store.client.network.bookie_connection import ACKNOWLEDGED
 from bookspark.store.client.network.connections import Answer, OnBookiesAnswer, Question, Request
 from bookspark.store.client.network.ledger_requests import sync_report
-from bookspark.store.client.runtime.client_context import ClientContext
+from bookspark.store.client.runtime.client_context import ClientContext, StoreAction
 from bookspark.store.client.runtime.runtime import defect
-from bookspark.store.client.runtime.store_actions import StoreAction
 from bookspark.store.client.writing.futures import Watermark
 from bookspark.store.client.writing.payloads import Outgoing
 from bookspark.store.decisions.seam import made
