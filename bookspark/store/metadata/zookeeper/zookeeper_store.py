@@ -28,10 +28,9 @@ from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, N
 from bookspark.errors import InvalidCookieError, MetadataStoreError, NoSuchClusterError, NoSuchLedgerError
 from bookspark.protocol.bookie.cookie import Cookie
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
-from bookspark.store.metadata.autorecovery.auditors import Auditors
-from bookspark.store.metadata.autorecovery.change_lock import ChangeLock
+from bookspark.store.metadata.autorecovery.auditors import ELECTION, Auditors
 from bookspark.store.metadata.autorecovery.underreplication_tasks import Underreplication
-from bookspark.store.metadata.autorecovery.votes import ELECTION
+from bookspark.store.metadata.documents.locks import ChangeLock
 from bookspark.store.metadata.documents.sharing import Sharing
 from bookspark.store.metadata.notifier import Notifier, Once, Upkeep
 from bookspark.store.metadata.records.bookie_registration import BookieRegistration
