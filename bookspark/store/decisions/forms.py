@@ -289,41 +289,37 @@ class Values:
 
 def class_of(name: str) -> type:
     """The class of the protocol with this name. Raises ConfigurationError if there is none, or the name is of another object."""
-    found = _own(name)
-    if not isinstance(found, type):
-        raise ConfigurationError(
-            f"{name!r} is no class of this version's protocol: replay the record with its own version"
-        )
-    return found
+    kind: type = _own(name, type, "class")
+    return kind
 
 
 def function_of(name: str) -> Callable[..., Any]:
     """The function of the protocol with this name, perhaps a method. Raises ConfigurationError if there is none, or the name is
     of another object."""
-    found = _own(name)
-    if not isinstance(found, types.FunctionType | types.MethodType):
-        raise ConfigurationError(
-            f"{name!r} is no function of this version's protocol: replay the record with its own version"
-        )
-    return found
+    function: Callable[..., Any] = _own(name, types.FunctionType | types.MethodType, "function")
+    return function
 
 
-def _own(name: str) -> object:
-    """The object that a module of the protocol or of the errors itself defines under this name; None if there is none. Imported
-    names don't count."""
+def _own(name: str, kind: Any, word: str) -> Any:
+    """The object of this kind that a module of the protocol or of the errors itself defines under this name. Imported names don't
+    count."""
     module, _, qualname = name.partition(":")
-    if not (module.startswith("bookspark.protocol.") or module == "bookspark.errors"):
-        return None
-    try:
-        found: Any = importlib.import_module(module)
-        for part in qualname.split("."):
-            found = getattr(found, part)
-            found = getattr(found, "__wrapped__", found)
-            if getattr(found, "__module__", None) != module:
-                return None
-    except (ImportError, AttributeError):
-        return None
-    return found
+    own: Any = None
+    if module.startswith("bookspark.protocol.") or module == "bookspark.errors":
+        with contextlib.suppress(ImportError, AttributeError):
+            named: Any = importlib.import_module(module)
+            for part in qualname.split("."):
+                named = getattr(named, part)
+                named = getattr(named, "__wrapped__", named)
+                if getattr(named, "__module__", None) != module:
+                    break
+            else:
+                own = named
+    if not isinstance(own, kind):
+        raise ConfigurationError(
+            f"{name!r} is no {word} of this version's protocol: replay the record with its own version"
+        )
+    return own
 
 
 def error_of(form: Form) -> BaseException:
