@@ -261,9 +261,7 @@ class LedgerDriver:
             self._all_well = False
             self._step(BookiesLost(mine))
             # Tells autorecovery, which asks the other bookies, that this writer lives.
-            for action in self._stepped(TellLac()):
-                if isinstance(action, act.SendLac):
-                    self._send_lac_to(replace(action, bookies=tuple(b for b in action.bookies if b not in lost)))
+            self._send_lac(lost=lost)
 
     # -- slow bookies
 
@@ -424,11 +422,7 @@ class LedgerDriver:
 
     def tell_lac(self, answered: OnBookiesAnswer, ended: Callable[[], None]) -> None:
         """Send each bookie the LAC. ``answered`` is called once for each; or ``ended`` is, if the ledger is closed or failed."""
-        actions = self._stepped(TellLac())
-        for action in actions:
-            if isinstance(action, act.SendLac):
-                self._send_lac_to(action, answered)
-        if not actions:
+        if not self._send_lac(answered):
             ended()
 
     def _tell_soon(self) -> None:
@@ -436,10 +430,13 @@ class LedgerDriver:
         if self.writer.owes_explicit_lac and not self._is_awaited() and not self.outgoing:
             self._send_lac()
 
-    def _send_lac(self) -> None:
-        for action in self._stepped(TellLac()):
+    def _send_lac(self, answered: OnBookiesAnswer | None = None, lost: Collection[str] = ()) -> bool:
+        """Send each bookie but those of ``lost`` the LAC; False if the ledger is closed or failed."""
+        actions = self._stepped(TellLac())
+        for action in actions:
             if isinstance(action, act.SendLac):
-                self._send_lac_to(action)
+                self._send_lac_to(replace(action, bookies=tuple(b for b in action.bookies if b not in lost)), answered)
+        return bool(actions)
 
     def _send_lac_to(self, action: act.SendLac, answered: OnBookiesAnswer | None = None) -> None:
         header = Header(
