@@ -81,33 +81,6 @@ _WHY_NOT = {
 _LOOK_SECONDS = 0.2
 
 
-def collect_now(context: ClientContext, bookie_id: str, seconds_max: float) -> CollectionStatus:
-    """Order a collection of deleted ledgers; returns its result. Raises BookieError if it does not finish within
-    ``seconds_max``."""
-    ordered = _done(context, bookie_id, Kind.COLLECT)
-    assert ordered.header is not None
-    number, incarnation = ordered.header.value, ordered.header.incarnation
-    deadline = time.monotonic() + seconds_max
-    while time.monotonic() < deadline:
-        answer = _done(context, bookie_id, Kind.STATUS)
-        assert answer.header is not None
-        if answer.header.incarnation != incarnation:
-            raise BookieError(f"bookie {bookie_id} was started anew meanwhile; ask for the collection again")
-        try:
-            found = decoded(answer.body, BookieStatus).collection
-        except WireError as error:
-            raise BookieError(f"bookie {bookie_id} did not answer with its status: {error}") from error
-        if found is not None and found.number >= number:
-            if found.problem:
-                raise BookieError(f"bookie {bookie_id} did not finish its collection: {found.problem}; see its log")
-            return found
-        time.sleep(_LOOK_SECONDS)
-    raise BookieError(
-        f"bookie {bookie_id} still collects after {seconds_max:g} s, and goes on; `bookspark bookie status {bookie_id}` will "
-        "tell what it freed"
-    )
-
-
 def _done(context: ClientContext, bookie_id: str, kind: Kind, **fields: int) -> Answer:
     """The bookie's positive answer. Raises BookieError for any other answer."""
     answer = ask(context, bookie_id, kind, **fields)
@@ -125,48 +98,6 @@ def _done(context: ClientContext, bookie_id: str, kind: Kind, **fields: int) -> 
 # with recovery returns a closed ledger or raises. Opening without recovery never fences.
 #
 # Sources: bookkeeper-overview, "Opening a ledger" and "Ledger recovery"; ``protocol.reading.recovery`` decides.
-
-
-def open_with_recovery(
-    context: ClientContext, ledger_id: int, password: bytes, accept_loss_as: str | None, lost_bookies: Collection[str]
-) -> ReadHandle:
-    """A handle of the closed ledger, after a recovery if it was not closed. ``BookKeeper.open_ledger`` lists the errors."""
-    if lost_bookies and accept_loss_as is None:
-        raise InvalidArgumentError(
-            f"lost_bookies {lost_bookies!r} can't be used alone; give accept_loss_as too, the name of who declares them lost",
-            "accept_loss_as",
-        )
-    found = _read_metadata(context, ledger_id, password)
-    check_names(lost_bookies, found.value.bookies(), f"bookie of ledger {ledger_id}")
-    if not found.value.closed:
-        named = tuple(sorted(set(lost_bookies)))
-        accepted = (
-            None if accept_loss_as is None else AcceptedLoss(accept_loss_as, context.store.clock.known_ms(), named)
-        )
-        found = _recover(context, found, password, accepted)
-    return ReadHandle(context, found.value, found.version, password)
-
-
-def open_without_recovery(
-    context: ClientContext, ledger_id: int, password: bytes, confirmed: int | None = None
-) -> ReadHandle:
-    """A handle with the current LAC (last add confirmed), or with LAC ``confirmed``. ``BookKeeper.open_ledger_no_recovery`` lists
-    the errors."""
-    handle = ReadHandle(context, *_read_metadata(context, ledger_id, password), password)
-    if confirmed is None:
-        handle.read_last_add_confirmed()
-    else:
-        handle.confirm(confirmed)
-    return handle
-
-
-def _read_metadata(context: ClientContext, ledger_id: int, password: bytes) -> Versioned[LedgerMetadata]:
-    found = context.store.read_ledger(ledger_id)
-    if found.value.master_key != master_key(password, found.value.digest_type):
-        raise UnauthorizedAccessError(
-            f"wrong password for ledger {ledger_id}; use the one it was created with (nothing was fenced)"
-        )
-    return found
 
 
 def _recover(
@@ -271,66 +202,6 @@ def _told(ledger_id: Future[int], seconds: float) -> int:
     except TimeoutError:
         ledger_id.cancel()
         raise MetadataStoreError(f"getting a ledger id: no answer from the metadata store in {seconds:g} s") from None
-
-
-def create_ledger(
-    context: ClientContext,
-    kind: type[Handle],
-    *,
-    ensemble_size: int,
-    write_quorum: int,
-    ack_quorum: int,
-    digest_type: DigestType,
-    password: bytes,
-    custom_metadata: Mapping[str, bytes] | None,
-    ledger_type: LedgerType,
-    replication: Replication,
-    given_id: int | None = None,
-) -> Handle:
-    """Create the ledger and return its one writer, a handle of this ``kind``. ``BookKeeper.create_ledger`` documents the choices,
-    and lists the errors."""
-    check_choices(ensemble_size, write_quorum, ack_quorum, ledger_type, replication)
-    check_digest(digest_type, ledger_type, replication)
-    store = context.store
-
-    def an_id() -> int:
-        if given_id is None:
-            return store.new_ledger_id()
-        # Bookies have to know the highest id that any ledger had, deleted ledgers included.
-        store.note_given_id(given_id)
-        return given_id
-
-    # Another thread requests the id, while this one looks the bookies up.
-    ledger_id = context.runtime.threads.submit(an_id)
-    ensemble = context.choose_ensemble(ensemble_size, write_quorum)
-    registered = context.bookies(math.inf)
-    without_journal = sum(not registered[bookie].journal_write_data for bookie in ensemble if bookie in registered)
-    if risk := risk_of(ack_quorum, ledger_type, without_journal):
-        log.warning("a ledger is created with %s", risk)
-    metadata = LedgerMetadata(
-        ledger_id=_told(ledger_id, context.config.metadata_timeout_seconds),
-        ensemble_size=len(ensemble),
-        write_quorum=write_quorum,
-        ack_quorum=ack_quorum,
-        fragments=(Fragment(0, ensemble),),
-        digest_type=digest_type,
-        master_key=master_key(password, digest_type),
-        password=password if digest_type.bookkeepers else b"",
-        ledger_type=ledger_type,
-        replication=replication,
-        ctime_ms=context.store.clock.known_ms(),
-        c_token=random.getrandbits(63),
-        custom_metadata=custom_metadata or {},
-    )
-    tries_left = _IDS_TRIED if given_id is None else 1
-    while True:
-        tries_left -= 1
-        try:
-            return kind(context, metadata, store.create_ledger(metadata), password)
-        except LedgerExistsError:
-            if not tries_left:
-                raise
-            metadata = replace(metadata, ledger_id=store.new_ledger_id())
 
 
 # -- The client
@@ -467,9 +338,63 @@ class BookKeeper:
             given_id=ledger_id,
         )
 
-    def _create(self, kind: type[Handle], **choices: Any) -> Handle:
-        # ``checks_arguments`` has converted text to members of the enumerations by now.
-        return create_ledger(self.context, kind, **choices)
+    def _create(
+        self,
+        kind: type[Handle],
+        *,
+        ensemble_size: int,
+        write_quorum: int,
+        ack_quorum: int,
+        digest_type: Any,
+        password: bytes,
+        custom_metadata: Mapping[str, bytes] | None,
+        ledger_type: Any,
+        replication: Any,
+        given_id: int | None = None,
+    ) -> Handle:
+        """The ledger's one writer. ``checks_arguments`` has converted text to members of the enumerations by now."""
+        check_choices(ensemble_size, write_quorum, ack_quorum, ledger_type, replication)
+        check_digest(digest_type, ledger_type, replication)
+        context, store = self.context, self.metadata
+
+        def an_id() -> int:
+            if given_id is None:
+                return store.new_ledger_id()
+            # Bookies have to know the highest id that any ledger had, deleted ledgers included.
+            store.note_given_id(given_id)
+            return given_id
+
+        # Another thread requests the id, while this one looks the bookies up.
+        ledger_id = context.runtime.threads.submit(an_id)
+        ensemble = context.choose_ensemble(ensemble_size, write_quorum)
+        registered = context.bookies(math.inf)
+        without_journal = sum(not registered[bookie].journal_write_data for bookie in ensemble if bookie in registered)
+        if risk := risk_of(ack_quorum, ledger_type, without_journal):
+            log.warning("a ledger is created with %s", risk)
+        metadata = LedgerMetadata(
+            ledger_id=_told(ledger_id, context.config.metadata_timeout_seconds),
+            ensemble_size=len(ensemble),
+            write_quorum=write_quorum,
+            ack_quorum=ack_quorum,
+            fragments=(Fragment(0, ensemble),),
+            digest_type=digest_type,
+            master_key=master_key(password, digest_type),
+            password=password if digest_type.bookkeepers else b"",
+            ledger_type=ledger_type,
+            replication=replication,
+            ctime_ms=context.store.clock.known_ms(),
+            c_token=random.getrandbits(63),
+            custom_metadata=custom_metadata or {},
+        )
+        tries_left = _IDS_TRIED if given_id is None else 1
+        while True:
+            tries_left -= 1
+            try:
+                return kind(context, metadata, store.create_ledger(metadata), password)
+            except LedgerExistsError:
+                if not tries_left:
+                    raise
+                metadata = replace(metadata, ledger_id=store.new_ledger_id())
 
     def open_ledger(
         self,
@@ -500,7 +425,20 @@ class BookKeeper:
                 With ``accept_loss_as``, the message names the bookies that may have the missing entries.
             ConfigurationError: ``lost_bookies`` names a bookie that the ledger has not, or ``accept_loss_as`` is missing.
         """
-        return open_with_recovery(self.context, ledger_id, password, accept_loss_as, lost_bookies)
+        if lost_bookies and accept_loss_as is None:
+            raise InvalidArgumentError(
+                f"lost_bookies {lost_bookies!r} can't be used alone; give accept_loss_as too, the name of who declares them lost",
+                "accept_loss_as",
+            )
+        record = self._read_metadata(ledger_id, password)
+        check_names(lost_bookies, record.value.bookies(), f"bookie of ledger {ledger_id}")
+        if not record.value.closed:
+            named = tuple(sorted(set(lost_bookies)))
+            accepted = (
+                None if accept_loss_as is None else AcceptedLoss(accept_loss_as, self.metadata.clock.known_ms(), named)
+            )
+            record = _recover(self.context, record, password, accepted)
+        return ReadHandle(self.context, record.value, record.version, password)
 
     def open_ledger_no_recovery(
         self, ledger_id: LedgerId, password: Password = b"", *, confirmed: LastEntryId | None = None
@@ -521,7 +459,20 @@ class BookKeeper:
             UnauthorizedAccessError: the password is wrong.
             ReadError: too few bookies told their LAC.
         """
-        return open_without_recovery(self.context, ledger_id, password, confirmed)
+        handle = ReadHandle(self.context, *self._read_metadata(ledger_id, password), password)
+        if confirmed is None:
+            handle.read_last_add_confirmed()
+        else:
+            handle.confirm(confirmed)
+        return handle
+
+    def _read_metadata(self, ledger_id: int, password: bytes) -> Versioned[LedgerMetadata]:
+        record = self.metadata.read_ledger(ledger_id)
+        if record.value.master_key != master_key(password, record.value.digest_type):
+            raise UnauthorizedAccessError(
+                f"wrong password for ledger {ledger_id}; use the one it was created with (nothing was fenced)"
+            )
+        return record
 
     def delete_ledger(self, ledger_id: LedgerId) -> None:
         """Delete a ledger, open or closed. Its bookies free the space at their next garbage collection.
@@ -569,7 +520,28 @@ class BookKeeper:
         Raises:
             BookieError: the bookie did not answer, restarted, or did not finish within ``seconds_max`` seconds.
         """
-        return collect_now(self.context, bookie_id, seconds_max)
+        ordered = _done(self.context, bookie_id, Kind.COLLECT)
+        assert ordered.header is not None
+        number, incarnation = ordered.header.value, ordered.header.incarnation
+        deadline = time.monotonic() + seconds_max
+        while time.monotonic() < deadline:
+            answer = _done(self.context, bookie_id, Kind.STATUS)
+            assert answer.header is not None
+            if answer.header.incarnation != incarnation:
+                raise BookieError(f"bookie {bookie_id} was started anew meanwhile; ask for the collection again")
+            try:
+                collection = decoded(answer.body, BookieStatus).collection
+            except WireError as error:
+                raise BookieError(f"bookie {bookie_id} did not answer with its status: {error}") from error
+            if collection is not None and collection.number >= number:
+                if why := collection.problem:
+                    raise BookieError(f"bookie {bookie_id} did not finish its collection: {why}; see its log")
+                return collection
+            time.sleep(_LOOK_SECONDS)
+        raise BookieError(
+            f"bookie {bookie_id} still collects after {seconds_max:g} s, and goes on; `bookspark bookie status {bookie_id}` will "
+            "tell what it freed"
+        )
 
     def switch_read_only(self, bookie_id: BookieId, read_only: bool, order: ChangeOrder = 0) -> None:
         """Make a bookie read-only, whatever room it has, or revoke that. The mode survives restarts. The bookie still accepts
