@@ -154,16 +154,16 @@ def client_figures(context: ClientContext) -> tuple[Figures, Mapping[str, str]]:
         return {}, label
     answer: Future[Figures] = Future()
     runtime.io.submit(lambda: answer.set_result(_gathered(runtime)))
-    told = dict(answer.result(_ANSWER_SECONDS_MAX))
+    figures = dict(answer.result(_ANSWER_SECONDS_MAX))
     if isinstance(runtime.store, ZooKeeperStore):
-        told |= runtime.store.connection.figures.figures()
-    return told, label
+        figures |= runtime.store.connection.figures.figures()
+    return figures, label
 
 
 def _gathered(runtime: Runtime) -> Figures:
-    connections, room, traffic = runtime.connections, runtime.room, runtime.connections.traffic
-    told: Figures = {
-        "request_seconds": {(Kind(kind).name.lower(),): found.copy() for kind, found in traffic.seconds.items()},
+    room, traffic = runtime.room, runtime.connections.traffic
+    figures: Figures = {
+        "request_seconds": {(Kind(kind).name.lower(),): seconds.copy() for kind, seconds in traffic.seconds.items()},
         "failed_requests_total": {(reason,): count for reason, count in traffic.failed.items()},
         "failed_connections_total": traffic.unreachable,
         "sent_bytes_total": traffic.sent_bytes,
@@ -171,16 +171,12 @@ def _gathered(runtime: Runtime) -> Figures:
         "appended_entries_total": traffic.appended_entries,
         "appended_bytes_total": traffic.appended_bytes,
         "ensemble_changes_total": traffic.ensemble_changes,
-        "connections": connections.count,
-        "bookies_behind": connections.count_behind,
-        "queued_bytes": connections.queued_bytes,
-        "requests_in_flight": connections.requests_in_flight,
-        "quarantined_bookies": len(connections.quarantined()),
+        **runtime.connections.figures(),
         "writers": runtime.writers,
         "kept_bytes": room.held,
         "waiting_appends": len(room.waiting),
     }
-    return {f"{_PREFIX}{name}": found for name, found in told.items()}
+    return {f"{_PREFIX}{name}": figure for name, figure in figures.items()}
 
 
 # -- Creating a ledger: checks its choices, chooses its first ensemble, writes its record.

@@ -36,6 +36,7 @@ from bookspark.store.wire.chunks import ChunkPool
 from bookspark.store.wire.entry_batch import Buffer
 from bookspark.store.wire.keepalive import notice_lost_peer
 from bookspark.support.addresses import split_address
+from bookspark.support.metrics.described import Figures
 from bookspark.support.threads import BackOff, Threads
 
 log = logging.getLogger(__name__)
@@ -195,21 +196,16 @@ class Connections:
         """Bookie id → text for an error, for bookies that failed within the last ``quarantine_seconds``. From any thread."""
         return self._quarantine.now()
 
-    @property
-    def count(self) -> int:
-        return len(self._ready)
-
-    @property
-    def count_behind(self) -> int:
-        return sum(one.is_behind for one in self._ready.values())
-
-    @property
-    def queued_bytes(self) -> int:
-        return sum(one.queued_bytes for one in self._ready.values())
-
-    @property
-    def requests_in_flight(self) -> int:
-        return sum(one.in_flight for one in self._ready.values())
+    def figures(self) -> Figures:
+        """What waits on the connections now, for metrics."""
+        ready = self._ready.values()
+        return {
+            "connections": len(ready),
+            "bookies_behind": sum(connection.is_behind for connection in ready),
+            "queued_bytes": sum(connection.queued_bytes for connection in ready),
+            "requests_in_flight": sum(connection.in_flight for connection in ready),
+            "quarantined_bookies": len(self.quarantined()),
+        }
 
     def any_is_behind(self, bookie_ids: Iterable[str]) -> bool:
         """Does so much wait to be sent to one of these bookies that a writer should wait?

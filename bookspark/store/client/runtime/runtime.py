@@ -363,6 +363,12 @@ class Runtime:
             except BaseException as error:
                 self._failed(writer, error)
 
+    def _guarded(self, writer: OpenWriter, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except BaseException as error:
+            self._failed(writer, error)
+
     def _failed(self, writer: OpenWriter, error: BaseException) -> None:
         """A defect of one writer ends that writer, and must not keep the others from their deadlines."""
         log.error("ledger %d: its writer failed", writer.ledger_id, exc_info=error)
@@ -415,11 +421,7 @@ class Runtime:
     def _bookies_changed(self) -> None:
         self._changes += 1
         for writer in list(self._writers):
-            try:
-                writer.bookies_changed()
-            except BaseException as error:
-                self._failed(writer, error)
-
+            self._guarded(writer, writer.bookies_changed)
         self._look_for_lost()
 
     @property
@@ -452,10 +454,7 @@ class Runtime:
         self._lost.look(now, registered, {bookie for writer in self._writers for bookie in writer.ensemble})
         lost = self._lost.lost
         for writer in [writer for writer in self._writers if not lost.isdisjoint(writer.ensemble)] if lost else ():
-            try:
-                writer.bookies_lost(lost)
-            except BaseException as error:
-                self._failed(writer, error)
+            self._guarded(writer, partial(writer.bookies_lost, lost))
         if self._list_again:
             self._look_for_lost()
         elif missing := self._lost.lost_at():
