@@ -64,7 +64,7 @@ class ClientContext:
         self._locks: dict[int, threading.RLock] = {}
         self._runtime: Runtime | None = None
         self._calls: Calls | None = None
-        self._closed = False
+        self.closed = False
 
     # -- this process
 
@@ -77,7 +77,7 @@ class ClientContext:
         """
         runtime = self._runtime
         if runtime is None or runtime.pid != os.getpid():
-            if not self._closed:
+            if not self.closed:
                 check_may_wait()
             with self._lock:
                 runtime = self._this_process() or self._made()
@@ -91,7 +91,7 @@ class ClientContext:
 
     def _this_process(self) -> Runtime | None:
         """The runtime of this process, if it was made. Raises BookKeeperError if the client was closed."""
-        if self._closed:
+        if self.closed:
             raise BookKeeperError("this client was closed; make another one")
         runtime = self._runtime
         return runtime if runtime is not None and runtime.pid == os.getpid() else None
@@ -113,14 +113,10 @@ class ClientContext:
         return made
 
     @property
-    def closed(self) -> bool:
-        return self._closed
-
-    @property
     def calls(self) -> Calls:
         """This process's waiting calls in threads. Makes no connection. Raises BookKeeperError if the client was closed."""
         with self._lock:
-            if self._closed:
+            if self.closed:
                 raise BookKeeperError("this client was closed; make another one")
             if self._calls is None or self._calls.pid != os.getpid():
                 self._calls = Calls()
@@ -141,7 +137,7 @@ class ClientContext:
         """End this process's connections and threads for good. Open writers end, too."""
         check_may_wait()
         with self._lock:
-            self._closed = True
+            self.closed = True
             runtime, self._runtime = self._runtime, None
             calls, self._calls = self._calls, None
         if calls is not None and calls.pid == os.getpid():

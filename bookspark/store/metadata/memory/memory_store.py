@@ -219,6 +219,7 @@ class MemoryStore:
 
     def _join(self, world: World) -> None:
         self._world = world
+        self.instance_id = world.instance_id
         self._owner = Owner("metadata store")
         self._closed = False
         self._notifier = Notifier()
@@ -230,10 +231,6 @@ class MemoryStore:
             world.sessions.append(self)
 
     # -- cluster
-
-    @property
-    def instance_id(self) -> str:
-        return self._world.instance_id
 
     def close(self) -> None:
         with self._world.lock:

@@ -137,6 +137,16 @@ ConnectionString = Annotated[str, Rule("host:port[,host:port…][/chroot]", pars
 """The address of a cluster's metadata: ``[zk://]host[:port][,host[:port]…][/chroot]``."""
 
 
+class _Below:
+    """The path ``name`` below the path ``above`` of a layout."""
+
+    def __init__(self, above: str, name: str) -> None:
+        self._above, self._name = above, name
+
+    def __get__(self, layout: Layout, kind: type) -> str:
+        return f"{getattr(layout, self._above)}/{self._name}"
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """The paths below ``root`` (a chroot) under one ledger manager."""
@@ -145,50 +155,25 @@ class Layout:
     manager: LedgerManager = LedgerManager.HIERARCHICAL
     bookkeepers_formats: bool = False
 
-    @property
-    def ledgers(self) -> str:
-        return f"{self.root}/ledgers"
-
-    @property
-    def layout(self) -> str:
-        return f"{self.ledgers}/LAYOUT"
-
-    @property
-    def instance_id(self) -> str:
-        return f"{self.ledgers}/INSTANCEID"
+    ledgers = _Below("root", "ledgers")
+    layout = _Below("ledgers", "LAYOUT")
+    instance_id = _Below("ledgers", "INSTANCEID")
+    available = _Below("ledgers", "available")
+    readonly = _Below("available", READONLY)
+    cookies = _Below("ledgers", "cookies")
+    underreplication = _Below("ledgers", "underreplication")
+    locks = _Below("underreplication", "locks")
+    formats = _Below("underreplication", "LAYOUT")
+    idgen = _Below("ledgers", "idgen")
+    all_records = _Below("root", "bookspark")
+    sharing = _Below("all_records", "sharing")
+    clocks = _Below("all_records", "clocks")
+    deletions = _Below("all_records", "deletions")
 
     def mark(self, instance_id: str) -> str:
         return (
             f"{self.locks}/cluster-{instance_id}" if self.bookkeepers_formats else f"{self.instance_id}/{instance_id}"
         )
-
-    @property
-    def available(self) -> str:
-        return f"{self.ledgers}/available"
-
-    @property
-    def readonly(self) -> str:
-        return f"{self.available}/{READONLY}"
-
-    @property
-    def cookies(self) -> str:
-        return f"{self.ledgers}/cookies"
-
-    @property
-    def underreplication(self) -> str:
-        return f"{self.ledgers}/underreplication"
-
-    @property
-    def locks(self) -> str:
-        return f"{self.underreplication}/locks"
-
-    @property
-    def formats(self) -> str:
-        return f"{self.underreplication}/LAYOUT"
-
-    @property
-    def idgen(self) -> str:
-        return f"{self.ledgers}/idgen"
 
     @property
     def idgiven(self) -> str:
@@ -200,22 +185,6 @@ class Layout:
 
     def cookie(self, bookie_id: str) -> str:
         return f"{self.cookies}/{check_name(bookie_id, 'bookie id')}"
-
-    @property
-    def sharing(self) -> str:
-        return self.records("sharing")
-
-    @property
-    def clocks(self) -> str:
-        return self.records("clocks")
-
-    @property
-    def deletions(self) -> str:
-        return self.records("deletions")
-
-    @property
-    def all_records(self) -> str:
-        return f"{self.root}/bookspark"
 
     def records(self, kind: str) -> str:
         return f"{self.all_records}/{check_name(kind, 'record kind')}"

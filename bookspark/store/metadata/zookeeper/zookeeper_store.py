@@ -492,7 +492,7 @@ class ZooKeeperStore:
         self._nodes = Nodes(self.connection)
         try:
             self.layout = find_cluster(self.connection, self._nodes, begin)
-            self._instance_id = identify(self.connection, self._nodes, self.layout)
+            self.instance_id = identify(self.connection, self._nodes, self.layout)
         except BaseException:
             self.close()
             raise
@@ -514,10 +514,6 @@ class ZooKeeperStore:
     def client(self) -> Any:
         """The kazoo client, for its recipes. It ignores the chroot: take paths from ``layout``."""
         return self.connection.client
-
-    @property
-    def instance_id(self) -> str:
-        return self._instance_id
 
     def exposure(self) -> Exposure:
         """Doors that go round the ACL of the cluster's nodes; none where no ACL is asked for. Raises MetadataStoreError."""
@@ -976,10 +972,10 @@ class ZooKeeperStore:
         """Raises MetadataStoreError unless this is still the cluster of the start. Called after any miss: in a ZooKeeper that
         lost its data that is no deletion."""
         found = self._nodes.read(what, self.layout.instance_id)
-        if found is None or found.value.decode(errors="replace") != self._instance_id:
+        if found is None or found.value.decode(errors="replace") != self.instance_id:
             now = "is gone from ZooKeeper" if found is None else "belongs to another cluster now"
             raise MetadataStoreError(
-                f"{what}: {self.layout.instance_id} {now} (it was {self._instance_id}), so a missing record may still "
+                f"{what}: {self.layout.instance_id} {now} (it was {self.instance_id}), so a missing record may still "
                 "exist; restore ZooKeeper's data, or stop the users of the earlier cluster"
             )
 
