@@ -23,6 +23,7 @@ import logging
 import math
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -39,10 +40,11 @@ from bookspark.store.metadata.documents.locks import (
     new_token,
     take_lock,
 )
-from bookspark.store.metadata.documents.tree import Tree, publish
+from bookspark.store.metadata.documents.tree import Tree, publish, put
 from bookspark.store.metadata.records.bookkeeper_texts import check_bytes, check_of, is_foreign
 from bookspark.store.metadata.records.documents import learn, proven_struct, read_struct
 from bookspark.store.metadata.records.names import encode_name
+from bookspark.store.metadata.records.versioned import compare_and_set
 
 log = logging.getLogger(__name__)
 
@@ -140,10 +142,8 @@ class Auditors:
             self._tree.delete(self._delay)
             return
         document = f"{math.ceil(seconds) if self._bookkeepers else seconds:g}".encode()
-        while not self._tree.create(self._delay, document):
-            found = self._tree.read(self._delay)
-            if found is not None and self._tree.write(self._delay, document, found.version):
-                return
+        put_delay = partial(put, self._tree, self._delay)
+        compare_and_set(self._delay, partial(self._tree.read, self._delay), lambda _: document, put_delay)
 
     def trigger(self) -> None:
         self._tree.touch(_TRIGGER)

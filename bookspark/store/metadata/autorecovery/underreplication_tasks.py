@@ -125,16 +125,12 @@ class Underreplication:
         return task.due(self._clock.now_ms())
 
     def due_of(self, ledger_ids: Sequence[int]) -> list[int]:
-        documents = self._tree.read_each([task_path(ledger_id) for ledger_id in ledger_ids])
-        found = []
-        for ledger_id, document in zip(ledger_ids, documents, strict=True):
-            try:
-                if document is not None and self.due(decode_task(ledger_id, document)):
-                    found.append(ledger_id)
-            except UnreadableRecordError as error:
-                # An unreadable task must not block the repair of other ledgers.
-                log.warning("ledger %d is left out: %s", ledger_id, error)
-        return found
+        unreadable: dict[int, str] = {}
+        due = [task.ledger_id for task in self.tasks(ledger_ids, unreadable) if self.due(task)]
+        # An unreadable task must not block the repair of other ledgers.
+        for ledger_id, why in unreadable.items():
+            log.warning("ledger %d is left out: %s", ledger_id, why)
+        return due
 
     def list_tasks(self) -> list[int]:
         paths = [_LEDGERS]
