@@ -181,7 +181,7 @@ class ControlLog:
         self._file_system = file_system
         self.path, self.note = control_note(file_system, directory)
         self._file: File | None = None
-        self._end = self._noted = self._rewritten_bytes = 0
+        self._end = self.synced = self._rewritten_bytes = 0
         self.write_number = 0
         """Last write that is durable here."""
         self._logs: set[int] = set()
@@ -194,10 +194,6 @@ class ControlLog:
     def is_read_only(self) -> bool:
         """After ``begin``: can nothing be appended until the log is replaced as a whole?"""
         return self._file is None
-
-    @property
-    def synced(self) -> int:
-        return self._noted
 
     def scan(self) -> ControlScan:
         """Read the log without changing anything. A directory without a control log has no note either. Raises OSError."""
@@ -255,7 +251,7 @@ class ControlLog:
         and OSError."""
         self._end = self._rewritten_bytes = scan.end
         self._without = scan.copy.without
-        self._noted = min(scan.noted or 0, scan.end)
+        self.synced = min(scan.noted or 0, scan.end)
         if scan.logs is not None:
             self._logs, self._rewritten = set(scan.logs.entry_logs), frozenset(scan.logs.rewritten)
         try:
@@ -276,9 +272,9 @@ class ControlLog:
                 self._file = None
                 return False
             self._file = self._file_system.open(self.path, write=True)
-            if behind := self._file.read(self._end - self._noted, self._noted):
+            if behind := self._file.read(self._end - self.synced, self.synced):
                 # After a failed sync the page cache has these bytes, the disk may lack them, and the next sync reports nothing.
-                write_all(self._file, [behind], self._noted)
+                write_all(self._file, [behind], self.synced)
             self._cut_off()
             self._settle_note()
             return False
@@ -303,13 +299,13 @@ class ControlLog:
     def _replace(self, content: Sequence[bytes], last: bytes, write_number: int) -> None:
         size = sum(map(len, content))
         # This note is true of both logs and below the new log's end, so a boot does not take the new log's name for durable.
-        self.note.write(min(self._noted, size), self.write_number)
+        self.note.write(min(self.synced, size), self.write_number)
         self.note.sync()
         size += len(last)
         try:
             replace_file(self._file_system, self.path, [*content, last])
         except NoSpaceError:
-            self.note.write(self._noted, self.write_number)
+            self.note.write(self.synced, self.write_number)
             raise
         if self._file is not None:
             self._file.close()
@@ -341,7 +337,7 @@ class ControlLog:
         self._file.sync()
 
     def _note_end(self) -> None:
-        self._noted = self._end
+        self.synced = self._end
         self.note.write(self._end, self.write_number)
 
     def _settle_note(self) -> None:

@@ -132,12 +132,11 @@ class OpenWriter(Protocol):
     """One ledger that is open for writing; ``LedgerDriver`` implements it. All calls come from the I/O thread. A writer whose
     call raises ends with ``defect`` and gets no further call. Times are ``time.monotonic()``, in seconds."""
 
+    ledger_id: int
+    ensemble: tuple[str, ...]
+    """Bookies of the current ensemble."""
     appended: int
     released: int
-
-    @property
-    def ledger_id(self) -> int:
-        """The ledger's id."""
 
     def tick(self, now: float) -> bool:
         """Look at deadlines and timed syncs. False if nothing is left to look at until ``Runtime.wake``."""
@@ -154,10 +153,6 @@ class OpenWriter(Protocol):
 
     def bookies_changed(self) -> None:
         """The set of registered bookies has changed."""
-
-    @property
-    def ensemble(self) -> tuple[str, ...]:
-        """Bookies of the current ensemble."""
 
     def bookies_lost(self, lost: Collection[str]) -> None:
         """``lost``: all bookies that count as lost."""

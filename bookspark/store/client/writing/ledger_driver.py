@@ -184,7 +184,7 @@ class LedgerDriver:
         self._flags = int(Flag.VOLATILE if volatile else Flag.NONE)
         self._keeps_confirmed = metadata.replication is Replication.GUARANTEED
         self._frames_max = config.frames_in_flight_max * (metadata.ensemble_size if striped else 1)
-        self._ensemble = metadata.last_fragment.ensemble
+        self.ensemble = metadata.last_fragment.ensemble
         self._wake = partial(runtime.wake, self)
         self._progress_at = self._synced_at = time.monotonic()
         self._sync_wanted = NO_ENTRY
@@ -214,11 +214,11 @@ class LedgerDriver:
     # -- bookies
 
     def want_bookies(self) -> None:
-        for bookie in self._ensemble:
+        for bookie in self.ensemble:
             self._connections.want(bookie, self._bookie_back)
 
     def _unwant_bookies(self) -> None:
-        for bookie in self._ensemble:
+        for bookie in self.ensemble:
             self._connections.unwant(bookie, self._bookie_back)
 
     def _leave(self) -> None:
@@ -250,13 +250,9 @@ class LedgerDriver:
         """The set of registered bookies has changed."""
         self._step(BookiesChanged())
 
-    @property
-    def ensemble(self) -> tuple[str, ...]:
-        return self._ensemble
-
     def bookies_lost(self, lost: Collection[str]) -> None:
         """``lost``: all bookies that count as lost."""
-        mine = tuple(bookie for bookie in self._ensemble if bookie in lost)
+        mine = tuple(bookie for bookie in self.ensemble if bookie in lost)
         if mine:
             self._all_well = False
             self._step(BookiesLost(mine))
@@ -267,7 +263,7 @@ class LedgerDriver:
 
     def _waits_for_slow_bookies(self) -> bool:
         """Do appends wait for bookies of the ensemble that are behind?"""
-        behind = self._connections.behind(self._ensemble)
+        behind = self._connections.behind(self.ensemble)
         if not behind or self._needs(behind):
             return bool(behind)
         patience = self._connections.patience
@@ -276,7 +272,7 @@ class LedgerDriver:
 
     def _look_at_slow_bookies(self, now: float) -> None:
         """Step ``HeldUp`` for the bookies that have used up the client's patience."""
-        behind = self._connections.behind(self._ensemble)
+        behind = self._connections.behind(self.ensemble)
         slow = self._awaited_for_long(now)
         if behind and not self._needs(behind):
             slow |= set(behind)
@@ -329,7 +325,7 @@ class LedgerDriver:
         writer, cursors, outgoing, under_way = self.writer, self.cursors, self.outgoing, self._under_way
         connections, traffic = self._connections, self._connections.traffic
         while (outgoing.waiting or outgoing.taken) and writer.state is State.OPEN and len(under_way) < self._frames_max:
-            if connections.any_is_behind(self._ensemble) and self._waits_for_slow_bookies():
+            if connections.any_is_behind(self.ensemble) and self._waits_for_slow_bookies():
                 # ``tick`` goes on with the rest.
                 self._wake()
                 break
@@ -488,7 +484,7 @@ class LedgerDriver:
             or self.outgoing.taken
             or self._held_back
             or self._config.sync_interval_seconds > 0
-            or self._connections.any_is_behind(self._ensemble)
+            or self._connections.any_is_behind(self.ensemble)
         )
 
     def _is_synced_by_time(self) -> bool:
@@ -535,8 +531,8 @@ class LedgerDriver:
                 case act.EnsembleChanged():
                     self._connections.traffic.ensemble_changes += 1
                     self._unwant_bookies()
-                    self._ensemble = action.metadata.last_fragment.ensemble
-                    self._drop_held_back(self._ensemble)
+                    self.ensemble = action.metadata.last_fragment.ensemble
+                    self._drop_held_back(self.ensemble)
                     self.want_bookies()
                     # One of the new bookies may have been lost meanwhile.
                     self._io.submit(self.bookies_lost, self._runtime.lost_bookies)
