@@ -27,7 +27,7 @@ import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import reduce
 from itertools import accumulate
 from typing import NamedTuple
@@ -394,18 +394,14 @@ def _write_part(file_system: FileSystem, path: str, blocks: Iterable[Block]) -> 
     """Write a part, synced; return its size and checksum. Raises NoSpaceError, OSError."""
     if file_system.exists(path):
         file_system.unlink(path)
-    with needing_space():
-        file = create_anyway(file_system, path)
-        try:
-            end, checksum = write_all(file, [_PART_MAGIC], 0), crc32c(_PART_MAGIC)
-            for block in blocks:
-                pieces = [piece for piece in block.encode() if len(piece)]
-                end = write_all(file, pieces, end)
-                for piece in pieces:
-                    checksum = crc32c(piece, checksum)
-            file.sync()
-        finally:
-            file.close()
+    with needing_space(), closing(create_anyway(file_system, path)) as file:
+        end, checksum = write_all(file, [_PART_MAGIC], 0), crc32c(_PART_MAGIC)
+        for block in blocks:
+            pieces = [piece for piece in block.encode() if len(piece)]
+            end = write_all(file, pieces, end)
+            for piece in pieces:
+                checksum = crc32c(piece, checksum)
+        file.sync()
     return end, checksum
 
 
@@ -496,7 +492,7 @@ def _read_part(file_system: FileSystem, directory: str, part: Part) -> Iterator[
         file = file_system.open(path)
     except OSError as error:
         raise DamagedPartError(f"{path}: a part of the checkpoint can't be opened: {error}") from error
-    try:
+    with closing(file):
         position, checksum = len(_PART_MAGIC), crc32c(_PART_MAGIC)
         while position < part.size:
             head = _read(file, path, position, HEAD.size, part)
@@ -509,8 +505,6 @@ def _read_part(file_system: FileSystem, directory: str, part: Part) -> Iterator[
             yield decode_block(ledgers, memoryview(content))
         if checksum != part.checksum:
             raise DamagedPartError(f"{path}: a part of the checkpoint has changed since it was written")
-    finally:
-        file.close()
 
 
 def _read(file: File, path: str, position: int, size: int, part: Part) -> bytes:

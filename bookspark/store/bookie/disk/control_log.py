@@ -30,6 +30,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from typing import Any, NamedTuple
 
 import msgspec
@@ -201,9 +202,8 @@ class ControlLog:
         noted, number, content = self.note.read(), self.note.read_write_number() or 0, b""
         present = self._file_system.exists(self.path)
         if present:
-            file = self._file_system.open(self.path)
-            content = read_all(file)
-            file.close()
+            with closing(self._file_system.open(self.path)) as file:
+                content = read_all(file)
         below = len(content) if noted is None else noted
         found = decode_records(content, below)
         bad = [item for item in found if isinstance(item, _Bad)]

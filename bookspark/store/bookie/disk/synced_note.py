@@ -22,6 +22,7 @@ process's writes. A page may be missing there if the disk wrote it to a wrong pl
 from __future__ import annotations
 
 import struct
+from contextlib import closing
 
 from crc32c import crc32c
 
@@ -146,7 +147,6 @@ def cut_to_note(file_system: FileSystem, path: str, note: SyncedNote) -> None:
     note.close()
     if position is None:
         raise StorageError(f"{path} has no readable note of its synced position beside it; it was not cut")
-    file = file_system.open(path, write=True)
-    if file.size() > position:
-        file.truncate(position)
-    file.close()
+    with closing(file_system.open(path, write=True)) as file:
+        if file.size() > position:
+            file.truncate(position)

@@ -25,7 +25,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from itertools import islice, takewhile
 from operator import itemgetter
@@ -107,11 +107,8 @@ class Scrubbing:
         for directory in list(self._holdings.live):
             path = f"{directory.path}/{NAME}"
             try:
-                file = self._file_system.open(path)
-                try:
+                with closing(self._file_system.open(path)) as file:
                     found.append(msgspec.json.decode(read_all(file), type=ScrubProgress))
-                finally:
-                    file.close()
             except (OSError, msgspec.MsgspecError):
                 continue
         self.progress = max(found, key=lambda one: (one.began_ms, one.next_log), default=ScrubProgress())
@@ -293,12 +290,9 @@ class Scrubbing:
         if damage.content is None:
             return
         try:
-            file = self._file_system.open(damage.path, write=True)
-            try:
+            with closing(self._file_system.open(damage.path, write=True)) as file:
                 write_all(file, [damage.content], damage.position)
                 file.sync()
-            finally:
-                file.close()
             log.warning("%s, byte %d: %s; it was written anew; check the disk", *damage[:2], damage.what)
         except OSError as error:
             log.warning("%s, byte %d: %s, and can't be written anew: %s", *damage[:2], damage.what, error)
