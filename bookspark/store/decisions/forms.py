@@ -89,7 +89,7 @@ class Forms(dict[type, Callable[[Any], Form]]):
         self._values: dict[int, tuple[object, int]] = {}
         self._value_count = 0
         for plain in _PLAIN:
-            self[plain] = _itself
+            self[plain] = lambda value: value
         self[tuple] = lambda value: [TUPLE, *[self[type(one)](one) for one in value]]
         self[list] = lambda value: [LIST, *[self[type(one)](one) for one in value]]
         self[set] = lambda value: [SET, *[self[type(one)](one) for one in sorted(value)]]
@@ -120,13 +120,10 @@ class Forms(dict[type, Callable[[Any], Form]]):
             if (
                 self._define is not None
                 or not kind.__module__.startswith("bookspark.protocol")
-                or self._is_defined(kind)
+                or name_of(kind) in self._numbers
             ):
                 self[kind] = made
             return made
-
-    def _is_defined(self, kind: type) -> bool:
-        return name_of(kind) in self._numbers
 
     def _made(self, kind: type) -> Callable[[Any], Form]:
         if issubclass(kind, BaseException):
@@ -207,10 +204,6 @@ class Forms(dict[type, Callable[[Any], Form]]):
         frame = getattr(value, "frame", None)
         length = None if frame is None else len(frame)
         return [CONTENT, type(value).__name__, *facts, length]
-
-
-def _itself(value: Any) -> Any:
-    return value
 
 
 def _item(name: str, annotation: Any) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import operator
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -672,7 +673,7 @@ class CommitThread:
         items, self._turn = self._turn, []
         if self._completed is not None and self._may_commit_here(items):
             turns: list[_Turn] = [(self._turn_begun, items)]
-            self._writer.commit(items, self._tell(_call, self._completed, turns), in_threads=True)
+            self._writer.commit(items, self._tell(operator.call, self._completed, turns), in_threads=True)
         elif items:
             self._hand_over(items, self._turn_begun)
 
@@ -755,8 +756,3 @@ class CommitThread:
             post(self._told, completed, turns, items, synced_bytes, failure)
         except RuntimeError:
             log.debug("%s: the loop is closed, nobody waits for this group", self.directory)
-
-
-def _call(function: Callable[..., object], *arguments: object) -> object:
-    """``Post`` for callers on the loop."""
-    return function(*arguments)

@@ -26,7 +26,7 @@ from bookspark.protocol.ledger.responses import Negative, Unknown
 from bookspark.store.bookie.commit.commit_thread import Soon
 from bookspark.store.bookie.disk.control_state import ControlState
 from bookspark.store.bookie.disk.entry_log import EntryLog
-from bookspark.store.bookie.disk.file_system import File, FileSystem
+from bookspark.store.bookie.disk.file_system import FileSystem
 from bookspark.store.bookie.disk.index import Index, LedgerRows, Row, log_of, position_of
 from bookspark.store.bookie.disk.rewritten_log import RewrittenLog
 from bookspark.store.bookie.holdings.log_directory import LogDirectory
@@ -135,7 +135,7 @@ class Holdings:
             self.index, self.is_synced, self._is_open, self.is_gone, lambda steps: self.carry_through(steps)
         )
         self.long_polls = LongPolls()
-        self.files = LogFiles(self._open_log)
+        self.files = LogFiles(lambda number: self._file_system.open(self.logs[number][1].path))
         self.lost_at_boot: list[EntriesLost] = []
         """Losses from before ``lost`` was set, which are to be written too."""
         self.lost: Callable[[Sequence[EntriesLost]], None] = self.lost_at_boot.extend
@@ -536,10 +536,6 @@ class Holdings:
             self.ledgers_lacking.update(record.ledger_id for record in records)
             self.lost(records)
         return records
-
-    def _open_log(self, number: int) -> File:
-        _, stored = self.logs[number]
-        return self._file_system.open(stored.path)
 
 
 def decided_anew(holdings: Holdings, ledger_id: int, master_key: bytes) -> BookieLedger:

@@ -310,7 +310,8 @@ class BookieConnection(asyncio.BufferedProtocol):
         if type(response) is Unknown:
             self._traffic.failed[response.reason.name.lower()] += 1
         request = self._pending.pop(request_id)
-        self._took(header.kind, request)
+        if request.timeout_seconds is not None and (seconds := self._seconds.get(header.kind)) is not None:
+            seconds.observe(self.heard_at - (request.deadline - request.timeout_seconds))
         request.tell(self.bookie_id, Answer(response, header, batches, frame.body))
 
     def _acknowledged(self, request_ids: Iterable[int]) -> None:
@@ -325,10 +326,6 @@ class BookieConnection(asyncio.BufferedProtocol):
             if (seconds := request.timeout_seconds) is not None:
                 observe(heard_at - (request.deadline - seconds))
             request.tell(bookie_id, ACKNOWLEDGED)
-
-    def _took(self, kind: int, request: Request) -> None:
-        if request.timeout_seconds is not None and (seconds := self._seconds.get(kind)) is not None:
-            seconds.observe(self.heard_at - (request.deadline - request.timeout_seconds))
 
     # -- deadlines
 

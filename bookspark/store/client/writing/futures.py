@@ -13,6 +13,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
+import operator
 import os
 import threading
 from collections.abc import Callable
@@ -33,10 +34,6 @@ _RUNNING, _FINISHED = "RUNNING", "FINISHED"
 _watching = threading.RLock()
 
 
-def _call(callback: Callable[[], object]) -> None:
-    callback()
-
-
 class Watermark:
     """The entry id up to which all entries of a ledger are acknowledged (or confirmed), or the error that ended the ledger.
 
@@ -48,7 +45,7 @@ class Watermark:
     def __init__(
         self,
         check_may_wait: Callable[[], None] = lambda: None,
-        deliver: Callable[[Callable[[], object]], None] = _call,
+        deliver: Callable[[Callable[[], object]], object] = operator.call,
     ) -> None:
         self.check_may_wait = check_may_wait
         self.deliver = deliver

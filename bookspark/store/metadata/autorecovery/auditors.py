@@ -217,7 +217,7 @@ class _Votes:
     def elect(self, name: str, changed: Callable[[], None]) -> Lock | None:
         """Vote, unless this candidate has a vote; returns its lock if it has the lowest number. Otherwise ``changed`` is
         called when the preceding vote is gone."""
-        document = self._document(name)
+        document = new_lock(ELECTION, name, self._token, bookkeepers=True).document
         votes = self._all()
         if document not in votes.values():
             self._tree.create_numbered(f"{ELECTION}/V_", document)
@@ -253,9 +253,6 @@ class _Votes:
         paths = [f"{ELECTION}/{name}" for name in sorted(numbers, key=numbers.__getitem__)]
         documents = zip(paths, self._tree.read_each(paths), strict=True)
         return {path: document for path, document in documents if document is not None}
-
-    def _document(self, name: str) -> bytes:
-        return new_lock(ELECTION, name, self._token, bookkeepers=True).document
 
 
 def _decoded(document: bytes, kind: type[Value]) -> Value | None:

@@ -481,7 +481,7 @@ class ZooKeeperStore:
         """Cached bookies, with the marks that validate the cache."""
         self._bookies_changed: list[Callable[[], None]] = []
         self._lock = threading.RLock()
-        self.clock = StoreClock(self._store_ms)
+        self.clock = StoreClock(lambda: self._nodes.time_of_a_change("reading the time", self.layout.clocks))
         self.connection = Connection(
             address,
             timeout_seconds=timeout_seconds,
@@ -959,9 +959,6 @@ class ZooKeeperStore:
         return Sharing(ZooKeeperTree(self._nodes, self._notifier, self.layout.sharing), path, name)
 
     # -- within
-
-    def _store_ms(self) -> int:
-        return self._nodes.time_of_a_change("reading the time", self.layout.clocks)
 
     def _absent(self, ledger_id: int) -> NoSuchLedgerError:
         """The error for a ledger without a record. Raises MetadataStoreError if all records are gone."""
