@@ -54,13 +54,14 @@ class Loop:
 
 @pytest.fixture
 def loop():
+    others = threading.enumerate()
     made = Loop()
     yield made
     made.looks.close()
     made.go_on.release(1000)
     # Else they rest in the next test.
     for thread in threading.enumerate():
-        if thread.name.startswith("bookie metadata"):
+        if thread not in others and thread.name.startswith("bookie metadata"):
             thread.join(SECONDS_MAX)
 
 
