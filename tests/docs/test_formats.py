@@ -401,7 +401,8 @@ def test_zookeeper_paths_match_the_code():
     assert layout.document() == b"2\nhierarchical:1" and flat.document() == b"2\nflat:1"
     rest = told - made
     below = {path for path in rest if path.startswith(layout.underreplication)}
-    sources = "".join(path.read_text() for path in (ROOT / "bookspark/store/metadata/autorecovery").glob("*.py"))
+    metadata = ROOT / "bookspark/store/metadata"
+    sources = "".join(path.read_text() for at in ("autorecovery", "documents") for path in (metadata / at).glob("*.py"))
     for path in below:
         assert f'"{path.removeprefix(layout.underreplication).split("/")[1]}"' in sources, path
     kinds = {path.split("/")[2] for path in rest - below}

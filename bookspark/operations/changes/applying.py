@@ -58,7 +58,7 @@ from bookspark.store.autorecovery.decommission import decommission
 from bookspark.store.changes_config import ChangesConfig
 from bookspark.store.client import BookKeeper
 from bookspark.store.client.inspection.held_ranges import Ranges, held_ranges
-from bookspark.store.client.runtime.store_actions import StoreAction, StoreAnswer
+from bookspark.store.client.runtime.client_context import StoreAction, StoreAnswer
 from bookspark.store.decisions.seam import made
 from bookspark.store.metadata.documents.locks import Lock
 from bookspark.store.metadata.records.versioned import RecordVersion

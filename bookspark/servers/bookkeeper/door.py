@@ -53,9 +53,8 @@ from bookspark.servers.bookkeeper.requests import (
 )
 from bookspark.store.bookie.bookie_config import BookieConfig
 from bookspark.store.bookie.holdings.reads import PART_BYTES, READ_BYTES_MAX, Fetched, ReadPlan, Stop
-from bookspark.store.bookie.ledgers.statuses import status_of
 from bookspark.store.bookie.serving.admission import STRANGER_SECONDS, Admission, Stranger
-from bookspark.store.bookie.serving.connection import Connection, Peer
+from bookspark.store.bookie.serving.connection import Connection
 from bookspark.store.bookie.serving.porch import Porch, listening_sockets
 from bookspark.store.bookie.serving.served_bookie import ServedBookie
 from bookspark.store.bookie.serving.server import BookieServer
@@ -63,7 +62,7 @@ from bookspark.store.bookie.storage import Storage
 from bookspark.store.wire.chunks import ChunkPool
 from bookspark.store.wire.entry_batch import FRAME_BYTES_MAX, Entry, EntryBatch, encode_entries, encode_one
 from bookspark.store.wire.frames import HELLO_BYTES_MAX
-from bookspark.store.wire.header import NO_KEY, Flag, Header, Kind, Status, WireError
+from bookspark.store.wire.header import NO_KEY, Flag, Header, Kind, Status, WireError, status_of
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +131,7 @@ class EntryReads:
 
     Law: as in ``bookie.serving.connection``. A failed read is never answered with a Negative."""
 
-    def __init__(self, storage: Storage, peer: Peer, kept_batches: KeptBatches) -> None:
+    def __init__(self, storage: Storage, peer: Connection, kept_batches: KeptBatches) -> None:
         self._storage = storage
         self._peer = peer
         self._kept_batches = kept_batches
@@ -379,7 +378,7 @@ class GatheredAdds:
     def __init__(
         self,
         shared: SharedByClients,
-        peer: Peer,
+        peer: Connection,
         answer: Callable[[Sequence[Asked], int], None],
         refuse: Callable[[Asked, str], None],
     ) -> None:
@@ -516,7 +515,7 @@ class Dispatch:
     Source: BookKeeper's ``ReadEntryProcessorV3``, ``LongPollReadEntryProcessorV3``, ``ReadLacProcessorV3``,
     ``WriteLacProcessorV3``, ``ForceLedgerProcessorV3``, ``GetBookieInfoProcessorV3``, ``GetListOfEntriesOfLedgerProcessorV3``."""
 
-    def __init__(self, shared: SharedByClients, peer: Peer) -> None:
+    def __init__(self, shared: SharedByClients, peer: Connection) -> None:
         self._shared = shared
         self._bookie = shared.bookie
         self._storage = shared.bookie.storage
@@ -807,7 +806,7 @@ class _Stage(Enum):
 
 
 class BookKeeperConnection(Connection):
-    """A ``peer.Peer`` on a socket, of a client of BookKeeper: our flow control, with BookKeeper's frames.
+    """A client of BookKeeper on a socket: our flow control, with BookKeeper's frames.
 
     Law: as in ``bookie.serving.connection``. The protocol has no greeting, and a first request may be a long add. So a connection
     is greeted as soon as its first bytes are the start of a request (``requests.first_message_size``).

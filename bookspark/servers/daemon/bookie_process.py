@@ -71,13 +71,12 @@ from bookspark.store.bookie.bookie_config import BookieConfig, advertised
 from bookspark.store.bookie.commit.commit_thread import Post
 from bookspark.store.bookie.disk.packed_dict import since
 from bookspark.store.bookie.interpreter import suit_a_bookie
-from bookspark.store.bookie.ledgers.first_requests import FirstRequestCheck
 from bookspark.store.bookie.ledgers.key_meetings import KeyCheck
 from bookspark.store.bookie.ledgers.lossy_boots import LossyBoots
 from bookspark.store.bookie.serving.served_bookie import Fetch
 from bookspark.store.bookie.serving.server import BookieServer
 from bookspark.store.bookie.space.rewriting_process import RewritingProcess
-from bookspark.store.bookie.storage import FenceCheck, Storage
+from bookspark.store.bookie.storage import FenceCheck, FirstRequestCheck, Storage
 from bookspark.store.client import BookKeeper
 from bookspark.store.client.client_config import ClientConfig
 from bookspark.store.decisions.recorder import record_into

@@ -27,7 +27,6 @@ class _Options(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def main() -> int:
-    """Work until standard input ends; returns the exit status."""
     begin_log()
     try:
         options = _options(sys.stdin.readline())

@@ -119,7 +119,6 @@ class ExactCheck:
                 yield metadata.ledger_id, ranges
 
     def _confirmed(self, suspicions: Sequence[tuple[int, str, Ranges]]) -> Iterator[Mark]:
-        """Marks for the suspicions that still hold."""
         for ledger_id, bookie, ranges in suspicions:
             try:
                 metadata = self._bookkeeper.get_ledger_metadata(ledger_id)
@@ -246,7 +245,6 @@ class Auditor:
 
     @property
     def ended(self) -> bool:
-        """True if the thread was started and has ended."""
         return self._thread.ended
 
     def figures(self) -> Figures:

@@ -26,8 +26,8 @@ from bookspark.protocol.repair.entry_copying import RUN_BYTES, Room
 from bookspark.store.client import BookKeeper
 from bookspark.store.client.network.connections import Answer
 from bookspark.store.client.network.ledger_requests import BookieAction
+from bookspark.store.client.runtime.client_context import StoreAction, StoreAnswer
 from bookspark.store.client.runtime.machine_driver import MachineDriver
-from bookspark.store.client.runtime.store_actions import StoreAction, StoreAnswer
 from bookspark.store.wire.messages import FetchFrom
 
 log = logging.getLogger(__name__)
@@ -95,8 +95,6 @@ class Bandwidth:
 
 @dataclass(frozen=True)
 class _Share(Room):
-    """One ledger's share of the common room."""
-
     taken: dict[int, int] = field(default_factory=dict, compare=False)
     """By ledger, the bytes under way at its last question, with the requested run."""
     ledger_id: int = 0
@@ -135,8 +133,6 @@ class _Lent(NamedTuple):
 
 
 class RepairDriver(MachineDriver):
-    """Drives a machine that copies entries of one ledger, in the caller's thread."""
-
     def __init__(
         self, bookkeeper: BookKeeper, metadata: LedgerMetadata, copying: Copying, *, lends: bool = False
     ) -> None:
@@ -144,13 +140,9 @@ class RepairDriver(MachineDriver):
         super().__init__(bookkeeper.context, metadata, None, STEP_SECONDS_MAX)
         self._bandwidth = copying.bandwidth
         self._progress = copying.progress
-        self._lends = lends and metadata.closed and not copying.bandwidth.is_limited
+        self.lends = lends and metadata.closed and not copying.bandwidth.is_limited
         self._read_bytes: int | None = None
         """Approximate limit of one answer to a read, once long runs of lent entries are read here instead."""
-
-    @property
-    def lends(self) -> bool:
-        return self._lends
 
     def resume(self) -> None:
         """Restart the deadline of the present step after a wait that was not the bookies' fault."""
@@ -161,7 +153,7 @@ class RepairDriver(MachineDriver):
 
     def _send(self, action: BookieAction) -> None:
         match action:
-            case act.SendRead(bookie, first, last, False, False) if self._lends and first < last:
+            case act.SendRead(bookie, first, last, False, False) if self.lends and first < last:
                 self._mailbox.put(act.ReadAnswered(bookie, first, last, Positive(), _Lent(bookie)))
             case act.SendAdd(bookies, first, entries=_Lent()):
                 for bookie in bookies:
@@ -197,7 +189,7 @@ class RepairDriver(MachineDriver):
     def _not_fetched(self, target: str, action: act.SendAdd, first: int, answer: Answer) -> act.AddAnswered:
         """Read and add entries from here on, which shows the bookie at fault. A run refused this way is halved, and read
         again."""
-        self._lends = False
+        self.lends = False
         # Runs of lent entries may be long.
         self._read_bytes = RUN_BYTES
         said = bytes(answer.body).decode(errors="replace")

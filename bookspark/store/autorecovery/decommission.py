@@ -31,12 +31,8 @@ _NAMED_MAX = 5
 
 
 class DecommissionProgress(NamedTuple):
-    """Progress of a decommission."""
-
     ledgers: int
-    """Ledgers that named the bookie at the beginning."""
     ledgers_left: int
-    """Ledgers that still name the bookie."""
     problem: str = ""
     """Why a remaining ledger could not be repaired yet, or ""."""
 
@@ -74,14 +70,16 @@ def decommission(
         while named:
             found = [tasks.task(one.ledger_id) for one in named]
             problem = next((f"ledger {task.ledger_id}: {task.error}" for task in found if task and task.error), "")
-            now = DecommissionProgress(total, len(named), problem)
-            progress(now)
+            progress(DecommissionProgress(total, len(named), problem))
             # A task that is made anew counts its attempts anew; with as many as before it counts at its next attempt.
             tried = [task for task in found if task and task.attempts not in (0, before.get(task.ledger_id))]
             if len(tried) == len(named) and all(map(partial(_nothing_else, bookie_id), tried, named)):
                 raise _not_given(bookie_id, total, tried)
             if time.monotonic() > deadline:
-                raise BookieError(_not_in_time(bookie_id, now))
+                why = f" ({problem})" if problem else "; is autorecovery running and enabled?"
+                raise BookieError(
+                    f"{len(named)} of {total} ledgers still name {bookie_id}{why} Call this again to go on"
+                )
             threading.Event().wait(_POLL_SECONDS)
             named = naming(bookkeeper, bookie_id, [one.ledger_id for one in named], unreadable)
         # A client may have chosen the bookie while it was stopping.
@@ -150,11 +148,6 @@ def _refuse_if_alone(bookie_id: str, named: Iterable[LedgerMetadata], registered
             f"ledgers {', '.join(alone[:_NAMED_MAX])}{more} have entries of which {bookie_id} and bookies that are down "
             f"hold the only copies; start {bookie_id} or the other bookies, or delete these ledgers"
         )
-
-
-def _not_in_time(bookie_id: str, now: DecommissionProgress) -> str:
-    why = f" ({now.problem})" if now.problem else "; is autorecovery running and enabled?"
-    return f"{now.ledgers_left} of {now.ledgers} ledgers still name {bookie_id}{why} Call this again to go on"
 
 
 def _remove_cookie(bookkeeper: BookKeeper, bookie_id: str, under: RecordVersion | None) -> None:

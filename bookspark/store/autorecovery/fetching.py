@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -53,7 +53,6 @@ class _Asked:
     came: bool = False
     """Read; delays are this bookie's own fault from now on."""
     over: bool = False
-    """Answered."""
 
 
 class Fetching:
@@ -88,7 +87,9 @@ class Fetching:
             raise WireError(f"a fetch with digests of type {source.digest_type!r}") from None
         asked = _Asked(header, source, kind, fetched)
         if header.limit:
-            self._io.submit(self._connections.later, header.limit / 1000, partial(self._time_is_up, asked))
+            self._io.submit(
+                self._connections.later, header.limit / 1000, partial(self._on_the_loop, self._give_up, asked)
+            )
         self._waiting.append(asked)
         self._begin()
 
@@ -118,15 +119,12 @@ class Fetching:
         assert isinstance(event, act.ReadAnswered)
         why = "" if isinstance(event.following, Positive) else f"{asked.source.bookie_id}: {event.following}"
         adds = [_as_add(batch, asked.header) for batch in event.entries]
-        # The bookie's loop may have ended.
-        with suppress(RuntimeError):
-            self._post(self._add, asked, adds, why)
+        self._on_the_loop(self._add, asked, adds, why)
 
-    def _time_is_up(self, asked: _Asked) -> None:
-        """In the I/O thread."""
-        # The bookie's loop may have ended.
+    def _on_the_loop(self, function: Callable[..., None], *arguments: object) -> None:
+        """Called in the I/O thread. The bookie's loop may have ended."""
         with suppress(RuntimeError):
-            self._post(self._give_up, asked)
+            self._post(function, *arguments)
 
     def _give_up(self, asked: _Asked) -> None:
         if not asked.came:

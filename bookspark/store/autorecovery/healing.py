@@ -50,12 +50,10 @@ _RETRY_SECONDS = 2.0
 _RETRY_SECONDS_MAX = 120.0
 _STOP_SECONDS_MAX = 20.0
 _TOLD_SECONDS = 10.0
-"""Interval of log lines about progress."""
 
 _LEDGERS_AT_ONCE = 8
 _SLOT_SECONDS_MAX = 1.0
 _READ_AT_ONCE = 500
-"""Ledgers whose metadata is read together."""
 _LOST_TOLD_MAX = 100
 
 
@@ -76,7 +74,6 @@ class Healing:
         self._ledgers = self._ledgers_left = 0
         self._saw_all = False
         self._failed: list[int] = []
-        """Ledgers that could not be healed in the present round."""
         self._lost: list[tuple[int, int, int]] = []
         self._entries_lost = 0
         self._slots = threading.Semaphore(2 * _LEDGERS_AT_ONCE)

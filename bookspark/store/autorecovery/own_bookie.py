@@ -6,7 +6,7 @@ within 60 s raises StorageError.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotInTimeError
 from typing import TypeVar
@@ -36,20 +36,16 @@ class OwnBookie:
         return self._storage.lossy_boots.mark.boot
 
     def limbo(self) -> dict[int, int]:
-        """The ledgers in limbo, each with its lossy boot."""
         found: dict[int, int] = {}
-        start = 0
+        start, list_limbo = 0, self._storage.lossy_boots.limbo
         while True:
             answer: Future[list[tuple[int, int]]] = Future()
-            self._post(lambda start, answer: answer.set_result(self._limbo(start)), start, answer)
+            self._post(lambda start, answer: answer.set_result(list_limbo(start, _LEDGERS_A_CALL)), start, answer)
             part = self._awaited(answer)
             if not part:
                 return found
             found.update(part)
             start = part[-1][0] + 1
-
-    def _limbo(self, start: int) -> list[tuple[int, int]]:
-        return self._storage.lossy_boots.limbo(start, _LEDGERS_A_CALL)
 
     def held(self, ledger_id: int) -> tuple[tuple[int, int], ...]:
         """The ranges ``(first, last)`` of held entry ids, all of them synced."""
@@ -62,16 +58,12 @@ class OwnBookie:
 
     def clear_limbo(self, ledger_id: int, boot: int) -> None:
         """End the limbo of lossy boot ``boot`` for this ledger, durably."""
-        answer: Future[int] = Future()
-        self._post(self._storage.lossy_boots.clear_limbo, ledger_id, boot, answer.set_result)
-        self._check(answer)
+        self._noted(self._storage.lossy_boots.clear_limbo, ledger_id, boot)
 
     def note_lost(self, ledger_id: int, ranges: Sequence[tuple[int, int]]) -> None:
         """Note, durably, that no bookie can supply these entries (inclusive ranges), so that their absence here proves
         nothing."""
-        answer: Future[int] = Future()
-        self._post(self._storage.lossy_boots.note_lost, ledger_id, ranges, answer.set_result)
-        self._check(answer)
+        self._noted(self._storage.lossy_boots.note_lost, ledger_id, ranges)
 
     def keep_unread(self) -> None:
         """Keep bytes that the disks could not read: entries may lie there that nobody restores."""
@@ -79,11 +71,11 @@ class OwnBookie:
 
     def note_healed(self, boot: int) -> None:
         """Note, durably, that all losses of lossy boot ``boot`` are restored."""
-        answer: Future[int] = Future()
-        self._post(self._storage.lossy_boots.note_healed, boot, answer.set_result)
-        self._check(answer)
+        self._noted(self._storage.lossy_boots.note_healed, boot)
 
-    def _check(self, answer: Future[int]) -> None:
+    def _noted(self, note: Callable[..., None], *arguments: object) -> None:
+        answer: Future[int] = Future()
+        self._post(note, *arguments, answer.set_result)
         if self._awaited(answer) != Status.OK:
             raise StorageError(f"the control log can't be written; check the disks of {self.bookie_id}")
 

@@ -71,7 +71,6 @@ class Autorecovery:
 
     @property
     def metrics_port(self) -> int:
-        """Port of the metrics; 0: none."""
         return 0 if self._web is None else self._web.port
 
     def _close(self) -> None:

@@ -28,13 +28,11 @@ class TaskStatus(msgspec.Struct, frozen=True):
     marked_seconds_ago: float
     attempts: int
     error: str
-    """Error of the last attempt, or ""."""
     next_attempt_seconds: float
     """Seconds until the next attempt; 0: now."""
     holder: str | None
     """The worker that repairs the ledger now."""
     missed: tuple[Missed, ...] = ()
-    """Entries that the last attempt could not copy."""
 
 
 class AutorecoveryStatus(msgspec.Struct, frozen=True):
@@ -51,9 +49,7 @@ class AutorecoveryStatus(msgspec.Struct, frozen=True):
     ledgers: int
     """Ledgers known to lack copies."""
     being_repaired: int
-    """Ledgers that lack copies and are under repair now."""
     failed: int
-    """Ledgers that lack copies and whose last repair failed."""
     missed: dict[int, tuple[Missed, ...]]
     """Entries that the last attempts could not copy, by ledger."""
     unreadable: dict[int, str]

@@ -75,11 +75,8 @@ class Index(NamedTuple):
 
 
 class Foreseen(NamedTuple):
-    """The dangers in the examined ledgers."""
-
     dangers: list[Danger]
     looked_at: int
-    """Ledgers whose records were read."""
     doubtful: int
     """Ledgers that may be in danger. If more than ``looked_at``, the rest was not needed for an answer."""
 
@@ -158,8 +155,6 @@ def _doubtful(
 
 
 class _Peers:
-    """The answers of the bookies that stay."""
-
     def __init__(self, bookkeeper: BookKeeper, bookies: Iterable[str]) -> None:
         self._bookkeeper = bookkeeper
         self._bookies = sorted(bookies)

@@ -81,7 +81,6 @@ class LedgerRepair:
         self._driver: RepairDriver
         self._waiting_since = 0.0
         self._asked: tuple[str, ...] = ()
-        """Bookies to ask for a sign of the writer."""
         self._errors: list[BookKeeperError] = []
         self._unfenced: set[str] = set()
         """Bookies that the machine's ledger recovery could not fence."""
@@ -240,7 +239,6 @@ class ReplicationWorker:
 
     @property
     def ended(self) -> bool:
-        """True if the thread was started and has ended."""
         return self._thread.ended
 
     def start(self) -> None:
@@ -253,7 +251,6 @@ class ReplicationWorker:
         return self._thread.stop(timeout)
 
     def progress(self) -> Progress:
-        """This worker's progress. Thread-safe."""
         with self._lock:
             busy = time.monotonic() - self._busy_since if self._under_way else 0.0
             return Progress(

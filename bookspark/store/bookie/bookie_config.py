@@ -238,7 +238,6 @@ def advertised(config: BookieConfig, address: str, bookie_id: str) -> str:
 
 
 def is_name(host: str) -> bool:
-    """Is ``host`` a name, not an address?"""
     try:
         ipaddress.ip_address(host.strip("[]"))
     except ValueError:
@@ -247,7 +246,6 @@ def is_name(host: str) -> bool:
 
 
 def _is_wildcard(host: str) -> bool:
-    """Does ``host`` stand for all addresses of a machine?"""
     try:
         return not host or ipaddress.ip_address(host.strip("[]")).is_unspecified
     except ValueError:

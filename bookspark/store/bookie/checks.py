@@ -11,7 +11,7 @@ Dead batches, without a row in the index, are checked too. Their damage costs no
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import NamedTuple
 
 from bookspark.store.bookie.disk.checkpoint import NAME as CHECKPOINT
@@ -68,8 +68,7 @@ def check_entry_log(
     """Check an entry log up to position ``end`` (None: all of it). All bytes up to ``synced`` have to be good. Raises OSError if
     the log can't be opened."""
     uncached(file_system, path)
-    file = file_system.open(path)
-    try:
+    with closing(file_system.open(path)) as file:
         size = file.size()
         if size < synced:
             yield Damage(path, size, synced - size, f"the log is shorter than the {synced} bytes that were synced")
@@ -96,8 +95,6 @@ def check_entry_log(
                 continue
             count = frame.last_entry_id - frame.first_entry_id + 1
             yield Stored(*frame[:5], count)
-    finally:
-        file.close()
 
 
 def check_rewritten_log(
@@ -118,11 +115,8 @@ def check_rewritten_log(
 def check_note(file_system: FileSystem, path: str, number: int, synced: int | None = None) -> Damage | None:
     """Check the note of log ``number``. ``synced``: known synced position of the log. Raises OSError."""
     uncached(file_system, path)
-    note = SyncedNote(file_system, path, number)
-    try:
+    with closing(SyncedNote(file_system, path, number)) as note:
         noted = note.read()
-    finally:
-        note.close()
     if noted is None:
         return Damage(path, 0, 0, "the synced note is missing or fails its checks")
     if synced is not None and noted < synced:
@@ -137,21 +131,18 @@ def check_control_log(
     OSError."""
     for name in (CONTROL, NOTE_NAME):
         uncached(file_system, f"{directory}/{name}")
-    control = ControlLog(file_system, directory)
-    found: list[Damage] = []
-    try:
+    damages: list[Damage] = []
+    with closing(ControlLog(file_system, directory)) as control:
         scan = control.scan()
         if not scan.present and expected:
-            found.append(Damage(control.path, 0, 0, "the control log is missing"))
+            damages.append(Damage(control.path, 0, 0, "the control log is missing"))
         if scan.present and scan.size and control.note_is_bad():
-            found.append(Damage(control.path, 0, 0, "its synced note is missing or fails its checks"))
+            damages.append(Damage(control.path, 0, 0, "its synced note is missing or fails its checks"))
         if scan.damaged or scan.end < synced:
-            found.append(
+            damages.append(
                 Damage(control.path, scan.end, max(scan.size, synced) - scan.end, "a control record fails its checks")
             )
-        return scan, found
-    finally:
-        control.close()
+        return scan, damages
 
 
 def check_checkpoint(
@@ -172,7 +163,6 @@ def check_checkpoint(
 
 
 def _wrong_inside(frame: memoryview) -> str | None:
-    """Error in the columns of a batch with valid checksums, or None."""
     try:
         header, body_crc = decode(frame, HEADER_OFFSET)
         EntryBatch.checked(frame, header, body_crc)

@@ -53,6 +53,15 @@ def at_once(steps: Steps[None]) -> None:
     deque(steps, maxlen=0)
 
 
+def awaited(begin: Callable[[Callable[[int], None]], object]) -> Steps[int]:
+    """Call ``begin`` with a function that takes a status, and wait for that status."""
+    statuses: list[int] = []
+    begin(statuses.append)
+    while not statuses:
+        yield WAIT
+    return statuses[0]
+
+
 def run_steps(steps: Steps[Result], wait: Callable[[], None]) -> Result:
     """Run ``steps`` in this thread; returns their result, raises their exception. ``wait()`` has to bring about the event that
     the steps wait for."""

@@ -19,6 +19,7 @@ from typing import NamedTuple, TypeVar
 from bookspark.errors import StorageError
 from bookspark.protocol.bookie.bookie_boot import METADATA_UNKNOWN
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger, Decision, EntriesLost, acked_after_sync
+from bookspark.protocol.bookie.first_request import METADATA_UNREADABLE
 from bookspark.protocol.bookie.reach import NOTHING_NOTED, Reach
 from bookspark.protocol.bookie.read_only_switch import NEVER_SWITCHED, NO_ORDER, ReadOnlySwitched, switched
 from bookspark.protocol.ledger.entry_ranges import EntryRanges
@@ -26,7 +27,16 @@ from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
 from bookspark.protocol.ledger.responses import Positive, Response, Unknown
 from bookspark.protocol.ledger.sync_cursor import Assignment
 from bookspark.store.bookie.bookie_config import BookieConfig
-from bookspark.store.bookie.commit.commit_thread import EntryWrite, NoteSync, Post, RelaxedWrite, Soon, SyncWritten
+from bookspark.store.bookie.commit.commit_thread import (
+    Barrier,
+    EntryWrite,
+    NoteSync,
+    Passing,
+    Post,
+    RelaxedWrite,
+    Soon,
+    SyncWritten,
+)
 from bookspark.store.bookie.commit.completions import AllOf, Done, ignore
 from bookspark.store.bookie.disk.control_log import encode_records
 from bookspark.store.bookie.disk.file_system import FileSystem, RealFileSystem
@@ -41,18 +51,16 @@ from bookspark.store.bookie.holdings.log_directory import LogDirectory
 from bookspark.store.bookie.holdings.reads import Piece
 from bookspark.store.bookie.holdings.scrubbing import Scrubbing
 from bookspark.store.bookie.ledgers.control_records import ControlRecords
-from bookspark.store.bookie.ledgers.first_requests import FirstRequestCheck, FirstRequests
 from bookspark.store.bookie.ledgers.held_copies import Compared, HeldCopies
 from bookspark.store.bookie.ledgers.key_meetings import KeyCheck, KeyMeetings
 from bookspark.store.bookie.ledgers.lossy_boots import LossyBoots
 from bookspark.store.bookie.ledgers.metadata_looks import NOBODY, Asker, MetadataLooks, Question
-from bookspark.store.bookie.ledgers.statuses import status_of
 from bookspark.store.bookie.space.garbage_collection import GarbageCollection
 from bookspark.store.bookie.space.reclaiming import Reclaiming
 from bookspark.store.bookie.steps import Steps
 from bookspark.store.bookie.traffic import Traffic
 from bookspark.store.wire.entry_batch import EntryBatch
-from bookspark.store.wire.header import Flag, Header, Status
+from bookspark.store.wire.header import Flag, Header, Status, status_of
 from bookspark.store.wire.messages import Ranges
 
 log = logging.getLogger(__name__)
@@ -98,6 +106,9 @@ class DiskThreads:
 FenceCheck = Callable[[int], Positive | Unknown]
 """``check_fence(ledger_id)``: Positive if the ledger's current metadata shows that no fence can be lost
 (``bookie_boot.answer_unsure``). It may block, but not for ever."""
+FirstRequestCheck = Callable[[int, bytes], Positive | Unknown]
+"""``check_first(ledger_id, master_key)``: ``first_request.answer_first_request`` by the current metadata. It may block, but not
+for ever."""
 
 
 def no_metadata(ledger_id: int) -> Unknown:
@@ -491,187 +502,23 @@ def _are_back(holdings: Holdings, ledger_id: int, held: list[tuple[int, int]]) -
         ledger.entries_back(held)
 
 
-# -- Adds: admission, place in a log, and the queue of its disk
-
+# -- The storage
 
 _RECOVERY, _VOLATILE = int(Flag.RECOVERY), int(Flag.VOLATILE)
 _DURABILITY = _RECOVERY | _VOLATILE
 
 
-class Adds:
-    """The adds of one bookie. Owned by the loop.
-
-    Law: an add is answered OK once its batch, or the earlier copy, is durable; on a ledger of volatile durability (VD), and on a
-    bookie without a journal, once the operating system has it (``bookie_ledger.acked_after_sync``). An add is in the index from
-    its admission on, so a later fence sees it, and a read never denies it. A batch is taken whole or refused whole. The first
-    copy of an entry is kept, and a later copy has to be equal; but it replaces an unreadable first copy.
-
-    Adds to a ledger with an unsure fence wait until the metadata is read (``protocol.bookie.bookie_boot``), in their order. They
-    are refused unless it is OPEN with this bookie in its last fragment; then they are decided again, so a fence that arrived
-    meanwhile wins.
-
-    Source: docs/decisions/one-log.md; BookKeeper's ``Bookie.addEntry``."""
-
-    def __init__(
-        self,
-        holdings: Holdings,
-        records: ControlRecords,
-        disks: Disks,
-        results: CommitResults,
-        check_fence: FenceCheck,
-        meetings: KeyMeetings,
-        looks: MetadataLooks,
-        threads: DiskThreads,
-        traffic: Traffic,
-        *,
-        journal_write_data: bool,
-    ) -> None:
-        self._holdings = holdings
-        self._ledgers = holdings.ledgers
-        self._suspects = holdings.control.suspects
-        self._index = holdings.index
-        self._records = records
-        self._disks = disks
-        self._volatile = holdings.volatile
-        self._results = results
-        self._traffic = traffic
-        self._held = HeldCopies(holdings)
-        self._check_fence = check_fence
-        self._looks = looks
-        self._meetings = meetings
-        self.comparisons = Comparisons(holdings, self._held, results, looks, threads, self._decide_compared)
-        self._waiting = self.comparisons.waiting
-        self._acked_after_sync = _acked_after_sync(journal_write_data)
-
-    def add(self, header: Header, batch: EntryBatch, done: Done) -> None:
-        """``Storage.add``."""
-        if self._waiting and header.ledger_id in self._waiting:
-            self.comparisons.behind(header.ledger_id, WaitingAdd(header, batch, done))
-        elif held := self._decide(header, batch, done):
-            self.comparisons.begin(WaitingAdd(header, batch, done), held)
-
-    def _decide(self, header: Header, batch: EntryBatch, done: Done, compared: Compared | None = None) -> Sequence[Row]:
-        """Decide an add and call its ``done`` at once or later, or return the rows to compare it with first."""
-        ledger_id, first, last = header.ledger_id, header.first_entry_id, header.last_entry_id
-        holdings = self._holdings
-        ledger = self._ledgers.used.get(ledger_id)
-        if ledger is None:
-            ledger = holdings.control.known(ledger_id)
-        flags = header.flags
-        decision = ledger.admit_add(header.master_key, bool(flags & _RECOVERY))
-        if type(decision.response) is not Positive:
-            if decision.ask_metadata:
-                question = Question(("fence", ledger_id), partial(self._check_fence, ledger_id), METADATA_UNKNOWN)
-                again = partial(self._add_again, WaitingAdd(header, batch, done))
-                self._looks.ask(question, again, done, len(batch.frame))
-            elif decision.keys_meet:
-                again = partial(self.add, header, batch, done)
-                self._meetings.wait(ledger_id, header.master_key, again, done, len(batch.frame))
-            else:
-                done(status_of(decision.response))
-            return ()
-        if holdings.gone:
-            holdings.leave_gone(ledger_id, first)
-        rows = self._index.changing(ledger_id)
-        kept: Sequence[Row] = ()
-        behind_all = rows is not None and first > rows.last_entry_id
-        if rows is not None and not behind_all:
-            kept = list(rows.covering(first, last))
-            if kept:
-                if compared is None or compared.held != kept:
-                    if not self.comparisons.here(kept):
-                        return kept
-                    pieces = [Piece(ledger_id, *row, holdings.recent.get(row.where)) for row in kept]
-                    compared = self._held.compare(kept, pieces, batch)
-                for piece, stop in compared.unreadable:
-                    # This add takes the copy's place.
-                    holdings.lose_copy(piece, stop)
-                if compared.refusal is not None:
-                    done(compared.refusal)
-                    return ()
-                # Held copies may have turned out lost.
-                rows = self._index.changing(ledger_id)
-                kept = list(rows.covering(first, last)) if rows is not None else ()
-                holdings.read_well(Piece(ledger_id, *row, None) for row in kept)
-                if kept and flags & _DURABILITY == _VOLATILE:
-                    self._volatile.added_again(ledger_id, header.assignment(), kept)
-                if sum(min(last, row.last) - max(first, row.first) + 1 for row in kept) == last - first + 1:
-                    self._note_added(ledger, decision, header)
-                    self._when_kept([row.where for row in kept], done, self._acked_after_sync[flags])
-                    return ()
-        live = self._disks.for_recovery if flags & _RECOVERY else self._disks.writable
-        if not live or not self._records.is_open:
-            done(Status.READ_ONLY)
-            return ()
-        directory = live[ledger_id % len(live)]
-        self._note_added(ledger, decision, header)
-        frame = batch.frame
-        size = len(frame)
-        entry_log, position = directory.place(size, holdings.begin_log)
-        # ``location`` inline, to save a call for each add.
-        where = entry_log.number << 32 | position
-        if rows is not None and behind_all:
-            rows.append(first, last, where, size)
-        else:
-            self._index.of(ledger_id).insert(first, last, where, size)
-        holdings.recent[where] = frame
-        self._results.bytes_in_flight += size
-        traffic = self._traffic
-        traffic.entries_in += last - first + 1
-        traffic.bytes_in += size
-        if kept:
-            both = AllOf(2, done)
-            self._when_kept([row.where for row in kept], both, self._acked_after_sync[flags])
-            done = both
-        if self._acked_after_sync[flags]:
-            directory.commit.submit(EntryWrite(entry_log, position, frame, done))
-        else:
-            volatile = flags & _DURABILITY == _VOLATILE
-            if volatile:
-                self._volatile.added(ledger_id, header.assignment(), first, last, where)
-            directory.commit.submit(RelaxedWrite(entry_log, position, frame, done, not volatile))
-        return ()
-
-    def _decide_compared(self, add: WaitingAdd, compared: Compared | None) -> Sequence[Row]:
-        return self._decide(*add, compared)
-
-    def _add_again(self, add: WaitingAdd) -> None:
-        """Decide an add again after the metadata showed no fence to lose."""
-        self._holdings.control.of(add.header.ledger_id).fence_is_sure()
-        self.add(*add)
-
-    def _note_added(self, ledger: BookieLedger, decision: Decision, header: Header) -> None:
-        if self._suspects:
-            self._suspects.discard(ledger.ledger_id)
-        if decision.records:
-            self._ledgers[ledger.ledger_id] = ledger
-            # No wait: each directory writes the record before the batch, so a directory with the batch has the record.
-            self._records.write(decision.records, ignore)
-        if ledger.added(decision, header.last_add_confirmed, header.last_add_fully_replicated):
-            self._holdings.long_polls.reached(ledger.ledger_id, ledger.last_add_confirmed)
-
-    def _when_kept(self, wheres: Sequence[int], done: Done, synced: bool) -> None:
-        """Call ``done`` once the frames are durable (``synced``) or written."""
-        if synced:
-            self._held.when_durable(wheres, done)
-        else:
-            self._held.when_written(wheres, done)
-
-
 @cache
-def _acked_after_sync(journal_write_data: bool) -> list[bool]:
-    """Flags of an add (as a number) → True if it is acknowledged after its sync."""
+def _waits(journal_write_data: bool) -> list[type[Barrier | Passing]]:
+    """Flags of an add (as a number) → the item that an add of held entries waits for: all synced, or all written."""
     return [
-        acked_after_sync(
-            recovery=bool(flags & _RECOVERY),
-            volatile=bool(flags & _VOLATILE),
-            journal_write_data=journal_write_data,
+        Barrier
+        if acked_after_sync(
+            recovery=bool(flags & _RECOVERY), volatile=bool(flags & _VOLATILE), journal_write_data=journal_write_data
         )
+        else Passing
         for flags in range(256)
     ]
-
-
-# -- The storage
 
 
 _STOP_SECONDS_MAX = 60.0
@@ -681,6 +528,15 @@ class Storage:
     """``Storage(config).open()``, then ``start(post)``, then the requests, then ``close()``.
 
     Ids are those of ledgers and entries, sizes are bytes. A ``done`` is called once, with a ``wire.header.Status``.
+
+    Law: an add is answered OK once its batch, or the earlier copy, is durable; on a ledger of volatile durability (VD), and on a
+    bookie without a journal, once the operating system has it (``bookie_ledger.acked_after_sync``). An add is in the index from
+    its admission on, so a later fence sees it, and a read never denies it. A batch is taken whole or refused whole. The first
+    copy of an entry is kept, and a later copy has to be equal; but it replaces an unreadable first copy.
+
+    Adds to a ledger with an unsure fence wait until the metadata is read (``protocol.bookie.bookie_boot``), in their order. They
+    are refused unless it is OPEN with this bookie in its last fragment; then they are decided again, so a fence that arrived
+    meanwhile wins.
     """
 
     def __init__(
@@ -697,8 +553,8 @@ class Storage:
         """Read nothing yet.
 
         ``file_system``: None is the operating system's. ``boot_id``: the kernel's, if trusted (``unclean_marker``).
-        ``check_fence``: reads the metadata of ledgers with an unsure fence (``Adds``). ``check_first``: reads it for
-        requests that make a ledger known without an entry (``first_requests``); None grants them. ``check_key``: reads it where
+        ``check_fence``: reads the metadata of ledgers with an unsure fence. ``check_first``: reads it for requests
+        that make a ledger known without an entry; None grants them. ``check_key``: reads it where
         two master keys meet (``key_meetings``); None refuses the later one. ``without``: unusable directories of the config."""
         self._file_system: FileSystem = file_system or RealFileSystem()
         directories = [
@@ -732,20 +588,18 @@ class Storage:
         self.broken: Callable[[str], None] = lambda why: None
         """Called, in any thread, when a commit thread fails without a fault of its disk. The bookie has to end then, as requests
         may stay unanswered. Set by the bookie's process."""
-        self._adds = Adds(
+        self._check_fence, self._check_first = check_fence, check_first
+        self._waits = _waits(config.journal_write_data)
+        self._held_copies = HeldCopies(holdings)
+        self._comparisons = Comparisons(
             holdings,
-            self._records,
-            self.disks,
+            self._held_copies,
             self._results,
-            check_fence,
-            self._meetings,
             self.looks,
             self.disk_threads,
-            self.traffic,
-            journal_write_data=config.journal_write_data,
+            lambda add, compared: self._decide(*add, compared),
         )
-        self._first_requests = FirstRequests(check_first, holdings.ledgers, self.looks)
-        self._held_copies = HeldCopies(holdings)
+        self._compared = self._comparisons.waiting
         self._syncs = VolatileSyncs(holdings, self._held_copies, self._meetings)
         self.lossy_boots = LossyBoots(holdings, self._records, self.disks)
         self.garbage_collection = GarbageCollection(holdings, self._records, self.checkpoints)
@@ -774,7 +628,7 @@ class Storage:
         self._results.start(soon)
         self.long_polls.start(soon)
         if soon is not None:
-            self._adds.comparisons.start(post)
+            self._comparisons.start(post)
             self._held_copies.start(post)
         directories = self.holdings.directories
         for directory in directories:
@@ -799,7 +653,7 @@ class Storage:
             return
         self._records.is_open = False
         self.looks.close()
-        self._adds.comparisons.close()
+        self._comparisons.close()
         self.disk_threads.close()
         directories = self.holdings.directories
         for directory in directories:
@@ -839,15 +693,117 @@ class Storage:
         ``done``: OK; FENCED; UNAUTHORIZED (another master key); CONFLICT (an entry is there with other content); READ_ONLY (no
         directory takes it); LIMBO or TOO_MANY_REQUESTS (the ledger's fence is unsure); IO_ERROR (unknown outcome).
         """
-        self._adds.add(header, batch, done)
+        if self._compared and header.ledger_id in self._compared:
+            self._comparisons.behind(header.ledger_id, WaitingAdd(header, batch, done))
+        elif held := self._decide(header, batch, done):
+            self._comparisons.begin(WaitingAdd(header, batch, done), held)
+
+    def _decide(self, header: Header, batch: EntryBatch, done: Done, compared: Compared | None = None) -> Sequence[Row]:
+        """Decide an add and call its ``done`` at once or later, or return the rows to compare it with first."""
+        ledger_id, first, last = header.ledger_id, header.first_entry_id, header.last_entry_id
+        holdings = self.holdings
+        ledger = holdings.ledgers.used.get(ledger_id)
+        if ledger is None:
+            ledger = holdings.control.known(ledger_id)
+        flags = header.flags
+        decision = ledger.admit_add(header.master_key, bool(flags & _RECOVERY))
+        if type(decision.response) is not Positive:
+            if decision.ask_metadata:
+                question = Question(("fence", ledger_id), partial(self._check_fence, ledger_id), METADATA_UNKNOWN)
+                again = partial(self._add_again, WaitingAdd(header, batch, done))
+                self.looks.ask(question, again, done, len(batch.frame))
+            elif decision.keys_meet:
+                again = partial(self.add, header, batch, done)
+                self._meetings.wait(ledger_id, header.master_key, again, done, len(batch.frame))
+            else:
+                done(status_of(decision.response))
+            return ()
+        if holdings.gone:
+            holdings.leave_gone(ledger_id, first)
+        rows = holdings.index.changing(ledger_id)
+        kept: Sequence[Row] = ()
+        waits = self._waits[flags]
+        behind_all = rows is not None and first > rows.last_entry_id
+        if rows is not None and not behind_all:
+            kept = list(rows.covering(first, last))
+            if kept:
+                if compared is None or compared.held != kept:
+                    if not self._comparisons.here(kept):
+                        return kept
+                    pieces = [Piece(ledger_id, *row, holdings.recent.get(row.where)) for row in kept]
+                    compared = self._held_copies.compare(kept, pieces, batch)
+                for piece, stop in compared.unreadable:
+                    # This add takes the copy's place.
+                    holdings.lose_copy(piece, stop)
+                if compared.refusal is not None:
+                    done(compared.refusal)
+                    return ()
+                # Held copies may have turned out lost.
+                rows = holdings.index.changing(ledger_id)
+                kept = list(rows.covering(first, last)) if rows is not None else ()
+                holdings.read_well(Piece(ledger_id, *row, None) for row in kept)
+                if kept and flags & _DURABILITY == _VOLATILE:
+                    self.volatile.added_again(ledger_id, header.assignment(), kept)
+                if sum(min(last, row.last) - max(first, row.first) + 1 for row in kept) == last - first + 1:
+                    self._note_added(ledger, decision, header)
+                    self._held_copies.submit_behind([row.where for row in kept], done, waits)
+                    return ()
+        live = self.disks.for_recovery if flags & _RECOVERY else self.disks.writable
+        if not live or not self._records.is_open:
+            done(Status.READ_ONLY)
+            return ()
+        directory = live[ledger_id % len(live)]
+        self._note_added(ledger, decision, header)
+        frame = batch.frame
+        size = len(frame)
+        entry_log, position = directory.place(size, holdings.begin_log)
+        # ``location`` inline, to save a call for each add.
+        where = entry_log.number << 32 | position
+        if rows is not None and behind_all:
+            rows.append(first, last, where, size)
+        else:
+            holdings.index.of(ledger_id).insert(first, last, where, size)
+        holdings.recent[where] = frame
+        self._results.bytes_in_flight += size
+        traffic = self.traffic
+        traffic.entries_in += last - first + 1
+        traffic.bytes_in += size
+        if kept:
+            both = AllOf(2, done)
+            self._held_copies.submit_behind([row.where for row in kept], both, waits)
+            done = both
+        if waits is Barrier:
+            directory.commit.submit(EntryWrite(entry_log, position, frame, done))
+        else:
+            volatile = flags & _DURABILITY == _VOLATILE
+            if volatile:
+                self.volatile.added(ledger_id, header.assignment(), first, last, where)
+            directory.commit.submit(RelaxedWrite(entry_log, position, frame, done, not volatile))
+        return ()
+
+    def _add_again(self, add: WaitingAdd) -> None:
+        """Decide an add again after the metadata showed no fence to lose."""
+        self.holdings.control.of(add.header.ledger_id).fence_is_sure()
+        self.add(*add)
+
+    def _note_added(self, ledger: BookieLedger, decision: Decision, header: Header) -> None:
+        control = self.holdings.control
+        if control.suspects:
+            control.suspects.discard(ledger.ledger_id)
+        if decision.records:
+            control.ledgers[ledger.ledger_id] = ledger
+            # No wait: each directory writes the record before the batch, so a directory with the batch has the record.
+            self._records.write(decision.records, ignore)
+        if ledger.added(decision, header.last_add_confirmed, header.last_add_fully_replicated):
+            self.long_polls.reached(ledger.ledger_id, ledger.last_add_confirmed)
 
     def sync(self, ledger_id: int, master_key: bytes, assignment: Assignment, done: Done) -> None:
         """Sync all adds of a VD ledger so far; ``volatile`` has LastAddSynced then.
 
         ``done``: OK, FENCED, UNAUTHORIZED, LIMBO, or IO_ERROR if entries of it are lost."""
-        if ledger_id in self._adds.comparisons.waiting:
+        if ledger_id in self._compared:
             # Earlier adds wait for their comparison.
-            self._adds.comparisons.behind(ledger_id, partial(self._syncs.sync, ledger_id, master_key, assignment, done))
+            self._comparisons.behind(ledger_id, partial(self._syncs.sync, ledger_id, master_key, assignment, done))
             return
         self._syncs.sync(ledger_id, master_key, assignment, done)
 
@@ -856,12 +812,20 @@ class Storage:
         metadata's answer on.
 
         ``done``: OK once the fence is durable in every directory in use; UNAUTHORIZED, IO_ERROR; LIMBO or TOO_MANY_REQUESTS
-        (``first_requests``). A request during the sync of a fence waits for that sync; a request after a failed sync writes the
+        (``_when_known``). A request during the sync of a fence waits for that sync; a request after a failed sync writes the
         fence again. The writer of a fenced ledger gets no more reports of syncs. (BookKeeper's ``Bookie.fenceLedger``.)
         """
-        self._first_requests.when_granted(
-            ledger_id, master_key, partial(self._fence, ledger_id, master_key, done), done
-        )
+        self._when_known(ledger_id, master_key, partial(self._fence, ledger_id, master_key, done), done)
+
+    def _when_known(self, ledger_id: int, master_key: bytes, go_on: Callable[[], None], done: Done) -> None:
+        """Call ``go_on`` if the ledger is known, or once the metadata grants the request that makes it known without an entry
+        (``protocol.bookie.first_request``); otherwise ``done`` with UNAUTHORIZED, LIMBO or TOO_MANY_REQUESTS."""
+        ledger = self.holdings.ledgers.look(ledger_id)
+        if self._check_first is None or (ledger is not None and ledger.master_key is not None):
+            go_on()
+        else:
+            look = partial(self._check_first, ledger_id, master_key)
+            self.looks.ask(Question(("first", ledger_id, master_key), look, METADATA_UNREADABLE), go_on, done)
 
     def _fence(self, ledger_id: int, master_key: bytes, done: Done) -> None:
         control = self.holdings.control
@@ -891,10 +855,10 @@ class Storage:
         recovery some reads.
 
         ``done``: OK once the LAC, also a repeated one, is durable in every directory in use; FENCED, UNAUTHORIZED, IO_ERROR;
-        LIMBO or TOO_MANY_REQUESTS (``first_requests``). (BookKeeper's ``Bookie.setExplicitLac``.)
+        LIMBO or TOO_MANY_REQUESTS (``_when_known``). (BookKeeper's ``Bookie.setExplicitLac``.)
         """
         go_on = partial(self._note_lac, ledger_id, master_key, last_add_confirmed, done, last_add_fully_replicated)
-        self._first_requests.when_granted(ledger_id, master_key, go_on, done)
+        self._when_known(ledger_id, master_key, go_on, done)
 
     def _note_lac(self, ledger_id: int, master_key: bytes, confirmed: int, done: Done, replicated: int) -> None:
         holdings = self.holdings
@@ -935,14 +899,15 @@ class Storage:
         def noted(status: int) -> None:
             if status == Status.OK:
                 self.holdings.control.replay([record])
-                self.disks.apply_switch(self.holdings.control.switch)
+                self.disks.switch = self.holdings.control.switch
+                self.disks.sort()
             done(status)
 
         self._records.write([record], noted)
 
     def settle(self, done: Done) -> None:
         """Wait for all earlier requests. ``done``: OK once every directory has finished them, or IO_ERROR."""
-        self._adds.comparisons.when_over(lambda: self._records.settle(done))
+        self._comparisons.when_over(lambda: self._records.settle(done))
 
     def when_below(self, bytes_in_flight: int, relieved: Callable[[], None]) -> None:
         """Call ``relieved`` once, when at most ``bytes_in_flight`` bytes wait for their sync. One caller at a time."""

@@ -14,7 +14,7 @@ import random
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -54,7 +54,7 @@ from bookspark.store.metadata.store import MetadataStore
 from bookspark.store.metadata.zookeeper.layout import ConnectionString
 from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.store.wire.digests import master_key
-from bookspark.store.wire.header import Header, Kind, WireError
+from bookspark.store.wire.header import Kind, WireError
 from bookspark.store.wire.messages import BookieStatus, CollectionStatus, EntryLogFacts, decoded
 from bookspark.support.arguments import LastEntryId, Password, Seconds, check_names, checks_arguments
 from bookspark.support.extras import extra_needed
@@ -79,45 +79,11 @@ _WHY_NOT = {
     UnknownReason.FENCED: "; it has obeyed a later order of a change of the cluster",
 }
 _LOOK_SECONDS = 0.2
-"""Interval of looks at a running collection."""
 
 
-def collect_now(context: ClientContext, bookie_id: str, seconds_max: float) -> CollectionStatus:
-    """Order a collection of deleted ledgers; returns its result. Raises BookieError if it does not finish within
-    ``seconds_max``."""
-    ordered = _done(context, bookie_id, Header(Kind.COLLECT, context.runtime.connections.next_request_id()))
-    assert ordered.header is not None
-    number, incarnation = ordered.header.value, ordered.header.incarnation
-    deadline = time.monotonic() + seconds_max
-    while time.monotonic() < deadline:
-        answer = _done(context, bookie_id, Header(Kind.STATUS, context.runtime.connections.next_request_id()))
-        assert answer.header is not None
-        if answer.header.incarnation != incarnation:
-            raise BookieError(f"bookie {bookie_id} was started anew meanwhile; ask for the collection again")
-        try:
-            found = decoded(answer.body, BookieStatus).collection
-        except WireError as error:
-            raise BookieError(f"bookie {bookie_id} did not answer with its status: {error}") from error
-        if found is not None and found.number >= number:
-            if found.problem:
-                raise BookieError(f"bookie {bookie_id} did not finish its collection: {found.problem}; see its log")
-            return found
-        time.sleep(_LOOK_SECONDS)
-    raise BookieError(
-        f"bookie {bookie_id} still collects after {seconds_max:g} s, and goes on; `bookspark bookie status {bookie_id}` will "
-        "tell what it freed"
-    )
-
-
-def switch_read_only(context: ClientContext, bookie_id: str, read_only: bool, order: int) -> None:
-    """Make the bookie read-only, also after a restart, or revoke that. Raises BookieError."""
-    request_id = context.runtime.connections.next_request_id()
-    _done(context, bookie_id, Header(Kind.SWITCH_READ_ONLY, request_id, value=int(read_only), limit=order))
-
-
-def _done(context: ClientContext, bookie_id: str, header: Header) -> Answer:
+def _done(context: ClientContext, bookie_id: str, kind: Kind, **fields: int) -> Answer:
     """The bookie's positive answer. Raises BookieError for any other answer."""
-    answer = ask(context, bookie_id, header)
+    answer = ask(context, bookie_id, kind, **fields)
     if isinstance(answer.response, Positive) and answer.header is not None:
         return answer
     why = str(answer.response)
@@ -134,52 +100,9 @@ def _done(context: ClientContext, bookie_id: str, header: Header) -> Answer:
 # Sources: bookkeeper-overview, "Opening a ledger" and "Ledger recovery"; ``protocol.reading.recovery`` decides.
 
 
-def open_with_recovery(
-    context: ClientContext, ledger_id: int, password: bytes, accept_loss_as: str | None, lost_bookies: Collection[str]
-) -> ReadHandle:
-    """A handle of the closed ledger, after a recovery if it was not closed. ``BookKeeper.open_ledger`` lists the errors."""
-    if lost_bookies and accept_loss_as is None:
-        raise InvalidArgumentError(
-            f"lost_bookies {lost_bookies!r} can't be used alone; give accept_loss_as too, the name of who declares them lost",
-            "accept_loss_as",
-        )
-    found = _read_metadata(context, ledger_id, password)
-    check_names(lost_bookies, found.value.bookies(), f"bookie of ledger {ledger_id}")
-    if not found.value.closed:
-        named = tuple(sorted(set(lost_bookies)))
-        accepted = (
-            None if accept_loss_as is None else AcceptedLoss(accept_loss_as, context.store.clock.known_ms(), named)
-        )
-        found = _recover(context, found, password, accepted)
-    return ReadHandle(context, found.value, found.version, password)
-
-
-def open_without_recovery(
-    context: ClientContext, ledger_id: int, password: bytes, confirmed: int | None = None
-) -> ReadHandle:
-    """A handle with the current LAC (last add confirmed), or with LAC ``confirmed``. ``BookKeeper.open_ledger_no_recovery`` lists
-    the errors."""
-    handle = ReadHandle(context, *_read_metadata(context, ledger_id, password), password)
-    if confirmed is None:
-        handle.read_last_add_confirmed()
-    else:
-        handle.confirm(confirmed)
-    return handle
-
-
-def _read_metadata(context: ClientContext, ledger_id: int, password: bytes) -> Versioned[LedgerMetadata]:
-    found = context.store.read_ledger(ledger_id)
-    if found.value.master_key != master_key(password, found.value.digest_type):
-        raise UnauthorizedAccessError(
-            f"wrong password for ledger {ledger_id}; use the one it was created with (nothing was fenced)"
-        )
-    return found
-
-
 def _recover(
     context: ClientContext, found: Versioned[LedgerMetadata], password: bytes, accepted_loss: AcceptedLoss | None
 ) -> Versioned[LedgerMetadata]:
-    """Run ``LedgerRecovery`` to its end, in this thread."""
     ledger_id = found.value.ledger_id
     machine = made(LedgerRecovery, replaces_bookies=True, accepted_loss=accepted_loss)
     driver = MachineDriver(context, found.value, password, context.config.recovery_timeout_seconds)
@@ -231,16 +154,16 @@ def client_figures(context: ClientContext) -> tuple[Figures, Mapping[str, str]]:
         return {}, label
     answer: Future[Figures] = Future()
     runtime.io.submit(lambda: answer.set_result(_gathered(runtime)))
-    told = dict(answer.result(_ANSWER_SECONDS_MAX))
+    figures = dict(answer.result(_ANSWER_SECONDS_MAX))
     if isinstance(runtime.store, ZooKeeperStore):
-        told |= runtime.store.connection.figures.figures()
-    return told, label
+        figures |= runtime.store.connection.figures.figures()
+    return figures, label
 
 
 def _gathered(runtime: Runtime) -> Figures:
-    connections, room, traffic = runtime.connections, runtime.room, runtime.connections.traffic
-    told: Figures = {
-        "request_seconds": {(Kind(kind).name.lower(),): found.copy() for kind, found in traffic.seconds.items()},
+    room, traffic = runtime.room, runtime.connections.traffic
+    figures: Figures = {
+        "request_seconds": {(Kind(kind).name.lower(),): seconds.copy() for kind, seconds in traffic.seconds.items()},
         "failed_requests_total": {(reason,): count for reason, count in traffic.failed.items()},
         "failed_connections_total": traffic.unreachable,
         "sent_bytes_total": traffic.sent_bytes,
@@ -248,16 +171,12 @@ def _gathered(runtime: Runtime) -> Figures:
         "appended_entries_total": traffic.appended_entries,
         "appended_bytes_total": traffic.appended_bytes,
         "ensemble_changes_total": traffic.ensemble_changes,
-        "connections": connections.count,
-        "bookies_behind": connections.count_behind,
-        "queued_bytes": connections.queued_bytes,
-        "requests_in_flight": connections.requests_in_flight,
-        "quarantined_bookies": len(connections.quarantined()),
+        **runtime.connections.figures(),
         "writers": runtime.writers,
         "kept_bytes": room.held,
         "waiting_appends": len(room.waiting),
     }
-    return {f"{_PREFIX}{name}": found for name, found in told.items()}
+    return {f"{_PREFIX}{name}": figure for name, figure in figures.items()}
 
 
 # -- Creating a ledger: checks its choices, chooses its first ensemble, writes its record.
@@ -272,28 +191,6 @@ _IDS_TRIED = 1000
 """Number of new ids to try if users have given them to their ledgers."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class NewLedger:
-    """The choices of ``BookKeeper.create_ledger``, which documents each."""
-
-    ensemble_size: int
-    write_quorum: int
-    ack_quorum: int
-    digest_type: DigestType
-    password: bytes = field(repr=False)
-    custom_metadata: Mapping[str, bytes]
-    ledger_type: LedgerType
-    replication: Replication
-    ledger_id: int | None = None
-    """None: a new id."""
-
-
-def _noted(store: MetadataStore, given: int) -> int:
-    """Count a user's id in the store: bookies have to know the highest id that any ledger had, deleted ledgers included."""
-    store.note_given_id(given)
-    return given
-
-
 def _told(ledger_id: Future[int], seconds: float) -> int:
     """The new id. This waits with its own deadline: the store's begins only when a thread starts the request."""
     try:
@@ -301,51 +198,6 @@ def _told(ledger_id: Future[int], seconds: float) -> int:
     except TimeoutError:
         ledger_id.cancel()
         raise MetadataStoreError(f"getting a ledger id: no answer from the metadata store in {seconds:g} s") from None
-
-
-def create_ledger(context: ClientContext, new: NewLedger, kind: type[Handle]) -> Handle:
-    """Create the ledger and return its one writer, a handle of this ``kind``. ``BookKeeper.create_ledger`` lists the errors."""
-    check_choices(new.ensemble_size, new.write_quorum, new.ack_quorum, new.ledger_type, new.replication)
-    check_digest(new.digest_type, new.ledger_type, new.replication)
-    store = context.store
-    given = new.ledger_id
-    # Another thread requests the id, while this one looks the bookies up.
-    ledger_id = context.runtime.threads.submit(store.new_ledger_id if given is None else partial(_noted, store, given))
-    ensemble = context.choose_ensemble(new.ensemble_size, new.write_quorum)
-    registered = context.bookies(math.inf)
-    without_journal = sum(not registered[bookie].journal_write_data for bookie in ensemble if bookie in registered)
-    if risk := risk_of(new.ack_quorum, new.ledger_type, without_journal):
-        log.warning("a ledger is created with %s", risk)
-    metadata = LedgerMetadata(
-        ledger_id=_told(ledger_id, context.config.metadata_timeout_seconds),
-        ensemble_size=len(ensemble),
-        write_quorum=new.write_quorum,
-        ack_quorum=new.ack_quorum,
-        fragments=(Fragment(0, ensemble),),
-        digest_type=new.digest_type,
-        master_key=master_key(new.password, new.digest_type),
-        password=new.password if new.digest_type.bookkeepers else b"",
-        ledger_type=new.ledger_type,
-        replication=new.replication,
-        ctime_ms=context.store.clock.known_ms(),
-        c_token=random.getrandbits(63),
-        custom_metadata=new.custom_metadata,
-    )
-    metadata, version = _create(store, metadata, again=new.ledger_id is None)
-    return kind(context, metadata, version, new.password)
-
-
-def _create(store: MetadataStore, metadata: LedgerMetadata, *, again: bool) -> tuple[LedgerMetadata, int]:
-    """Write the record; returns it with its version. ``again``: try other ids if a user has given this id to a ledger. Raises
-    LedgerExistsError."""
-    for _ in range(_IDS_TRIED if again else 1):
-        try:
-            return metadata, store.create_ledger(metadata)
-        except LedgerExistsError as error:
-            last = error
-            if again:
-                metadata = replace(metadata, ledger_id=store.new_ledger_id())
-    raise last
 
 
 # -- The client
@@ -432,7 +284,7 @@ class BookKeeper:
             ack_quorum=ack_quorum,
             digest_type=digest_type,
             password=password,
-            custom_metadata=custom_metadata or {},
+            custom_metadata=custom_metadata,
             ledger_type=ledger_type,
             replication=replication,
         )
@@ -476,15 +328,69 @@ class BookKeeper:
             ack_quorum=ack_quorum,
             digest_type=digest_type,
             password=password,
-            custom_metadata=custom_metadata or {},
+            custom_metadata=custom_metadata,
             ledger_type=ledger_type,
             replication=replication,
-            ledger_id=ledger_id,
+            given_id=ledger_id,
         )
 
-    def _create(self, kind: type[Handle], **choices: Any) -> Handle:
-        # ``checks_arguments`` has converted text to members of the enumerations by now.
-        return create_ledger(self.context, NewLedger(**choices), kind)
+    def _create(
+        self,
+        kind: type[Handle],
+        *,
+        ensemble_size: int,
+        write_quorum: int,
+        ack_quorum: int,
+        digest_type: Any,
+        password: bytes,
+        custom_metadata: Mapping[str, bytes] | None,
+        ledger_type: Any,
+        replication: Any,
+        given_id: int | None = None,
+    ) -> Handle:
+        """The ledger's one writer. ``checks_arguments`` has converted text to members of the enumerations by now."""
+        check_choices(ensemble_size, write_quorum, ack_quorum, ledger_type, replication)
+        check_digest(digest_type, ledger_type, replication)
+        context, store = self.context, self.metadata
+
+        def an_id() -> int:
+            if given_id is None:
+                return store.new_ledger_id()
+            # Bookies have to know the highest id that any ledger had, deleted ledgers included.
+            store.note_given_id(given_id)
+            return given_id
+
+        # Another thread requests the id, while this one looks the bookies up.
+        ledger_id = context.runtime.threads.submit(an_id)
+        ensemble = context.choose_ensemble(ensemble_size, write_quorum)
+        registered = context.bookies(math.inf)
+        without_journal = sum(not registered[bookie].journal_write_data for bookie in ensemble if bookie in registered)
+        if risk := risk_of(ack_quorum, ledger_type, without_journal):
+            log.warning("a ledger is created with %s", risk)
+        metadata = LedgerMetadata(
+            ledger_id=_told(ledger_id, context.config.metadata_timeout_seconds),
+            ensemble_size=len(ensemble),
+            write_quorum=write_quorum,
+            ack_quorum=ack_quorum,
+            fragments=(Fragment(0, ensemble),),
+            digest_type=digest_type,
+            master_key=master_key(password, digest_type),
+            password=password if digest_type.bookkeepers else b"",
+            ledger_type=ledger_type,
+            replication=replication,
+            ctime_ms=context.store.clock.known_ms(),
+            c_token=random.getrandbits(63),
+            custom_metadata=custom_metadata or {},
+        )
+        tries_left = _IDS_TRIED if given_id is None else 1
+        while True:
+            tries_left -= 1
+            try:
+                return kind(context, metadata, store.create_ledger(metadata), password)
+            except LedgerExistsError:
+                if not tries_left:
+                    raise
+                metadata = replace(metadata, ledger_id=store.new_ledger_id())
 
     def open_ledger(
         self,
@@ -515,7 +421,20 @@ class BookKeeper:
                 With ``accept_loss_as``, the message names the bookies that may have the missing entries.
             ConfigurationError: ``lost_bookies`` names a bookie that the ledger has not, or ``accept_loss_as`` is missing.
         """
-        return open_with_recovery(self.context, ledger_id, password, accept_loss_as, lost_bookies)
+        if lost_bookies and accept_loss_as is None:
+            raise InvalidArgumentError(
+                f"lost_bookies {lost_bookies!r} can't be used alone; give accept_loss_as too, the name of who declares them lost",
+                "accept_loss_as",
+            )
+        record = self._read_metadata(ledger_id, password)
+        check_names(lost_bookies, record.value.bookies(), f"bookie of ledger {ledger_id}")
+        if not record.value.closed:
+            named = tuple(sorted(set(lost_bookies)))
+            accepted = (
+                None if accept_loss_as is None else AcceptedLoss(accept_loss_as, self.metadata.clock.known_ms(), named)
+            )
+            record = _recover(self.context, record, password, accepted)
+        return ReadHandle(self.context, record.value, record.version, password)
 
     def open_ledger_no_recovery(
         self, ledger_id: LedgerId, password: Password = b"", *, confirmed: LastEntryId | None = None
@@ -536,7 +455,20 @@ class BookKeeper:
             UnauthorizedAccessError: the password is wrong.
             ReadError: too few bookies told their LAC.
         """
-        return open_without_recovery(self.context, ledger_id, password, confirmed)
+        handle = ReadHandle(self.context, *self._read_metadata(ledger_id, password), password)
+        if confirmed is None:
+            handle.read_last_add_confirmed()
+        else:
+            handle.confirm(confirmed)
+        return handle
+
+    def _read_metadata(self, ledger_id: int, password: bytes) -> Versioned[LedgerMetadata]:
+        record = self.metadata.read_ledger(ledger_id)
+        if record.value.master_key != master_key(password, record.value.digest_type):
+            raise UnauthorizedAccessError(
+                f"wrong password for ledger {ledger_id}; use the one it was created with (nothing was fenced)"
+            )
+        return record
 
     def delete_ledger(self, ledger_id: LedgerId) -> None:
         """Delete a ledger, open or closed. Its bookies free the space at their next garbage collection.
@@ -584,7 +516,28 @@ class BookKeeper:
         Raises:
             BookieError: the bookie did not answer, restarted, or did not finish within ``seconds_max`` seconds.
         """
-        return collect_now(self.context, bookie_id, seconds_max)
+        ordered = _done(self.context, bookie_id, Kind.COLLECT)
+        assert ordered.header is not None
+        number, incarnation = ordered.header.value, ordered.header.incarnation
+        deadline = time.monotonic() + seconds_max
+        while time.monotonic() < deadline:
+            answer = _done(self.context, bookie_id, Kind.STATUS)
+            assert answer.header is not None
+            if answer.header.incarnation != incarnation:
+                raise BookieError(f"bookie {bookie_id} was started anew meanwhile; ask for the collection again")
+            try:
+                collection = decoded(answer.body, BookieStatus).collection
+            except WireError as error:
+                raise BookieError(f"bookie {bookie_id} did not answer with its status: {error}") from error
+            if collection is not None and collection.number >= number:
+                if why := collection.problem:
+                    raise BookieError(f"bookie {bookie_id} did not finish its collection: {why}; see its log")
+                return collection
+            time.sleep(_LOOK_SECONDS)
+        raise BookieError(
+            f"bookie {bookie_id} still collects after {seconds_max:g} s, and goes on; `bookspark bookie status {bookie_id}` will "
+            "tell what it freed"
+        )
 
     def switch_read_only(self, bookie_id: BookieId, read_only: bool, order: ChangeOrder = 0) -> None:
         """Make a bookie read-only, whatever room it has, or revoke that. The mode survives restarts. The bookie still accepts
@@ -594,7 +547,7 @@ class BookKeeper:
         Raises:
             BookieError: the bookie did not answer, could not store the mode, or has obeyed a higher order.
         """
-        switch_read_only(self.context, bookie_id, read_only, order)
+        _done(self.context, bookie_id, Kind.SWITCH_READ_ONLY, value=int(read_only), limit=order)
 
     def list_entry_logs(self, bookie_id: BookieId) -> list[EntryLogFacts]:
         """The entry logs of a bookie, by number.

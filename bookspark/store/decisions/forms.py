@@ -41,7 +41,6 @@ _NOT_IN_RECORD = 1 << 20
 """The number of a class without a definition in the record. It equals no form of the record."""
 _DEFINED_MAX = 256
 _SHARED = frozenset(("LedgerMetadata", "LogRecord"))
-"""Long values that recur."""
 
 Form = Any
 
@@ -63,7 +62,6 @@ def name_of(kind: type) -> str:
 
 
 def fields_of(kind: type) -> tuple[str, ...]:
-    """The names of the fields of a dataclass or named tuple."""
     if issubclass(kind, tuple):
         return tuple(kind._fields)  # type: ignore[attr-defined]
     return tuple(field.name for field in dataclasses.fields(kind))  # type: ignore[arg-type]
@@ -91,7 +89,7 @@ class Forms(dict[type, Callable[[Any], Form]]):
         self._values: dict[int, tuple[object, int]] = {}
         self._value_count = 0
         for plain in _PLAIN:
-            self[plain] = _itself
+            self[plain] = lambda value: value
         self[tuple] = lambda value: [TUPLE, *[self[type(one)](one) for one in value]]
         self[list] = lambda value: [LIST, *[self[type(one)](one) for one in value]]
         self[set] = lambda value: [SET, *[self[type(one)](one) for one in sorted(value)]]
@@ -122,13 +120,10 @@ class Forms(dict[type, Callable[[Any], Form]]):
             if (
                 self._define is not None
                 or not kind.__module__.startswith("bookspark.protocol")
-                or self._is_defined(kind)
+                or name_of(kind) in self._numbers
             ):
                 self[kind] = made
             return made
-
-    def _is_defined(self, kind: type) -> bool:
-        return name_of(kind) in self._numbers
 
     def _made(self, kind: type) -> Callable[[Any], Form]:
         if issubclass(kind, BaseException):
@@ -197,7 +192,6 @@ class Forms(dict[type, Callable[[Any], Form]]):
         return form
 
     def _content(self, value: Any) -> Form:
-        """An opaque value: its kind, its ids and its length."""
         if value is None or type(value) in (int, str, bool):
             return value
         if type(value) in (list, tuple):
@@ -210,10 +204,6 @@ class Forms(dict[type, Callable[[Any], Form]]):
         frame = getattr(value, "frame", None)
         length = None if frame is None else len(frame)
         return [CONTENT, type(value).__name__, *facts, length]
-
-
-def _itself(value: Any) -> Any:
-    return value
 
 
 def _item(name: str, annotation: Any) -> str:
@@ -292,41 +282,37 @@ class Values:
 
 def class_of(name: str) -> type:
     """The class of the protocol with this name. Raises ConfigurationError if there is none, or the name is of another object."""
-    found = _own(name)
-    if not isinstance(found, type):
-        raise ConfigurationError(
-            f"{name!r} is no class of this version's protocol: replay the record with its own version"
-        )
-    return found
+    kind: type = _own(name, type, "class")
+    return kind
 
 
 def function_of(name: str) -> Callable[..., Any]:
     """The function of the protocol with this name, perhaps a method. Raises ConfigurationError if there is none, or the name is
     of another object."""
-    found = _own(name)
-    if not isinstance(found, types.FunctionType | types.MethodType):
-        raise ConfigurationError(
-            f"{name!r} is no function of this version's protocol: replay the record with its own version"
-        )
-    return found
+    function: Callable[..., Any] = _own(name, types.FunctionType | types.MethodType, "function")
+    return function
 
 
-def _own(name: str) -> object:
-    """The object that a module of the protocol or of the errors itself defines under this name; None if there is none. Imported
-    names don't count."""
+def _own(name: str, kind: Any, word: str) -> Any:
+    """The object of this kind that a module of the protocol or of the errors itself defines under this name. Imported names don't
+    count."""
     module, _, qualname = name.partition(":")
-    if not (module.startswith("bookspark.protocol.") or module == "bookspark.errors"):
-        return None
-    try:
-        found: Any = importlib.import_module(module)
-        for part in qualname.split("."):
-            found = getattr(found, part)
-            found = getattr(found, "__wrapped__", found)
-            if getattr(found, "__module__", None) != module:
-                return None
-    except (ImportError, AttributeError):
-        return None
-    return found
+    own: Any = None
+    if module.startswith("bookspark.protocol.") or module == "bookspark.errors":
+        with contextlib.suppress(ImportError, AttributeError):
+            named: Any = importlib.import_module(module)
+            for part in qualname.split("."):
+                named = getattr(named, part)
+                named = getattr(named, "__wrapped__", named)
+                if getattr(named, "__module__", None) != module:
+                    break
+            else:
+                own = named
+    if not isinstance(own, kind):
+        raise ConfigurationError(
+            f"{name!r} is no {word} of this version's protocol: replay the record with its own version"
+        )
+    return own
 
 
 def error_of(form: Form) -> BaseException:

@@ -60,7 +60,6 @@ LEDGER_FIELDS = tuple(BookieLedger.__dataclass_fields__)
 
 
 def methods_of(kind: type) -> tuple[str, ...]:
-    """The deciding methods of a machine."""
     return _METHODS.get(kind.__name__, ("step",))
 
 
@@ -141,7 +140,6 @@ def _gone(self: Any) -> None:
 
 
 def _step(plain: Callable[[Any, Any], list[Any]]) -> Callable[[Any, Any], list[Any]]:
-    """The step of a machine with many steps a second."""
 
     @wraps(plain)
     def step(self: Any, event: Any) -> list[Any]:
@@ -272,7 +270,6 @@ def _added(other: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def _method(plain: Callable[..., Any], name: str, place: int) -> Callable[..., Any]:
-    """Any other deciding method."""
 
     @wraps(plain)
     def method(self: Any, *args: Any, **keywords: Any) -> Any:

@@ -38,11 +38,8 @@ RECORDS_BYTES_MAX = 64 << 20
 
 
 class Header(NamedTuple):
-    """The first chunk of a segment."""
-
     format: int
     version: str
-    """Bookspark's version."""
     kind: str
     host: str
     pid: int
@@ -50,8 +47,6 @@ class Header(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """The records of a span of time."""
-
     begin_ns: int
     end_ns: int
     records: bytes

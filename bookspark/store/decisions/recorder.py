@@ -45,7 +45,6 @@ _PENDING_MAX = 50_000
 _DRAIN_SECONDS = 0.1
 _LEVEL = 1
 _ARRAY = struct.Struct(">BI")
-"""The begin of an array in MessagePack."""
 
 
 class Recorder:
@@ -85,7 +84,6 @@ class Recorder:
         self._thread.start()
 
     def number(self) -> int:
-        """The number of a new machine, from 1."""
         with self._number_lock:
             self._number += 1
             return self._number
@@ -103,7 +101,6 @@ class Recorder:
             self._drain()
 
     def close(self) -> None:
-        """Write the queue and the clean end."""
         self._thread.stop()
         self._drain()
         with self._lock:
@@ -216,7 +213,6 @@ def recording() -> bool:
 
 
 def end_recording() -> None:
-    """Write the queue and stop recording."""
     with _lock:
         recorder, this.recorder = this.recorder, None
     if recorder is not None:

@@ -20,7 +20,6 @@ HOMES = "bookie_homes"
 class BookieHome(msgspec.Struct, frozen=True):
     host: str
     directories: tuple[str, ...] = ()
-    """Absolute paths on that host."""
     rack: str = ""
     labels: dict[str, str] = {}
 

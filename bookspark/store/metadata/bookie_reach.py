@@ -59,7 +59,6 @@ class ReachNotes:
         self._thread.start()
 
     def end(self) -> None:
-        """Write the note for the last time."""
         if self._thread.stop() and self._thread.ended:
             self.note()
 

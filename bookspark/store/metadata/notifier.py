@@ -32,7 +32,6 @@ class Owner:
         return os.getpid() == self._pid
 
     def check(self) -> None:
-        """Raises MetadataStoreError in any other process."""
         if not self.here:
             raise MetadataStoreError(
                 f"this {self._what} was made by process {self._pid} and can't be used in its child {os.getpid()}; "
@@ -122,7 +121,6 @@ class Upkeep:
             self._changed.notify()
 
     def join(self) -> None:
-        """Wait for the running task, after ``stop``."""
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(_JOIN_SECONDS)

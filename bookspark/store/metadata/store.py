@@ -17,8 +17,8 @@ from bookspark.errors import InvalidCookieError
 from bookspark.protocol.bookie.cookie import Cookie
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.store.metadata.autorecovery.auditors import Auditors
-from bookspark.store.metadata.autorecovery.change_lock import ChangeLock
 from bookspark.store.metadata.autorecovery.underreplication_tasks import Underreplication
+from bookspark.store.metadata.documents.locks import ChangeLock
 from bookspark.store.metadata.documents.sharing import Sharing
 from bookspark.store.metadata.records.bookie_registration import BookieRegistration
 from bookspark.store.metadata.records.ledger_spans import LedgerSpan

@@ -154,21 +154,20 @@ class Status(IntEnum):
     LOST = 11
 
 
-_NEGATIVE = {
-    Status.NO_SUCH_ENTRY: NegativeReason.NO_SUCH_ENTRY,
-    Status.NO_SUCH_LEDGER: NegativeReason.NO_SUCH_LEDGER,
+_REASONS = {
+    status: Negative(NegativeReason[status.name])
+    if status.name in NegativeReason.__members__
+    else Unknown(UnknownReason[status.name])
+    for status in Status
+    if status is not Status.OK
 }
-_UNKNOWN = {
-    Status.FENCED: UnknownReason.FENCED,
-    Status.UNAUTHORIZED: UnknownReason.UNAUTHORIZED,
-    Status.IO_ERROR: UnknownReason.IO_ERROR,
-    Status.LIMBO: UnknownReason.LIMBO,
-    Status.TOO_MANY_REQUESTS: UnknownReason.TOO_MANY_REQUESTS,
-    Status.BAD_REQUEST: UnknownReason.BAD_REQUEST,
-    Status.CONFLICT: UnknownReason.CONFLICT,
-    Status.READ_ONLY: UnknownReason.READ_ONLY,
-    Status.LOST: UnknownReason.LOST,
-}
+_BAD_REQUEST = Unknown(UnknownReason.BAD_REQUEST)
+_STATUSES = {response.reason: status for status, response in _REASONS.items()}
+
+
+def status_of(response: Response) -> Status:
+    """The status of a bookie's decision. Each reason of a Negative has one of its own. The inverse is ``Header.response``."""
+    return Status.OK if isinstance(response, Positive) else _STATUSES.get(response.reason, Status.IO_ERROR)
 
 
 class WireError(Exception):
@@ -241,9 +240,7 @@ class Header(NamedTuple):
         """The class of this answer, for the decisions of ``protocol``. Only NO_SUCH_ENTRY and NO_SUCH_LEDGER are a Negative."""
         if self.status == Status.OK:
             return Positive(self)
-        if self.status in _NEGATIVE:
-            return Negative(_NEGATIVE[Status(self.status)])
-        return Unknown(_UNKNOWN.get(self.status, UnknownReason.BAD_REQUEST))  # type: ignore[call-overload]
+        return _REASONS.get(self.status, _BAD_REQUEST)  # type: ignore[call-overload,no-any-return]
 
 
 def decode(buffer: bytes | bytearray | memoryview, offset: int) -> tuple[Header, int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 import msgspec
 
@@ -77,7 +77,17 @@ class Ranges(NamedTuple):
         return cls(*columns)
 
 
-class Hello(msgspec.Struct):
+class _Body(msgspec.Struct):
+    def encode(self) -> bytes:
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def decode(cls, body: bytes | memoryview) -> Self:
+        """Raises WireError."""
+        return decoded(body, cls)
+
+
+class Hello(_Body):
     """The client's introduction in HELLO. An empty body stands for the defaults."""
 
     client: str = ""
@@ -88,15 +98,12 @@ class Hello(msgspec.Struct):
     proof: bytes = b""
     """The client's proof of the secret that the bookie proved."""
 
-    def encode(self) -> bytes:
-        return msgspec.json.encode(self)
-
     @classmethod
     def decode(cls, body: bytes | memoryview) -> Hello:
         return decoded(body, cls) if body else cls()
 
 
-class Challenge(msgspec.Struct):
+class Challenge(_Body):
     """The answer UNAUTHORIZED to a HELLO with a nonce: the bookie's proofs, and its question for the client's."""
 
     bookie_id: str
@@ -107,9 +114,6 @@ class Challenge(msgspec.Struct):
     proofs: list[bytes]
     """A proof by each of the bookie's secrets."""
 
-    def encode(self) -> bytes:
-        return msgspec.json.encode(self)
-
     @classmethod
     def decode(cls, body: bytes | memoryview) -> Challenge:
         try:
@@ -118,19 +122,12 @@ class Challenge(msgspec.Struct):
             raise WireError(f"the body of a challenge: {error}") from error
 
 
-class FetchFrom(msgspec.Struct):
+class FetchFrom(_Body):
     """The source of a ``FETCH``."""
 
     bookie_id: str
     digest_type: str
     """The ledger's digest type, by its name in the metadata."""
-
-    def encode(self) -> bytes:
-        return msgspec.json.encode(self)
-
-    @classmethod
-    def decode(cls, body: bytes | memoryview) -> FetchFrom:
-        return decoded(body, cls)
 
 
 class HealingStatus(msgspec.Struct):
@@ -257,22 +254,16 @@ class EntryLogFacts(msgspec.Struct, frozen=True, array_like=True):
     """Made from other logs: sorted, compressed, and without deleted ledgers."""
 
 
-class EntryLogs(msgspec.Struct):
+class EntryLogs(_Body):
     """The answer to ``ENTRY_LOGS``: every log with readable entries, by number."""
 
     logs: list[EntryLogFacts]
 
-    def encode(self) -> bytes:
-        return msgspec.json.encode(self)
 
-
-class Limbo(msgspec.Struct):
+class Limbo(_Body):
     """The answer to ``LIMBO``: ledgers in ascending order, each with the lossy boot of its limbo."""
 
     ledgers: list[tuple[int, int]]
-
-    def encode(self) -> bytes:
-        return msgspec.json.encode(self)
 
 
 for _kind in (Hello, Challenge, FetchFrom, BookieStatus, EntryLogs, Limbo):

@@ -21,7 +21,7 @@ from bookspark.servers.bookkeeper.entries import body_of, entry_of
 from bookspark.servers.bookkeeper.messages import Operation
 from bookspark.servers.daemon.bookie_process import fence_check, key_check
 from bookspark.store.bookie.holdings.reads import Fetched, Stop
-from bookspark.store.bookie.serving import porch, refusals
+from bookspark.store.bookie.serving import porch, served_bookie
 from bookspark.store.bookie.storage import Storage
 from bookspark.store.metadata.memory.memory_store import MemoryStore
 from bookspark.store.wire.digests import digester, master_key
@@ -409,7 +409,7 @@ def test_add_with_an_unsupported_ledger_id_is_refused_as_unauthorized(tmp_path):
 
 
 def test_refused_requests_of_a_client_do_not_fill_the_log(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(refusals, "TOLD_SECONDS", 3600.0)
+    monkeypatch.setattr(served_bookie, "TOLD_SECONDS", 3600.0)
     with open_door(config(tmp_path)) as (_, call, _):
         caller = call()
         caller.send(*(add(k, (1 << 31) - 1, k) for k in range(100)))

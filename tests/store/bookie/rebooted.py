@@ -155,7 +155,7 @@ class Rebooted(Judged):
         for directory in self.storage.live:
             path = f"{directory.path}/control.log"
             content = self.disk.files().get(path, b"")
-            place = int(where * min(directory.control._noted, len(content)))
+            place = int(where * min(directory.control.synced, len(content)))
             if directory.number == number % self.story.disks and content[place:]:
                 self.flip(path, place, bit)
                 self.damaged[path] = self.disk.files()[path][: place + 1]

@@ -79,7 +79,7 @@ def test_read_only_switch_survives_a_restart(clean):
         else:
             run = Stepped(settings, disk.crashed(nothing_kept))
         assert run.storage.status().read_only and "read-only ID off" in run.storage.status().reasons[0]
-        assert not run.storage.disks.any_full, "nothing has to be collected for it"
+        assert not run.storage.disks.full, "nothing has to be collected for it"
         refused, taken = run.add(5, 0), run.add(5, 1, flags=RECOVERY)
         run.commit()
         assert (refused, taken) == ([Status.READ_ONLY], [Status.OK])

@@ -110,7 +110,7 @@ def test_unreadable_copy_under_comparison_is_lost_and_replaced(files, bookie, cl
     files.add("read_cached */b/logs/*.arrows 1.. io-error")
     assert slow.add(SLOW, 1, 3, flags=flags, payload=b"another").status == Status.OK
     assert server.storage.status().lost_copies == 1
-    assert server.storage.bytes_in_flight == 0 and not server.storage._adds.comparisons.waiting
+    assert server.storage.bytes_in_flight == 0 and not server.storage._compared
     files.clear()
     found, end = slow.read(SLOW, 1, 3)
     assert (end.status, end.last_entry_id) == (Status.OK, 3)

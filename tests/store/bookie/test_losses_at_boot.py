@@ -586,7 +586,7 @@ def test_written_position_of_a_log_counts_until_its_tail_is_settled():
         disk.make_directory("/disk/logs")
         entry_log = EntryLog(disk, "/disk", 1)
         entry_log.create(10_000)
-        entry_log.note_written(entry_log.write([add_frame(5, 0), add_frame(5, 1)], len(SCHEMA)))
+        entry_log.note.note_written(entry_log.write([add_frame(5, 0), add_frame(5, 1)], len(SCHEMA)))
         disk.open(LOG, write=True).truncate(len(SCHEMA) + left)
         return disk
 

@@ -54,14 +54,14 @@ class Loop:
 
 @pytest.fixture
 def loop():
-    before = set(threading.enumerate())
+    others = threading.enumerate()
     made = Loop()
     yield made
     made.looks.close()
     made.go_on.release(1000)
     # Else they rest in the next test.
-    for thread in set(threading.enumerate()) - before:
-        if thread.name.startswith("bookie metadata"):
+    for thread in threading.enumerate():
+        if thread not in others and thread.name.startswith("bookie metadata"):
             thread.join(SECONDS_MAX)
 
 

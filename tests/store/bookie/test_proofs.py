@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bookspark.store.bookie.serving import porch, refusals, server
+from bookspark.store.bookie.serving import porch, served_bookie, server
 from bookspark.store.wire.frames import control_frame
 from bookspark.store.wire.header import PROTOCOL_VERSION, Header, Kind, Status
 from bookspark.store.wire.messages import Hello
@@ -219,7 +219,7 @@ def test_second_hello_while_the_proof_waits_ends_the_connection(tmp_path, monkey
 
 
 def test_log_names_who_did_not_prove_the_secret(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(refusals, "TOLD_SECONDS", 0.0)
+    monkeypatch.setattr(served_bookie, "TOLD_SECONDS", 0.0)
     with secured(tmp_path) as (address, connect):
         assert guess(connect(), address) == Status.UNAUTHORIZED
         gone = connect()

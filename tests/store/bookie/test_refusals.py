@@ -16,10 +16,9 @@ from bookspark.store.bookie.disk.control_state import ControlState
 from bookspark.store.bookie.disk.file_system import RealFileSystem
 from bookspark.store.bookie.ledgers import held_copies
 from bookspark.store.bookie.ledgers.control_records import ControlRecords
-from bookspark.store.bookie.ledgers.statuses import status_of
 from bookspark.store.bookie.storage import Losses, VolatileSyncs
 from bookspark.store.wire.entry_batch import encode_entries
-from bookspark.store.wire.header import Header, Kind, Status
+from bookspark.store.wire.header import Header, Kind, Status, status_of
 from bookspark.store.wire.messages import FetchFrom
 from bookspark.testing.faulty_files import FaultyFileSystem
 from tests.store.bookie.kit import KEY, Client, Pumped, add_frame, config, entries, serving
@@ -76,7 +75,7 @@ def test_requests_behind_a_comparison_are_answered_once_when_the_bookie_stops(bo
     assert len(synced) == 1 and settled == [Status.IO_ERROR]
     assert bookie.storage.bytes_in_flight == 0
     files.clear()
-    while len(bookie.storage._adds.comparisons.waiting) or bookie.unheard == 0:
+    while len(bookie.storage._compared) or bookie.unheard == 0:
         bookie.pump()
     bookie.pump()
     assert compared == behind == [Status.IO_ERROR] and len(synced) == 1

@@ -20,7 +20,7 @@ from bookspark.errors import BookieError
 from bookspark.protocol.repair.underreplication_task import Reason
 from bookspark.store.bookie.disk import file_system
 from bookspark.store.bookie.disk.file_system import RealFileSystem
-from bookspark.store.bookie.serving import refusals
+from bookspark.store.bookie.serving import served_bookie
 from bookspark.store.bookie.serving.connection import SHORT_BYTES_MAX
 from bookspark.store.metadata.memory.memory_store import MemoryStore
 from bookspark.store.wire.entry_batch import EntryBatch
@@ -88,7 +88,7 @@ def test_a_frame_of_another_protocol_version_ends_the_connection(bookie):
 
 def test_repeated_hello_replaces_the_name_of_the_peer(bookie, caplog, monkeypatch):
     """Each HELLO made the name longer: endless HELLOs took the bookie's memory, and its time for copying the name."""
-    monkeypatch.setattr(refusals, "TOLD_SECONDS", 0.0)
+    monkeypatch.setattr(served_bookie, "TOLD_SECONDS", 0.0)
     client = Client(bookie[1], greet=False)
     for name in ("a" * 1000, "b" * 1000, "c"):
         client.send(control_frame(Header(Kind.HELLO, 0, value=PROTOCOL_VERSION), Hello(name).encode()))

@@ -24,7 +24,7 @@ from bookspark.store.bookie.holdings.holdings import _LEDGERS_A_STEP, _ROWS_A_ST
 from bookspark.store.bookie.holdings.holdings import _TOLD_A_TURN as _POLLS_A_TURN
 from bookspark.store.bookie.holdings.reads import Piece, Stop
 from bookspark.store.bookie.serving.maintenance import Maintenance
-from bookspark.store.bookie.serving.poll_timers import _ENDED_A_TURN, PollTimers
+from bookspark.store.bookie.serving.served_bookie import _ENDED_A_TURN, PollTimers
 from bookspark.store.bookie.steps import Steps, run_steps
 from bookspark.store.bookie.storage import note_what_is_back
 from bookspark.store.wire.entry_batch import ENTRY_OVERHEAD_BYTES

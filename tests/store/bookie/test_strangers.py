@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from bookspark.protocol.ledger.ledger_metadata import LEDGER_ID_MAX
-from bookspark.store.bookie.serving import admission, porch, refusals
+from bookspark.store.bookie.serving import admission, porch, served_bookie
 from bookspark.store.bookie.serving.admission import Admission, most_of_one_origin
 from bookspark.store.wire.batch_prefix import PREFIX_START
 from bookspark.store.wire.entry_batch import FRAME_BYTES_MAX
@@ -303,7 +303,7 @@ def test_ledger_request_without_a_ledger_id_is_refused(tmp_path, kind):
 
 def test_100_refusals_make_a_single_log_line(tmp_path, caplog, monkeypatch):
     """Each refused request of a greeted client made a line."""
-    monkeypatch.setattr(refusals, "TOLD_SECONDS", 3600.0)
+    monkeypatch.setattr(served_bookie, "TOLD_SECONDS", 3600.0)
     caplog.set_level(logging.WARNING, "bookspark.store.bookie.serving")
     with serving(config(tmp_path)) as (_, address):
         client = Client(address)
@@ -315,8 +315,8 @@ def test_100_refusals_make_a_single_log_line(tmp_path, caplog, monkeypatch):
 
 
 def test_log_line_counts_the_refusals_since_the_last_line(monkeypatch, caplog):
-    now, refused = [0.0], refusals.Refusals()
-    monkeypatch.setattr(refusals.time, "monotonic", lambda: now[0])
+    now, refused = [0.0], served_bookie.Refusals()
+    monkeypatch.setattr(served_bookie.time, "monotonic", lambda: now[0])
     for second in range(8):
         now[0] = float(second)
         refused.tell("a peer", second)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,16 +14,16 @@ from bookspark.store.client.network.connections import Answer
 from bookspark.store.wire.header import Header, Kind
 
 LOST, FAILED = Unknown(UnknownReason.LOST), Unknown(UnknownReason.IO_ERROR)
-CONTEXT: Any = SimpleNamespace(runtime=SimpleNamespace(connections=SimpleNamespace(next_request_id=lambda: 1)))
+CONTEXT: Any = None
 
 
 def read(monkeypatch: pytest.MonkeyPatch, *answers: tuple[int, Any]) -> list[Any]:
     """Read copies; ``answers``: (last entry id covered by the answer, response about the next entry)."""
     waiting = list(answers)
 
-    def ask(context: Any, bookie_id: str, header: Header) -> Answer:
+    def ask(context: Any, bookie_id: str, kind: Kind, *, ledger_id: int, first_entry_id: int, **fields: int) -> Answer:
         end, response = waiting.pop(0)
-        return Answer(response, Header(Kind.READ, 1, 5, header.first_entry_id, end))
+        return Answer(response, Header(kind, 1, ledger_id, first_entry_id, end))
 
     monkeypatch.setattr(copies, "ask", ask)
     found = list(copies_on(CONTEXT, "bookie-1", 5, [(0, 9), (20, 29), (40, 49)]))

@@ -9,7 +9,7 @@ import pytest
 from bookspark.errors import MetadataStoreError, NoSuchLedgerError, ReadError, UnauthorizedAccessError
 from bookspark.protocol.ledger.actions import LacAnswered
 from bookspark.protocol.ledger.responses import Positive, Unknown, UnknownReason
-from bookspark.store.client.bookkeeper import open_without_recovery
+from bookspark.store.client import BookKeeper
 from bookspark.store.client.client_config import ClientConfig
 from bookspark.store.client.reading import read_handle
 from bookspark.store.client.reading.read_handle import ReadHandle
@@ -89,14 +89,15 @@ def test_reader_opened_with_a_known_lac_sends_no_request_and_sets_no_watch(store
     monkeypatch.setattr(store, "watch_ledger", lambda *_: pytest.fail("watched"))
     reads, read = [], store.read_ledger
     monkeypatch.setattr(store, "read_ledger", lambda ledger_id: (reads.append(ledger_id), read(ledger_id))[1])
-    context = SimpleNamespace(store=store, requests=lambda *_: pytest.fail("asked"))
+    client = BookKeeper("memory:1")
+    client.context = SimpleNamespace(store=store, requests=lambda *_: pytest.fail("asked"))
     store.create_ledger(ledger(2, master_key=master_key(b"right")))
-    reader = open_without_recovery(context, 2, b"right", confirmed=7)
+    reader = client.open_ledger_no_recovery(2, b"right", confirmed=7)
     assert (reader.last_add_confirmed, reads) == (7, [2])
     with pytest.raises(ReadError, match="entry 8 is beyond the last confirmed one, 7"):
         reader.read(0, 8)
     with pytest.raises(UnauthorizedAccessError):
-        open_without_recovery(context, 2, b"wrong", confirmed=7)
+        client.open_ledger_no_recovery(2, b"wrong", confirmed=7)
 
 
 def test_lac_is_read_while_the_metadata_store_is_down(store):

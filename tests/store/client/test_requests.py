@@ -22,8 +22,8 @@ from bookspark.protocol.ledger.responses import Negative, Positive, Unknown, Unk
 from bookspark.store.client.client_config import ClientConfig
 from bookspark.store.client.network.connections import Answer
 from bookspark.store.client.network.ledger_requests import LedgerRequests
+from bookspark.store.client.runtime.client_context import ClientContext
 from bookspark.store.client.runtime.runtime import Room
-from bookspark.store.client.runtime.store_actions import answer_from_store
 from bookspark.store.client.writing.ledger_driver import LedgerDriver
 from bookspark.store.metadata.memory.memory_store import MemoryStore
 from bookspark.store.wire.batch_prefix import PREFIX_BYTES
@@ -199,10 +199,15 @@ class TestStoreAnswers:
         [(MetadataStoreError("no answer"), MetadataFailed), (NotEnoughBookiesError("2"), NoBookies)],
     )
     def test_silent_metadata_store_is_not_reported_as_a_lack_of_bookies(self, error, answer):
-        def choose(action):
-            raise error
+        class Failing(ClientContext):
+            def topology(self, members=(), listed_seconds_ago_max=0.0):
+                raise error
 
-        assert answer_from_store(MemoryStore(), 1, ChooseBookies(("b1",), ("b1",)), choose) == answer(error)
+        context = Failing(MemoryStore, ClientConfig())
+        try:
+            assert context.answer_from_store(ledger(1), ChooseBookies(("b1",), ("b1",))) == answer(error)
+        finally:
+            context.close()
 
     def test_query_of_a_failing_metadata_store_is_repeated_after_a_pause(self):
         later = []

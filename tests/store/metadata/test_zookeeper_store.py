@@ -206,7 +206,7 @@ def test_many_ledgers_are_read_in_groups_each_after_a_sync(
         trips.append(len(asked) - before)
         return found
 
-    monkeypatch.setattr(zookeeper_store, "_LEDGERS_AT_ONCE", 4)
+    monkeypatch.setattr(zookeeper_store, "_AT_ONCE", 4)
     monkeypatch.setattr(store.connection, "gather", counted)
     sync, many = store.client.sync_async, nodes.read_many
     monkeypatch.setattr(store.client, "sync_async", lambda path: asked.append("sync") or sync(path))

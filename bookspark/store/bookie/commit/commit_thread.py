@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import operator
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -204,14 +205,12 @@ class BackgroundSync:
             self.sync_queued(synced)
 
     def stop(self) -> None:
-        """Finish the queued syncs and end the thread."""
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join()
             self._thread = None
 
     def sync_queued(self, synced: Synced) -> None:
-        """Make the queued syncs as one, in the calling thread."""
         self._make(self._queued(), synced)
 
     def _has_thread(self, synced: Synced) -> bool:
@@ -314,7 +313,6 @@ are synced now."""
 _IDLE_SECONDS = 1.0
 """A fully synced directory is marked clean after this time without an add."""
 _NOTE_SECONDS = 1.0
-"""Interval between syncs of the synced notes."""
 _QUICK_SECONDS = 0.001
 
 
@@ -333,7 +331,6 @@ class GroupWriter:
         """For metrics: written groups, and durations of this thread's syncs."""
         self.quick_groups = 0
         self.failure: OSError | None = None
-        """Cause of the directory's retirement."""
         self.broken: Callable[[str], None] = lambda why: None
         """Called in any thread on a failure that is not the disk's."""
         self._no_space: NoSpaceError | None = None
@@ -405,7 +402,6 @@ class GroupWriter:
 
     @property
     def background_syncs(self) -> Histogram:
-        """Durations of the second thread's syncs, in seconds."""
         return self._background.syncs
 
     @property
@@ -415,7 +411,7 @@ class GroupWriter:
             return max(0.0, self._sync_at - monotonic())
         # The loop writes notes too while the thread waits, so an open log may always have a note to sync.
         return (
-            _IDLE_SECONDS if self._marker.removable or self._log is not None or self._control.note_is_written else None
+            _IDLE_SECONDS if self._marker.removable or self._log is not None or self._control.note.is_written else None
         )
 
     def note_idle(self) -> None:
@@ -457,7 +453,8 @@ class GroupWriter:
             self._end = entry_log.write([item.frame for item in run], run[0].position)
             byte_count += self._end - run[0].position
         if group.promised and self._log is not None and self._marker.is_trusted:
-            self._log.note_written(self._end)
+            # Before a part of it is acknowledged unsynced.
+            self._log.note.note_written(self._end)
         if group.entries:
             self.figures.entry_batches.observe(len(group.entries))
             self.figures.bytes.observe(byte_count)
@@ -507,9 +504,9 @@ class GroupWriter:
             self._marker.clear()
 
     def _sync_notes(self) -> None:
-        self._control.sync_note()
+        self._control.note.sync_if_written()
         if self._log is not None:
-            self._log.sync_note()
+            self._log.note.sync_if_written()
 
     def _sync_log(self) -> None:
         if self._log is not None and self._log.synced < self._end:
@@ -587,7 +584,6 @@ Soon = Callable[[Callable[[], None]], object]
 """``soon(function)``: schedule a call after this turn of the loop (``loop.call_soon``)."""
 
 _Turn = tuple[float, Sequence[Item]]
-"""Start time and items of one turn of the loop."""
 
 _QUICK_GROUPS = 16
 """The loop may commit after this number of quick groups in a row."""
@@ -609,10 +605,8 @@ class CommitThread:
         """For metrics: seconds from an add's turn of the loop to its report. Owned by the loop."""
         self._handed_over = 0
         self._through = 0
-        """Hand-overs that the thread has finished."""
         self._soon: Soon | None = None
         self._completed: Completed | None = None
-        """Set if the loop may commit."""
         self._thread: threading.Thread | None = None
         self.broken: Callable[[str], None] = lambda why: None
         """Called in any thread on a failure that is not the disk's. The bookie must then end, because queued items may never be
@@ -662,7 +656,6 @@ class CommitThread:
 
     @property
     def syncs(self) -> Distribution:
-        """Durations of the log's syncs, in seconds."""
         return together((self._writer.figures.syncs.copy(), self._writer.background_syncs.copy()))
 
     @property
@@ -672,7 +665,6 @@ class CommitThread:
 
     @property
     def queued(self) -> int:
-        """Waiting turns of the loop."""
         return self._queue.qsize()
 
     # -- the loop
@@ -681,7 +673,7 @@ class CommitThread:
         items, self._turn = self._turn, []
         if self._completed is not None and self._may_commit_here(items):
             turns: list[_Turn] = [(self._turn_begun, items)]
-            self._writer.commit(items, self._tell(_call, self._completed, turns), in_threads=True)
+            self._writer.commit(items, self._tell(operator.call, self._completed, turns), in_threads=True)
         elif items:
             self._hand_over(items, self._turn_begun)
 
@@ -764,8 +756,3 @@ class CommitThread:
             post(self._told, completed, turns, items, synced_bytes, failure)
         except RuntimeError:
             log.debug("%s: the loop is closed, nobody waits for this group", self.directory)
-
-
-def _call(function: Callable[..., object], *arguments: object) -> object:
-    """``Post`` for callers on the loop."""
-    return function(*arguments)

@@ -27,7 +27,7 @@ import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import reduce
 from itertools import accumulate
 from typing import NamedTuple
@@ -79,7 +79,6 @@ class Block(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Length in bytes."""
         return HEAD.size + len(self.ids) * LEDGER_BYTES + len(self.rows)
 
     @property
@@ -88,7 +87,6 @@ class Block(NamedTuple):
         return list(accumulate((ROW_BYTES * count for count in self.counts), initial=0))
 
     def logs(self) -> set[int]:
-        """Numbers of the logs that hold the rows."""
         halves = self.rows.cast("I")
         if len(self.rows) == ROW_BYTES * len(self.counts) and max(self.counts, default=1) == 1:
             return set(halves[3::6])
@@ -98,13 +96,11 @@ class Block(NamedTuple):
         }
 
     def part(self, start: int, stop: int) -> Block:
-        """The ledgers number ``start`` to ``stop`` (exclusive)."""
         begin = ROW_BYTES * sum(self.counts[:start])
         end = begin + ROW_BYTES * sum(self.counts[start:stop])
         return _block([column[start:stop] for column in self[:5]], self.rows[begin:end])
 
     def encode(self) -> list[Buffer]:
-        """Encode the block, in pieces."""
         head = HEAD.pack(len(self.ids), len(self.rows) // ROW_BYTES)
         return [head, *(memoryview(column).cast("B") for column in self[:5]), self.rows]
 
@@ -125,8 +121,6 @@ def decode_block(ledgers: int, content: memoryview) -> Block:
 
 
 class BlockBuilder:
-    """Builds blocks from ledgers in ascending order."""
-
     def __init__(self) -> None:
         self._begin()
 
@@ -154,7 +148,6 @@ class BlockBuilder:
         self._rows += block.rows[starts[start] : starts[stop]]
 
     def take(self) -> Block:
-        """Return the block and begin the next."""
         block = _block(self._columns, memoryview(bytes(self._rows)))
         self._begin()
         return block
@@ -282,14 +275,10 @@ class KeptLedger(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint as read from disk."""
-
     covered: int
     """Location (log << 32 | position). Nothing below it has to be scanned."""
     rewritten: list[int]
-    """Numbers of the rewritten logs in use."""
     parts: list[Part]
-    """The parts, the oldest first."""
     decisions: int
     """Number of the last decision between two master keys before the checkpoint was taken. What it holds of a ledger with a later
     decision (``bookie_ledger.KeyDecided``) is void."""
@@ -354,11 +343,9 @@ class Snapshot:
 
     @property
     def size(self) -> int:
-        """Bytes of its blocks."""
         return sum(block.size for block in self.blocks)
 
     def encode(self, parts: Sequence[Part]) -> bytes:
-        """Content of the file that names ``parts``."""
         log, position = self.covered >> 32, self.covered & 0xFFFFFFFF
         counts = _COUNTS.pack(log, position, len(parts), len(self.rewritten), self.decisions)
         numbers = array("q", (value for part in parts for value in part))
@@ -407,18 +394,14 @@ def _write_part(file_system: FileSystem, path: str, blocks: Iterable[Block]) -> 
     """Write a part, synced; return its size and checksum. Raises NoSpaceError, OSError."""
     if file_system.exists(path):
         file_system.unlink(path)
-    with needing_space():
-        file = create_anyway(file_system, path)
-        try:
-            end, checksum = write_all(file, [_PART_MAGIC], 0), crc32c(_PART_MAGIC)
-            for block in blocks:
-                pieces = [piece for piece in block.encode() if len(piece)]
-                end = write_all(file, pieces, end)
-                for piece in pieces:
-                    checksum = crc32c(piece, checksum)
-            file.sync()
-        finally:
-            file.close()
+    with needing_space(), closing(create_anyway(file_system, path)) as file:
+        end, checksum = write_all(file, [_PART_MAGIC], 0), crc32c(_PART_MAGIC)
+        for block in blocks:
+            pieces = [piece for piece in block.encode() if len(piece)]
+            end = write_all(file, pieces, end)
+            for piece in pieces:
+                checksum = crc32c(piece, checksum)
+        file.sync()
     return end, checksum
 
 
@@ -509,7 +492,7 @@ def _read_part(file_system: FileSystem, directory: str, part: Part) -> Iterator[
         file = file_system.open(path)
     except OSError as error:
         raise DamagedPartError(f"{path}: a part of the checkpoint can't be opened: {error}") from error
-    try:
+    with closing(file):
         position, checksum = len(_PART_MAGIC), crc32c(_PART_MAGIC)
         while position < part.size:
             head = _read(file, path, position, HEAD.size, part)
@@ -522,8 +505,6 @@ def _read_part(file_system: FileSystem, directory: str, part: Part) -> Iterator[
             yield decode_block(ledgers, memoryview(content))
         if checksum != part.checksum:
             raise DamagedPartError(f"{path}: a part of the checkpoint has changed since it was written")
-    finally:
-        file.close()
 
 
 def _read(file: File, path: str, position: int, size: int, part: Part) -> bytes:

@@ -30,6 +30,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from typing import Any, NamedTuple
 
 import msgspec
@@ -118,7 +119,6 @@ class ControlScan(NamedTuple):
     """Content of a control log. All sizes in bytes."""
 
     records: list[Record]
-    """Good records about ledgers and the bookie."""
     end: int
     """Start of the first bad record, or the log's end."""
     size: int
@@ -172,7 +172,6 @@ def decode_records(content: bytes, below: int) -> list[Record | CopyRecord | _Ba
 
 
 def last_number(found: Iterable[Record | CopyRecord | _Bad]) -> int:
-    """The highest write number recorded there."""
     return max((item.number for item in found if isinstance(item, (WriteNumbered, WrittenUpTo))), default=0)
 
 
@@ -181,9 +180,9 @@ class ControlLog:
 
     def __init__(self, file_system: FileSystem, directory: str) -> None:
         self._file_system = file_system
-        self.path, self._note = control_note(file_system, directory)
+        self.path, self.note = control_note(file_system, directory)
         self._file: File | None = None
-        self._end = self._noted = self._rewritten_bytes = 0
+        self._end = self.synced = self._rewritten_bytes = 0
         self.write_number = 0
         """Last write that is durable here."""
         self._logs: set[int] = set()
@@ -197,20 +196,14 @@ class ControlLog:
         """After ``begin``: can nothing be appended until the log is replaced as a whole?"""
         return self._file is None
 
-    @property
-    def synced(self) -> int:
-        """End of the part known to be synced."""
-        return self._noted
-
     def scan(self) -> ControlScan:
         """Read the log without changing anything. A directory without a control log has no note either. Raises OSError."""
         # The note is read first, because a serving bookie may append meanwhile.
-        noted, number, content = self._note.read(), self._note.read_write_number() or 0, b""
+        noted, number, content = self.note.read(), self.note.read_write_number() or 0, b""
         present = self._file_system.exists(self.path)
         if present:
-            file = self._file_system.open(self.path)
-            content = read_all(file)
-            file.close()
+            with closing(self._file_system.open(self.path)) as file:
+                content = read_all(file)
         below = len(content) if noted is None else noted
         found = decode_records(content, below)
         bad = [item for item in found if isinstance(item, _Bad)]
@@ -229,7 +222,7 @@ class ControlLog:
 
     def note_is_bad(self) -> bool:
         """Does the note, or its write number, fail its checks? Raises OSError."""
-        return self._note.read() is None or self._note.has_bad_write_number()
+        return self.note.read() is None or self.note.has_bad_write_number()
 
     def _copy(self, found: list[Record | CopyRecord | _Bad], damaged: bool, size: int) -> ControlCopy:
         complete_to, current, seen, lacking = 0, 0, last_number(found), False
@@ -246,7 +239,7 @@ class ControlLog:
         if not damaged:
             notes = [item for item in found if isinstance(item, WithoutNoted)]
             return ControlCopy(True, complete_to, seen, frozenset(notes[-1].directories) if notes else frozenset())
-        noted, number = self._note.read(), self._note.read_write_number()
+        noted, number = self.note.read(), self.note.read_write_number()
         if noted is None or number is None or any(isinstance(item, _Bad) and item.start >= noted for item in found):
             return ControlCopy(False, complete_to, None)
         return ControlCopy(False, complete_to, max(seen, number))
@@ -258,7 +251,7 @@ class ControlLog:
         and OSError."""
         self._end = self._rewritten_bytes = scan.end
         self._without = scan.copy.without
-        self._noted = min(scan.noted or 0, scan.end)
+        self.synced = min(scan.noted or 0, scan.end)
         if scan.logs is not None:
             self._logs, self._rewritten = set(scan.logs.entry_logs), frozenset(scan.logs.rewritten)
         try:
@@ -279,9 +272,9 @@ class ControlLog:
                 self._file = None
                 return False
             self._file = self._file_system.open(self.path, write=True)
-            if behind := self._file.read(self._end - self._noted, self._noted):
+            if behind := self._file.read(self._end - self.synced, self.synced):
                 # After a failed sync the page cache has these bytes, the disk may lack them, and the next sync reports nothing.
-                write_all(self._file, [behind], self._noted)
+                write_all(self._file, [behind], self.synced)
             self._cut_off()
             self._settle_note()
             return False
@@ -306,13 +299,13 @@ class ControlLog:
     def _replace(self, content: Sequence[bytes], last: bytes, write_number: int) -> None:
         size = sum(map(len, content))
         # This note is true of both logs and below the new log's end, so a boot does not take the new log's name for durable.
-        self._note.write(min(self._noted, size), self.write_number)
-        self._note.sync()
+        self.note.write(min(self.synced, size), self.write_number)
+        self.note.sync()
         size += len(last)
         try:
             replace_file(self._file_system, self.path, [*content, last])
         except NoSpaceError:
-            self._note.write(self._noted, self.write_number)
+            self.note.write(self.synced, self.write_number)
             raise
         if self._file is not None:
             self._file.close()
@@ -344,12 +337,12 @@ class ControlLog:
         self._file.sync()
 
     def _note_end(self) -> None:
-        self._noted = self._end
-        self._note.write(self._end, self.write_number)
+        self.synced = self._end
+        self.note.write(self._end, self.write_number)
 
     def _settle_note(self) -> None:
         self._note_end()
-        self._note.sync()
+        self.note.sync()
 
     # -- the logs of the directory
 
@@ -395,18 +388,8 @@ class ControlLog:
         """Is most of the log superseded, judged by its size? (Explicit LACs make it grow.)"""
         return self._end > 2 * self._rewritten_bytes + _REWRITE_BYTES_MIN
 
-    @property
-    def note_is_written(self) -> bool:
-        """Was the note written since its last sync?"""
-        return self._note.is_written
-
-    def sync_note(self) -> None:
-        """Make the synced note itself durable, if it was written since. Raises OSError."""
-        self._note.sync_if_written()
-
     def close(self) -> None:
-        """Close the files. ``begin`` opens them again."""
-        self._note.close()
+        self.note.close()
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -84,8 +84,6 @@ class WrittenUpTo(NamedTuple):
 
 
 class LogsNoted(NamedTuple):
-    """The logs of this directory, by number."""
-
     entry_logs: list[int]
     rewritten: list[int]
 
@@ -97,7 +95,6 @@ class WithoutNoted(NamedTuple):
 
 
 CopyRecord = WriteNumbered | WrittenUpTo | LogsNoted | WithoutNoted
-"""Records of a control log about itself, as a copy."""
 
 
 def _packed(ledger: BookieLedger) -> bytes | None:
@@ -127,15 +124,12 @@ def _lost_of(content: bytes) -> EntryRanges:
 
 
 class ControlState:
-    """The state that the records of a control log make."""
-
     def __init__(self) -> None:
         self.ledgers: PackedDict[BookieLedger] = PackedDict(_packed, _unpacked, watched)
         self.mark = NO_LOSSY_BOOT
         self.healed = HealedNoted(0)
         """The last lossy boot whose losses are all restored."""
         self.collected = NOTHING_COLLECTED
-        """The highest garbage-collected ledger id."""
         self.suspects: set[int] = set()
         """Ledgers that garbage collection is about to forget. A granted request removes its ledger."""
         self._in_limbo: Any = SortedSet()
@@ -153,7 +147,6 @@ class ControlState:
         """The highest number of such a decision, perhaps of one whose record is lost."""
 
     def next_write(self) -> int:
-        """Return the number of the next write to the control logs."""
         self.write_number += 1
         return self.write_number
 
@@ -179,7 +172,6 @@ class ControlState:
         return self.ledgers.get(ledger_id) or self._first_contact(ledger_id)
 
     def of(self, ledger_id: int) -> BookieLedger:
-        """The ledger, or a new ledger that is kept."""
         ledger = self.ledgers.get(ledger_id)
         if ledger is None:
             ledger = self.ledgers[ledger_id] = self._first_contact(ledger_id)
@@ -258,7 +250,6 @@ class ControlState:
         return self._replayed(ledger_id)
 
     def forget(self, ledger_id: int) -> None:
-        """Forget a ledger; no error if it is unknown."""
         self.ledgers.pop(ledger_id)
         self._in_limbo.discard(ledger_id)
         self.lost_copies.pop(ledger_id, None)
@@ -279,7 +270,6 @@ class ControlState:
         return 0 if self.healed.boot == self.mark.boot else len(self._in_limbo)
 
     def look_at_limbo(self, ledger: BookieLedger) -> None:
-        """Update the limbo list after a change of the ledger."""
         if ledger.limbo:
             self._in_limbo.add(ledger.ledger_id)
         else:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 
 from bookspark.store.bookie.disk.disk_errors import took_nothing
 from bookspark.store.bookie.disk.file_system import File, FileSystem, NoSpaceError, needing_space, write_all
@@ -49,7 +49,6 @@ class EntryLog:
         self.synced = 0
         """Durable bytes. Set by the directory's own threads only."""
         self.file: File | None = None
-        """Open while the log is being written."""
         self.second_file: File | None = None
         """For the syncs of a second thread; open for as long, and since before the first write. The kernel reports a failed
         write-back to each descriptor open at that time, but to a later descriptor only if no other saw the error (Linux,
@@ -103,11 +102,6 @@ class EntryLog:
         assert self.file is not None
         return write_all(self.file, frames, position)
 
-    def note_written(self, position: int) -> None:
-        """Note that everything up to ``position`` is written, before a part of it is acknowledged unsynced. Raises NoSpaceError,
-        OSError."""
-        self.note.note_written(position)
-
     def sync(self, position: int) -> None:
         """Make everything up to ``position`` durable, and note it. Raises OSError, after which the content of the disk is
         unknown."""
@@ -138,17 +132,10 @@ class EntryLog:
         with self._noting:
             if self._removed or not self.synced:
                 return
-            note = SyncedNote(self._file_system, self.note_path, self.number)
-            try:
+            with closing(SyncedNote(self._file_system, self.note_path, self.number)) as note:
                 note.write(self.synced)
                 note.sync()
-            finally:
-                note.close()
             self._file_system.sync_directory(os.path.dirname(self.note_path))
-
-    def sync_note(self) -> None:
-        """Make the note itself durable, if it was written since."""
-        self.note.sync_if_written()
 
     def seal(self) -> None:
         """End the log: return the reserved space, make the note durable, close. Raises NoSpaceError, with the log still open,
@@ -190,8 +177,7 @@ class EntryLog:
             if damaged:
                 lose(f"{self.path} is gone")
             return LogScan(0, 0, damaged)
-        file = self._file_system.open(self.path)
-        try:
+        with closing(self._file_system.open(self.path)) as file:
             size = file.size()
             below = size if noted is None else noted
             if has_written := self.note.has_written():
@@ -200,8 +186,6 @@ class EntryLog:
             scan = scan_log(file, size, covered, below, take)
             if scan.damaged:
                 lose(f"{self.path} is damaged")
-        finally:
-            file.close()
         # Bytes below the note are synced, also where they can't be read.
         self.end = self.synced = max(scan.end, scan.unread, noted or 0) if scan.unread else scan.end
         try:
@@ -218,8 +202,7 @@ class EntryLog:
         return scan
 
     def _settle(self, scan: LogScan, size: int, noted: int | None, *, has_written: bool) -> None:
-        file = self._file_system.open(self.path, write=True)
-        try:
+        with closing(self._file_system.open(self.path, write=True)) as file:
             if noted is None or noted < scan.end or size > scan.end or scan.headless or scan.torn:
                 _settle_bytes(file, scan, noted or 0)
                 if scan.may_be_cut:
@@ -230,8 +213,6 @@ class EntryLog:
             elif scan.may_be_cut:
                 # This returns the reserved space of a process that died.
                 file.truncate(scan.end)
-        finally:
-            file.close()
         if noted is not None:
             # An unchanged note too: the process that wrote it may have died, or failed, before it was durable.
             self.note.write(noted)
@@ -247,14 +228,12 @@ class EntryLog:
         if not self._file_system.exists(self.path):
             self.end = self.synced = 0
             return False
-        file = self._file_system.open(self.path)
-        self.end = self.synced = file.size()
-        file.close()
+        with closing(self._file_system.open(self.path)) as file:
+            self.end = self.synced = file.size()
         return noted is None or self.end >= noted
 
     @property
     def is_removed(self) -> bool:
-        """Is only the note of a removed log left?"""
         return not self._file_system.exists(self.path) and self.note.read() == 0
 
     def remove(self) -> None:

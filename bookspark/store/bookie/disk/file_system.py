@@ -12,7 +12,7 @@ import ctypes
 import errno
 import os
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from types import TracebackType
 from typing import Protocol, TypeVar
 
@@ -166,10 +166,8 @@ def uncached(file_system: FileSystem, path: str) -> None:
         file = file_system.open(path)
     except FileNotFoundError:
         return
-    try:
+    with closing(file):
         file.drop_cached()
-    finally:
-        file.close()
 
 
 def replace_file(file_system: FileSystem, path: str, content: Sequence[Buffer]) -> None:
@@ -180,13 +178,9 @@ def replace_file(file_system: FileSystem, path: str, content: Sequence[Buffer]) 
         file_system.unlink(temporary)
     try:
         # This covers the sync too: nothing rests on the new file yet, so a lack of room does no harm.
-        with needing_space():
-            file = create_anyway(file_system, temporary)
-            try:
-                write_all(file, content, 0)
-                file.sync()
-            finally:
-                file.close()
+        with needing_space(), closing(create_anyway(file_system, temporary)) as file:
+            write_all(file, content, 0)
+            file.sync()
     except NoSpaceError:
         if file_system.exists(temporary):
             file_system.unlink(temporary)

@@ -46,12 +46,10 @@ class Row(NamedTuple):
 
 
 def location(log: int, position: int) -> int:
-    """The ``where`` of a row."""
     return log << 32 | position
 
 
 def log_of(where: int) -> int:
-    """Log number of a ``where``."""
     return where >> 32
 
 
@@ -61,8 +59,6 @@ def position_of(where: int) -> int:
 
 
 class LedgerRows:
-    """The rows of one ledger."""
-
     __slots__ = ("extent", "first", "where")
 
     def __init__(self, first: array[int], where: array[int], extent: array[int]) -> None:
@@ -83,7 +79,6 @@ class LedgerRows:
         return LedgerRows(*[column[start:stop] for column in (self.first, self.where, self.extent)])
 
     def to_bytes(self) -> bytes:
-        """The three arrays, one after the other."""
         return self.first.tobytes() + self.where.tobytes() + self.extent.tobytes()
 
     def row(self, index: int) -> Row:
@@ -161,7 +156,6 @@ class ChangingRows(LedgerRows):
 
     @property
     def is_clean(self) -> bool:
-        """Does the last checkpoint have exactly these rows?"""
         return self.clean == len(self) and not self.lost_some
 
     def append(self, first: int, last: int, where: int, size: int) -> None:
@@ -171,7 +165,6 @@ class ChangingRows(LedgerRows):
         self.extent.append((last - first + 1) << 32 | size)
 
     def insert(self, first: int, last: int, where: int, size: int) -> None:
-        """Add the absent ids of ``first..last``."""
         if first > self.last_entry_id:
             self.append(first, last, where, size)
             return
@@ -184,7 +177,6 @@ class ChangingRows(LedgerRows):
             self._insert_at(bisect_right(self.first, gap), gap, last, where, size)
 
     def extend(self, firsts: Sequence[int], lasts: Sequence[int], wheres: Sequence[int], sizes: Sequence[int]) -> None:
-        """``insert`` some ranges, in their order."""
         if firsts[0] <= self.last_entry_id or not all(map(lt, lasts, firsts[1:])):
             deque(map(self.insert, firsts, lasts, wheres, sizes), maxlen=0)
             return
@@ -241,7 +233,6 @@ class ChangingRows(LedgerRows):
         return self.remove_numbered(reach)
 
     def remove_numbered(self, numbers: Sequence[int]) -> list[Row]:
-        """``drop_numbered``, and return the rows."""
         rows = [self.row(i) for i in numbers]
         self.drop_numbered(numbers)
         return rows
@@ -262,7 +253,6 @@ class ChangingRows(LedgerRows):
 
 
 def _joined(rows: Sequence[Row]) -> Iterator[Row]:
-    """Join adjacent rows of one batch."""
     pending: Row | None = None
     for row in rows:
         if pending is not None and pending.where == row.where and pending.last + 1 == row.first:

@@ -101,7 +101,6 @@ class FewUnread(Unread):
 
 
 def touches(unread: Unread, start: int, end: int) -> bool:
-    """Could any of the bytes ``start..end`` not be read?"""
     return any(first < end and last > start for first, last in unread)
 
 

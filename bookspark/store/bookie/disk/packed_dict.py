@@ -36,8 +36,6 @@ def ascending(ids: Any) -> Iterator[int]:
 
 
 class PackedDict(Generic[T]):
-    """Values by id, packed while idle."""
-
     def __init__(
         self,
         pack: Callable[[T], bytes | None],
@@ -51,7 +49,6 @@ class PackedDict(Generic[T]):
         self.packed: dict[int, bytes | T | None] = {}
         """All ids. Callers may replace the bytes of an id at rest directly."""
         self.ids: Any = SortedList()
-        """All ids, ascending."""
         self.used: dict[int, T] = {}
         """Values used since the last ``turn``. A hot path may look here first; each ``turn`` makes another dict."""
         self._resting: dict[int, T] = {}
@@ -84,7 +81,6 @@ class PackedDict(Generic[T]):
         return self._unpack(key, kept) if isinstance(kept, bytes) else kept
 
     def pop(self, key: int) -> bool:
-        """Remove a value; False if absent."""
         if key not in self.packed:
             return False
         del self.packed[key]
@@ -94,7 +90,6 @@ class PackedDict(Generic[T]):
         return True
 
     def put_packed(self, key: int, packed: bytes | T) -> None:
-        """Set a value, packed if possible."""
         if key not in self.packed:
             self.ids.add(key)
         self.packed[key] = packed

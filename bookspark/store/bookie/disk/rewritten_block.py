@@ -61,8 +61,6 @@ buffers are validity bitmaps, which are empty."""
 
 
 class Block(NamedTuple):
-    """A good block's description of itself."""
-
     position: int
     size: int
     ledger_id: int
@@ -75,7 +73,6 @@ class Block(NamedTuple):
 
     @property
     def has_gaps(self) -> bool:
-        """Does the block lack ids between its first and its last?"""
         return self.entries < self.last_entry_id - self.first_entry_id + 1
 
 
@@ -232,8 +229,6 @@ def _compress(plain: Buffer) -> Buffer:
 
 
 class _Zstd(threading.local):
-    """Zstd contexts, a pair for each thread."""
-
     def __init__(self) -> None:
         self.compress = zstandard.ZstdCompressor(level=_LEVEL).compress
         self.decompress = zstandard.ZstdDecompressor().decompress

@@ -20,6 +20,7 @@ import os
 import struct
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import NamedTuple
 
 from bookspark.store.bookie.disk.entry_log import LOGS
@@ -65,7 +66,6 @@ class RewrittenLog(NamedTuple):
 
     @property
     def synced(self) -> int:
-        """The whole log is synced."""
         return self.end
 
     def remove(self, file_system: FileSystem) -> None:
@@ -99,12 +99,9 @@ def adopt(file_system: FileSystem, directory: str, number: int) -> RewrittenLog 
     path = rewritten_path(directory, number)
     if not file_system.exists(path):
         return None
-    file = file_system.open(path)
-    try:
+    with closing(file_system.open(path)) as file:
         size = file.size()
         trailer = file.read(_TRAILER.size, max(0, size - _TRAILER.size))
-    finally:
-        file.close()
     if len(trailer) < _TRAILER.size or not trailer.endswith(_MAGIC):
         return None
     return RewrittenLog(directory, number, size)
@@ -125,8 +122,7 @@ def scan_rewritten(
     """Every good block of a rewritten log with its bytes, and the bad parts: blocks, the head, the footer. After a bad block the
     scan continues at its stated end if its prefix is good, else at the next of ``starts``: positions of blocks, ascending.
     ``unread``: as for ``read_frames``. Raises OSError."""
-    file = file_system.open(path)
-    try:
+    with closing(file_system.open(path)) as file:
         size = file.size()
         if read_padded(file, 0, min(size, len(HEAD)), unread) != HEAD:
             yield BadPart(0, len(HEAD), "the head of the rewritten log is not what was written", HEAD)
@@ -157,8 +153,6 @@ def scan_rewritten(
             yield BadPart(
                 position, max(0, size - position), "the footer, or a block before it, fails its checks", derived
             )
-    finally:
-        file.close()
 
 
 def temporary_path(directory: str, number: int) -> str:

@@ -22,6 +22,7 @@ process's writes. A page may be missing there if the disk wrote it to a wrong pl
 from __future__ import annotations
 
 import struct
+from contextlib import closing
 
 from crc32c import crc32c
 
@@ -42,9 +43,7 @@ class SyncedNote:
         self._number = number
         self._file: File | None = None
         self._writes = False
-        """Is the open file open for writing?"""
         self.is_written = False
-        """Was it written since ``sync_if_written``?"""
 
     def read(self) -> int | None:
         """The position in bytes, or None for a missing or damaged note. Raises OSError."""
@@ -111,7 +110,6 @@ class SyncedNote:
         write_all(file, [_NOTE.pack(written, self._written_checksum(written), 0)], _NOTE.size)
 
     def sync(self) -> None:
-        """Make the note itself durable. Raises OSError."""
         self._opened().sync()
 
     def sync_if_written(self) -> None:
@@ -149,7 +147,6 @@ def cut_to_note(file_system: FileSystem, path: str, note: SyncedNote) -> None:
     note.close()
     if position is None:
         raise StorageError(f"{path} has no readable note of its synced position beside it; it was not cut")
-    file = file_system.open(path, write=True)
-    if file.size() > position:
-        file.truncate(position)
-    file.close()
+    with closing(file_system.open(path, write=True)) as file:
+        if file.size() > position:
+            file.truncate(position)

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import closing
 from enum import IntEnum
 
 from bookspark.store.bookie.disk.disk_errors import unless_refused
@@ -63,11 +64,9 @@ class UncleanMarker:
         self._path = f"{directory}/{NAME}"
         self._boot_id = boot_id
         self._content = b""
-        """Content of the marker, while it stands."""
         self._lock = threading.Lock()
         self._found = self._durable = False
         self.stands = False
-        """Does the marker lie in the directory?"""
         self.cached = False
         """At the boot: did only a process die while the marker stood? The page cache then has its writes."""
         self.lost = Lost.NOTHING
@@ -78,9 +77,8 @@ class UncleanMarker:
         self.stands = self._file_system.exists(self._path)
         if not self.stands:
             return False
-        file = self._file_system.open(self._path)
-        noted = self._content = read_all(file)
-        file.close()
+        with closing(self._file_system.open(self._path)) as file:
+            noted = self._content = read_all(file)
         self.lost = _WORDS.get(noted, Lost.NOTHING)
         # A trusted marker counts as this process's own: the boot makes everything durable before anything is written.
         self.cached = bool(self._boot_id) and noted == self._boot_id.encode()
@@ -118,12 +116,9 @@ class UncleanMarker:
                 return False
             uncached(self._file_system, self._path)
             if self._file_system.exists(self._path):
-                file = self._file_system.open(self._path)
-                try:
+                with closing(self._file_system.open(self._path)) as file:
                     if read_all(file) == self._content:
                         return False
-                finally:
-                    file.close()
             replace_file(self._file_system, self._path, [self._content])
             return True
 
@@ -138,11 +133,8 @@ class UncleanMarker:
 
     def _wipe(self) -> None:
         self._content = b""
-        file = self._file_system.open(self._path, write=True)
-        try:
+        with closing(self._file_system.open(self._path, write=True)) as file:
             file.truncate(0)
-        finally:
-            file.close()
 
     def settled(self) -> None:
         """Allow the marker's removal: phase one of this boot is durable."""
@@ -151,7 +143,6 @@ class UncleanMarker:
 
     @property
     def is_trusted(self) -> bool:
-        """Will a boot under the same kernel trust the page cache?"""
         return bool(self._boot_id)
 
     @property

@@ -134,7 +134,6 @@ def _older_copies(
 
 
 def _highest_log(holdings: Holdings) -> int:
-    """The highest log number with any trace of its use."""
     lost = (log_of(where) for wheres in holdings.control.lost_copies.values() for where in wheres)
     numbers = [stored.number for directory in holdings.live for stored in directory.stored]
     return max((*lost, *numbers, *(directory.highest_log for directory in holdings.live)), default=0)
@@ -239,7 +238,6 @@ def _replay_control_logs(scans: Sequence[tuple[LogDirectory, ControlScan]], stat
 
 
 def _join_marks(copies: Sequence[list[Record]], state: ControlState) -> None:
-    """Join the directories' records of lossy boots into ``state``."""
     told = [_marks_told(records) for records in copies]
     if len(set(told)) <= 1:
         return
@@ -271,7 +269,6 @@ def _copy_of(directory: LogDirectory, scan: ControlScan) -> ControlCopy | None:
 
 
 def _are_settled(scans: Sequence[tuple[LogDirectory, ControlScan]]) -> bool:
-    """Are all copies synced, noted, untorn and equal?"""
     _, other = scans[0]
     return all(
         scan.present
@@ -293,7 +290,6 @@ class _Filling:
         self._back = back
         self._seen: dict[int, tuple[BookieLedger, ChangingRows]] = {}
         self._logs: set[int] = set()
-        """Logs of this directory's rows."""
 
     def recover(self, directory: LogDirectory, noted: LogsNoted | None) -> None:
         """Read a directory. After a failure its rows leave the index again. Raises OSError."""
@@ -345,7 +341,6 @@ class _Filling:
                 self._read_well(ledger.ledger_id, where)
 
     def taking(self, log: int) -> Callable[[LoggedFrames], None]:
-        """Return a function that indexes the frames of an entry log."""
         self._logs.add(log)
         start, seen, lost_copies = location(log, 0), self._seen, self._state.lost_copies
         decided = self._state.decided

@@ -29,9 +29,7 @@ from bookspark.store.bookie.steps import Steps
 
 _WRITE_SECONDS_MAX = 60.0
 _WEIGHT_A_STEP = 1 << 13
-"""Work of one step, in rows."""
 _LEDGER_WEIGHT = 20
-"""Cost of a ledger, in rows."""
 _UNCHANGED_WEIGHT = 4
 """Cost of an unchanged ledger, which may be packed."""
 _ROWS_A_STEP = 1 << 11
@@ -65,7 +63,6 @@ class Checkpoints:
         self._taken: list[int] = []
         self._writing = threading.Lock()
         self._pending: dict[str, list[Snapshot]] = defaultdict(list)
-        """Unwritten snapshots of each directory, by its path."""
         self._whole = False
         """A part on a disk is damaged, so the next checkpoint must hold everything."""
 
@@ -90,7 +87,6 @@ class Checkpoints:
 
     @property
     def due(self) -> bool:
-        """Does the last checkpoint lack anything?"""
         return [directory.covered() for directory in self._live] != self._taken
 
     def take(self) -> Steps[Prepared]:

@@ -51,11 +51,9 @@ class CommitResults:
         self._untold: deque[tuple[Sequence[Item], int, Status, Callable[[], None] | None]] = deque()
         """Unanswered items: items, number of the first unanswered item, status, and a callback before the last answers."""
         self._telling = False
-        """Is answering under way, now or in a later turn?"""
         self.none_left: Callable[[str], None] = lambda why: None
         """Called on the loop, with the reason, when the last directory has failed."""
         self.bytes_in_flight = 0
-        """Bytes of admitted batches that are not durable yet."""
 
     def start(self, soon: Soon | None) -> None:
         """Spread answers over several turns of the loop from now on. None: no loop needs a break."""

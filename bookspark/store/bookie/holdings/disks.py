@@ -15,7 +15,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from bookspark.protocol.bookie.read_only_switch import NEVER_SWITCHED, ReadOnlySwitched
+from bookspark.protocol.bookie.read_only_switch import NEVER_SWITCHED
 from bookspark.store.bookie.bookie_config import BookieConfig
 from bookspark.store.bookie.commit.commit_thread import SealLog
 from bookspark.store.bookie.commit.completions import Done, ignore
@@ -44,7 +44,6 @@ _REFUSED = {
     ),
     Meaning.READ_ONLY: ("can't be written", READ_ONLY_REMEDY),
 }
-"""The failure of a write, and the remedy."""
 _SWITCHED = {
     False: "the bookie was switched to read-only (bookspark bookie read-only ID off)",
     True: "a change of the cluster made the bookie read-only (bookspark cluster status)",
@@ -82,27 +81,16 @@ class Disks:
         self._short_of_inodes: set[str] = set()
         """Directories with a larger part of inodes used than of bytes."""
         self.switch = NEVER_SWITCHED
-        """The present setting of the read-only switch."""
         self.writable = list(live)
-        """Directories that take every add."""
         self.for_recovery = list(live)
-        """Directories that take recovery and repair writes."""
         self.read_only_changed: Callable[[bool], None] = lambda read_only: None
-        """Called on the loop after a change of ``read_only``."""
 
     @property
     def read_only(self) -> bool:
-        """Does no directory take every add?"""
         return not self.writable
 
     @property
-    def any_full(self) -> bool:
-        """Does any directory not take every add?"""
-        return any(directory.takes is not Takes.ALL for directory in self._live)
-
-    @property
     def free_bytes(self) -> int:
-        """Free bytes of all directories in use, at the last measurement."""
         return sum(self.free_bytes_of(directory) for directory in self._live)
 
     def free_bytes_of(self, directory: LogDirectory) -> int:
@@ -115,13 +103,7 @@ class Disks:
         found = [_SWITCHED[self.switch.by_change]] if self.switch.read_only else []
         return found + [directory.why for directory in self._live if directory.takes is not Takes.ALL]
 
-    def apply_switch(self, switch: ReadOnlySwitched) -> None:
-        """Become read-only, or writable again."""
-        self.switch = switch
-        self.sort()
-
     def nearly_full(self, directory: LogDirectory) -> bool:
-        """Has the directory reached the warning mark?"""
         return directory.path in self._warned
 
     @property

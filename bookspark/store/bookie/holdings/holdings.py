@@ -26,7 +26,7 @@ from bookspark.protocol.ledger.responses import Negative, Unknown
 from bookspark.store.bookie.commit.commit_thread import Soon
 from bookspark.store.bookie.disk.control_state import ControlState
 from bookspark.store.bookie.disk.entry_log import EntryLog
-from bookspark.store.bookie.disk.file_system import File, FileSystem
+from bookspark.store.bookie.disk.file_system import FileSystem
 from bookspark.store.bookie.disk.index import Index, LedgerRows, Row, log_of, position_of
 from bookspark.store.bookie.disk.rewritten_log import RewrittenLog
 from bookspark.store.bookie.holdings.log_directory import LogDirectory
@@ -123,30 +123,25 @@ class Holdings:
         self.directories = directories
         self.live = live
         self.unreadable: Sequence[str] = ()
-        """Directories unreadable at the boot."""
         self.absent_directories = 0
         """Numbers of the directories that were absent at the boot, or had logs that could not be read as a whole, as bits."""
         self.control = ControlState()
         self.ledgers = self.control.ledgers
         self.index = Index()
         self.recent: dict[int, Buffer] = {}
-        """Unwritten frames, by location."""
         self.logs: dict[int, tuple[LogDirectory, StoredLog]] = {}
         self.next_log = 1
-        """All used log numbers are lower."""
         self.volatile = VolatileLedgers(
             self.index, self.is_synced, self._is_open, self.is_gone, lambda steps: self.carry_through(steps)
         )
         self.long_polls = LongPolls()
-        self.files = LogFiles(self._open_log)
+        self.files = LogFiles(lambda number: self._file_system.open(self.logs[number][1].path))
         self.lost_at_boot: list[EntriesLost] = []
         """Losses from before ``lost`` was set, which are to be written too."""
         self.lost: Callable[[Sequence[EntriesLost]], None] = self.lost_at_boot.extend
-        """Writes losses to the control logs."""
         self.back: dict[tuple[int, int], None] = {}
         """Copies noted as lost whose bytes were read well, so that their rows are in the index again: ledger id, location."""
         self.taken_back: Callable[[], None] = lambda: None
-        """Called after an addition to ``back``."""
         self.ledgers_lacking: set[int] = set()
         """Ledgers that lost entries, until a caller takes them for repair."""
         self.gone: set[int] = set()
@@ -168,7 +163,6 @@ class Holdings:
     # -- reads
 
     def plan_read(self, ledger_id: int, first: int, last: int, limit: int, *, sparse: bool) -> ReadPlan:
-        """As ``Storage.plan_read``."""
         if self.gone:
             self.leave_gone(ledger_id, first)
         return plan_read(
@@ -182,7 +176,6 @@ class Holdings:
         )
 
     def absent(self, ledger_id: int) -> Negative | Unknown:
-        """The answer for an unknown ledger."""
         unsure = self.control.unsure_of(ledger_id)
         return decided(answer_absent, None, NO_ENTRY, storage_damaged=self.damaged, boot_unsure=unsure)
 
@@ -336,7 +329,6 @@ class Holdings:
         return entry_log
 
     def forget(self, ledger_id: int) -> None:
-        """Forget a ledger, except its bytes in the logs."""
         self.volatile.forget(ledger_id)
         self._forget_unread(ledger_id, list(self.unread.get(ledger_id, ())))
         self.index.forget(ledger_id)
@@ -544,10 +536,6 @@ class Holdings:
             self.ledgers_lacking.update(record.ledger_id for record in records)
             self.lost(records)
         return records
-
-    def _open_log(self, number: int) -> File:
-        _, stored = self.logs[number]
-        return self._file_system.open(stored.path)
 
 
 def decided_anew(holdings: Holdings, ledger_id: int, master_key: bytes) -> BookieLedger:

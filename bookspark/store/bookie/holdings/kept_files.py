@@ -43,7 +43,6 @@ class KeptFile(NamedTuple):
     is_good: Callable[[], bool]
     """Reads the file from the disk and checks its bytes."""
     renew: Callable[[], None]
-    """Replaces the file, durably."""
 
 
 class KeptFiles:
@@ -63,7 +62,6 @@ class KeptFiles:
         """Damaged files that were replaced since the start."""
 
     def look(self) -> Steps[None]:
-        """Check all files, and replace the damaged."""
         for directory in list(self._holdings.live):
             try:
                 is_there: bool = yield partial(self._file_system.exists, f"{directory.path}/{LOGS}")

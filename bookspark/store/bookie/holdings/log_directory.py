@@ -87,9 +87,7 @@ class LogDirectory:
         """Parts of the checkpoint on the disk. None: no checkpoint can be extended."""
         self.retired = False
         self.failure = ""
-        """Cause of the retirement."""
         self.read_errors = 0
-        """Failed reads of frames since the start."""
         self.takes = Takes.ALL
         self.why = "its control log has no room; free some space on its disk"
         """Reason for taking less than all adds, if it does, with the remedy."""
@@ -264,7 +262,6 @@ class LogDirectory:
 
     @property
     def holds_logs(self) -> bool:
-        """Does the directory hold any log, opened or not?"""
         return bool(log_numbers(self.file_system, self.path) or rewritten_numbers(self.file_system, self.path))
 
     def log_number(self, at_least: int) -> int:
@@ -308,18 +305,15 @@ class LogDirectory:
 
     @property
     def sealed(self) -> list[EntryLog | RewrittenLog]:
-        """Logs without further writes."""
         return [stored for stored in self.stored if self.is_sealed(stored)]
 
     def is_sealed(self, stored: EntryLog | RewrittenLog) -> bool:
-        """Will this log get no further writes?"""
         return isinstance(stored, RewrittenLog) or (
             stored is not self.current and stored.file is None and stored.synced == stored.end
         )
 
     @property
     def stored(self) -> list[EntryLog | RewrittenLog]:
-        """Logs that hold entries."""
         return [*self.logs, *self.rewritten.values()]
 
     @property

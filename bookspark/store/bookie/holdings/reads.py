@@ -108,7 +108,6 @@ def plan_read(
     wanted, total = first, 0
 
     def passed(gap_end: int) -> int:
-        """The last of the absent ``wanted..gap_end`` that a sparse read may skip."""
         if not sparse or ledger is None:
             return wanted - 1
         return decided(

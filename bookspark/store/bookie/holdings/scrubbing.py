@@ -25,7 +25,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from itertools import islice, takewhile
 from operator import itemgetter
@@ -58,14 +58,11 @@ _AGAIN_PIECES = 64
 _UNREADABLE_MAX = 64
 """Failed reads, one after the other, that end a look."""
 _LOOK_BYTES = 4 << 20
-"""Bytes read between two pauses."""
 
 log = logging.getLogger(__name__)
 
 
 class ScrubProgress(msgspec.Struct, frozen=True):
-    """Progress of a round."""
-
     began_ms: int = 0
     next_log: int = 0
     end_log: int = 0
@@ -82,15 +79,11 @@ class ToRead(NamedTuple):
 
 
 class Looked(NamedTuple):
-    """Result of a look at some bytes of a log."""
-
     size: int
     bad: Sequence[tuple[Piece, Stop]] = ()
     """Batches with rows that could not be read or are damaged, and the reasons."""
     good: Sequence[Piece] = ()
-    """Batches with rows that were read well."""
     back: Sequence[Piece] = ()
-    """Good batches with entries noted as lost."""
     dead_bytes: int = 0
     """Damaged bytes outside the index's batches."""
 
@@ -114,11 +107,8 @@ class Scrubbing:
         for directory in list(self._holdings.live):
             path = f"{directory.path}/{NAME}"
             try:
-                file = self._file_system.open(path)
-                try:
+                with closing(self._file_system.open(path)) as file:
                     found.append(msgspec.json.decode(read_all(file), type=ScrubProgress))
-                finally:
-                    file.close()
             except (OSError, msgspec.MsgspecError):
                 continue
         self.progress = max(found, key=lambda one: (one.began_ms, one.next_log), default=ScrubProgress())
@@ -300,12 +290,9 @@ class Scrubbing:
         if damage.content is None:
             return
         try:
-            file = self._file_system.open(damage.path, write=True)
-            try:
+            with closing(self._file_system.open(damage.path, write=True)) as file:
                 write_all(file, [damage.content], damage.position)
                 file.sync()
-            finally:
-                file.close()
             log.warning("%s, byte %d: %s; it was written anew; check the disk", *damage[:2], damage.what)
         except OSError as error:
             log.warning("%s, byte %d: %s, and can't be written anew: %s", *damage[:2], damage.what, error)

@@ -2,12 +2,10 @@
 
 ===================  =================================================================================
 ``metadata_looks``   requests wait for the ledger's metadata: a fair order of peers
-``first_requests``   fences and explicit LACs of unknown ledgers wait for the ledger's metadata
 ``key_meetings``     requests with another master key wait for the ledger's metadata
 ``held_copies``      held copies of entries: comparison with an add, durability
 ``lossy_boots``      losses by a crash or a lost disk, ledgers in limbo, restored entries
 ``control_records``  writing records to the control logs
-``statuses``         the wire status of each answer
 ===================  =================================================================================
 
 ``bookie.storage`` joins the parts; an example with its ``storage``::

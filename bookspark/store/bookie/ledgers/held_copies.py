@@ -13,7 +13,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from bookspark.protocol.bookie.bookie_ledger import same_content
-from bookspark.store.bookie.commit.commit_thread import Barrier, Item, Passing, Post
+from bookspark.store.bookie.commit.commit_thread import Barrier, Item, Post
 from bookspark.store.bookie.commit.completions import AllOf, Done
 from bookspark.store.bookie.disk.index import Row, log_of
 from bookspark.store.bookie.holdings.holdings import Holdings
@@ -101,10 +101,6 @@ class HeldCopies:
     def when_durable(self, wheres: Sequence[int], done: Done) -> None:
         """Call ``done`` once the frames at ``wheres`` are durable: OK, or the status of a failure."""
         self.submit_behind(wheres, done, Barrier)
-
-    def when_written(self, wheres: Sequence[int], done: Done) -> None:
-        """Call ``done`` once the operating system has the frames at ``wheres``."""
-        self.submit_behind(wheres, done, Passing)
 
     def submit_behind(self, wheres: Sequence[int], done: Done, item: Callable[[Done], Item]) -> None:
         """Queue an ``item`` in every directory that holds an unsynced frame of ``wheres``. ``done``: OK if all these items end

@@ -21,8 +21,7 @@ from weakref import WeakSet
 from bookspark.protocol.ledger.responses import Positive, Unknown
 from bookspark.store.bookie.commit.commit_thread import Post
 from bookspark.store.bookie.commit.completions import Done
-from bookspark.store.bookie.ledgers.statuses import status_of
-from bookspark.store.wire.header import Status
+from bookspark.store.wire.header import Status, status_of
 
 Answer = Positive | Unknown
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import NamedTuple
 
 from bookspark.errors import StorageError
@@ -216,8 +217,7 @@ class Inspection:
             yield from self._plain_batches(stored)
 
     def _plain_batches(self, entry_log: EntryLog) -> Iterator[Batch]:
-        file = self._file_system.open(entry_log.path)
-        try:
+        with closing(self._file_system.open(entry_log.path)) as file:
             for found in read_frames(file, len(SCHEMA), size := file.size(), size, unread=[]):
                 if isinstance(found, BadBytes):
                     continue
@@ -232,8 +232,6 @@ class Inspection:
                     frame.last_add_confirmed,
                     list(batch.entries()),
                 )
-        finally:
-            file.close()
 
     def _rewritten_batches(self, log: RewrittenLog) -> Iterator[Batch]:
         for found in scan_rewritten(self._file_system, log.path, unread=[]):

@@ -6,6 +6,8 @@ calls it after it killed a bookie.
 
 from __future__ import annotations
 
+from contextlib import closing
+
 from bookspark.store.bookie.disk.control_log import control_note, decode_records, last_number
 from bookspark.store.bookie.disk.entry_log import EntryLog, log_numbers
 from bookspark.store.bookie.disk.file_system import FileSystem, RealFileSystem
@@ -32,7 +34,6 @@ def _is_new(files: FileSystem, path: str, note: SyncedNote) -> bool:
     position, number = note.read(), note.read_write_number()
     if not position or number is None or not files.exists(path):
         return position == 0
-    file = files.open(path)
-    content = file.read(position, 0)
-    file.close()
+    with closing(files.open(path)) as file:
+        content = file.read(position, 0)
     return last_number(decode_records(content, 0)) < number

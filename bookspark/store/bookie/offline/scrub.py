@@ -10,6 +10,7 @@ The checkpoint names the damaged entries, as far as it knows them. A log alone c
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -181,7 +182,5 @@ def _hits(rows: list[_LedgerRow], start: int, end: int) -> Iterator[EntryRange]:
 
 
 def _size(file_system: FileSystem, path: str) -> int:
-    file = file_system.open(path)
-    size = file.size()
-    file.close()
-    return size
+    with closing(file_system.open(path)) as file:
+        return file.size()

@@ -6,9 +6,7 @@
 ``connection``      a client's connection: frames in, answers out; dispatch; reads of entries and LACs; lists
 ``admission``       number of connections, choice of the connection to end, pauses of reading
 ``read_room``       memory of entries on their way to readers: one bound for all connections
-``poll_timers``     time-outs of long polls
-``served_bookie``   shared by all connections: storage, ids, secrets, counters
-``refusals``        the log message about refused requests
+``served_bookie``   shared by all connections: storage, ids, secrets, counters, time-outs of long polls
 ``maintenance``     checkpoints, checks of the disks, garbage collection, rewriting, scrub
 ==================  =================================================================================
 

@@ -31,7 +31,7 @@ from time import monotonic
 from typing import Protocol, TypeVar, cast
 
 from bookspark.protocol.bookie.peer_memory import Action, End, Held, PeerMemory, Shrink
-from bookspark.store.bookie.serving.refusals import Refusals
+from bookspark.store.bookie.serving.served_bookie import Refusals
 from bookspark.store.bookie.storage import Storage
 
 STRANGER_SECONDS = 5.0

@@ -24,7 +24,6 @@ from bookspark.protocol.ledger.ledger_metadata import LEDGER_ID_MAX, NO_ENTRY
 from bookspark.store.bookie.disk.index import log_of
 from bookspark.store.bookie.disk.rewritten_log import RewrittenLog
 from bookspark.store.bookie.holdings.reads import PART_BYTES, READ_BYTES_MAX, Fetched, ReadPlan, Stop
-from bookspark.store.bookie.ledgers.statuses import status_of
 from bookspark.store.bookie.serving.admission import Admission, Stranger
 from bookspark.store.bookie.serving.served_bookie import ServedBookie, WriterConnection
 from bookspark.store.bookie.storage import Storage
@@ -34,74 +33,12 @@ from bookspark.store.wire.chunks import ChunkPool
 from bookspark.store.wire.columns import Buffer, consecutive, offsets_of, repeated
 from bookspark.store.wire.entry_batch import FRAME_BYTES_MAX, EntryBatch, encode_pieces, with_header
 from bookspark.store.wire.frames import HELLO_BYTES_MAX, Frame, FrameReceiver, control_frame
-from bookspark.store.wire.header import NO_KEY, PROTOCOL_VERSION, Flag, Header, Kind, Status, WireError
+from bookspark.store.wire.header import NO_KEY, PROTOCOL_VERSION, Flag, Header, Kind, Status, WireError, status_of
 from bookspark.store.wire.keepalive import notice_lost_peer
 from bookspark.store.wire.messages import Acks, Challenge, EntryLogFacts, EntryLogs, FetchFrom, Hello, Limbo
 from bookspark.store.wire.security import NONCE_BYTES, Exchange, ServerContext, new_nonce, proof, proven
 
 log = logging.getLogger(__name__)
-
-
-# -- What the requests need of a connection
-
-
-class Peer(Protocol):
-    """The client at the other end of a connection."""
-
-    @property
-    def peer(self) -> str:
-        """Address and name, for log lines."""
-
-    origin: str
-    """The peer's address, by which connections are counted."""
-
-    @property
-    def certificate_hash(self) -> bytes:
-        """SHA-256 of the certificate that the bookie showed the peer; b"" without TLS."""
-
-    def greeted(self) -> None:
-        """Allow all requests from now on: TLS, the secret and HELLO are through."""
-
-    def waits(self, more: int) -> None:
-        """Count bytes of requests that wait for metadata; negative: they wait no longer."""
-
-    def name_peer(self, name: str) -> None:
-        """Note the name that the client gives itself; a later HELLO may change it."""
-
-    def refuse(self, why: str) -> None:
-        """Send the reason, take nothing more, and end the connection."""
-
-    def send(self, *pieces: Buffer) -> None:
-        """Send these bytes at the end of this turn of the loop, or with the next ``flush``."""
-
-    def added(self) -> None:
-        """Note that an add succeeded."""
-
-    def polls(self, more: int) -> None:
-        """Count ``more`` waiting long polls; fewer if below 0."""
-
-    def acknowledge(self, request_id: int) -> None:
-        """Answer an add OK. All such answers of one turn of the loop share a frame."""
-
-    def flush(self) -> None:
-        """Send the gathered answers now."""
-
-    def read_begins(self) -> None:
-        """Count the start of a read's answer."""
-
-    def read_ends(self) -> None:
-        """Count the end of a read's answer."""
-
-    def takes(self, size: int) -> bool:
-        """Has the peer taken all earlier parts, and is there room for ``size`` bytes more?"""
-
-    def when_it_takes(self, size: int, begin: Callable[[int], None]) -> None:
-        """Call ``begin``, now or later, once the peer has taken all earlier parts and there is room for ``size`` bytes. Its
-        argument is the granted size, which may be larger. ``part_ends`` has to follow with that size. Nothing is called after the
-        end of the connection."""
-
-    def part_ends(self, size: int) -> None:
-        """Note that the part is sent, or failed."""
 
 
 # -- Answers to the requests of one connection: their headers, and the count of unanswered requests.
@@ -121,7 +58,7 @@ _ADDED = _ADD, _OK
 class Answers:
     """Builds the answers to one ``peer`` and sends them."""
 
-    def __init__(self, bookie: ServedBookie, peer: Peer) -> None:
+    def __init__(self, bookie: ServedBookie, peer: Connection) -> None:
         self._storage = bookie.storage
         self._answered = bookie.storage.traffic.answers
         self._incarnation = bookie.incarnation
@@ -306,7 +243,7 @@ class _Answer(NamedTuple):
 class EntryReads:
     """Answers the READ requests of one connection."""
 
-    def __init__(self, bookie: ServedBookie, peer: Peer, answers: Answers) -> None:
+    def __init__(self, bookie: ServedBookie, peer: Connection, answers: Answers) -> None:
         self._bookie = bookie
         self._storage = bookie.storage
         self._traffic = bookie.storage.traffic
@@ -526,7 +463,7 @@ class LacReads:
     under way, which would block adds of the same connection; long polls have a bound of their own, as high as that of
     requests."""
 
-    def __init__(self, bookie: ServedBookie, peer: Peer, answers: Answers, entries: EntryReads) -> None:
+    def __init__(self, bookie: ServedBookie, peer: Connection, answers: Answers, entries: EntryReads) -> None:
         self._peer = peer
         self._storage = bookie.storage
         self._polls_max = bookie.requests_in_flight_max
@@ -646,7 +583,7 @@ class Dispatch:
     a right client waits for one pause at most, however many guess beside it. Parallel guesses get as many tries a pause as there
     are places for strangers, too few for a secret of 16 random bytes. An impossible ledger id is refused in every request."""
 
-    def __init__(self, bookie: ServedBookie, peer: Peer) -> None:
+    def __init__(self, bookie: ServedBookie, peer: Connection) -> None:
         self._bookie = bookie
         self._storage = bookie.storage
         self._looks = bookie.storage.looks
@@ -888,8 +825,8 @@ class Requests(Protocol):
 
 
 class Connection(asyncio.BufferedProtocol):
-    """A ``peer.Peer``, and an ``admission.Admitted``, on a socket. ``porch`` creates it after the first message. A connection
-    with another protocol overrides ``receiver``, ``requests`` and ``refusal``."""
+    """A client on a socket, an ``admission.Admitted``. ``porch`` creates it after the first message. A connection with another
+    protocol overrides ``receiver``, ``requests`` and ``refusal``."""
 
     def __init__(
         self, bookie: ServedBookie, admission: Admission, chunks: ChunkPool, stranger: Stranger, address: str
@@ -1047,6 +984,7 @@ class Connection(asyncio.BufferedProtocol):
         self._tell_memory()
 
     def greeted(self) -> None:
+        """Allow all requests from now on: TLS, the secret and HELLO are through."""
         stranger, self._stranger = self._stranger, None
         if stranger is not None:
             self._receiver.frame_bytes_max = FRAME_BYTES_MAX
@@ -1057,6 +995,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def certificate_hash(self) -> bytes:
+        """SHA-256 of the certificate that the bookie showed the peer; b"" without TLS."""
         context = None if self._transport is None else self._transport.get_extra_info("sslcontext")
         return context.certificate_hash if isinstance(context, ServerContext) else b""
 
@@ -1078,10 +1017,14 @@ class Connection(asyncio.BufferedProtocol):
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def takes(self, size: int) -> bool:
+        """Has the peer taken all earlier parts, and is there room for ``size`` bytes more?"""
         behind = self._transport is None or self._writing_paused or self._parts
         return not behind and self._room.has_room(self, size)
 
     def when_it_takes(self, size: int, begin: Callable[[int], None]) -> None:
+        """Call ``begin``, now or later, once the peer has taken all earlier parts and there is room for ``size`` bytes. Its
+        argument is the granted size, which may be larger. ``part_ends`` has to follow with that size. Nothing is called after the
+        end of the connection."""
         if self._transport is not None:
             self._parts.append((size, begin))
             self._loop.call_soon(self._go_on)
@@ -1188,6 +1131,7 @@ class Connection(asyncio.BufferedProtocol):
         self._has_added = True
 
     def waits(self, more: int) -> None:
+        """Count bytes of requests that wait for metadata; negative: they wait no longer."""
         self._asking += more
         self._tell_memory()
 
@@ -1210,6 +1154,7 @@ class Connection(asyncio.BufferedProtocol):
             transport.abort()
 
     def send(self, *pieces: Buffer) -> None:
+        """Send these bytes at the end of this turn of the loop, or with the next ``flush``."""
         if self._transport is None:
             return
         if not (self._answers or self._acks):
@@ -1220,6 +1165,7 @@ class Connection(asyncio.BufferedProtocol):
             self.flush()
 
     def acknowledge(self, request_id: int) -> None:
+        """Answer an add OK. All such answers of one turn of the loop share a frame."""
         if self._transport is None:
             return
         if not (self._answers or self._acks):

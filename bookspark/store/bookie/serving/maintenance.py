@@ -223,7 +223,7 @@ class Maintenance:
         disks = self._storage.disks
         for directory, used in await self._in_thread(disks.measure):
             await self._drive(disks.look(directory, used))
-        if disks.any_full and not self._full:
+        if disks.full and not self._full:
             self._full = True
             self._wanted.set()
 

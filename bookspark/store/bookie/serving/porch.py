@@ -24,7 +24,7 @@ from contextlib import suppress
 from bookspark.protocol.bookie.address_rates import AddressRates
 from bookspark.store.bookie.serving.admission import STRANGER_SECONDS, Admission, Stranger
 from bookspark.store.bookie.serving.connection import Connection, refusal_frame
-from bookspark.store.bookie.serving.refusals import Refusals
+from bookspark.store.bookie.serving.served_bookie import Refusals
 from bookspark.store.wire.frames import FRAME_START_BYTES, HELLO_BYTES_MAX, frame_size
 from bookspark.store.wire.header import WireError
 from bookspark.store.wire.security import client_hello_size

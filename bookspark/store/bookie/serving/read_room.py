@@ -49,7 +49,7 @@ class ReadRoom:
         """``bytes_max``: memory of all readers together, besides a first part of each."""
         self._bytes_max = bytes_max
         self._held: dict[Reader, int] = {}
-        self._total = 0
+        self.total = 0
         self._waiting: list[_Waiting] = []
         self._seen: dict[Reader, int] = {}
         """Unsent bytes at the last look."""
@@ -57,10 +57,6 @@ class ReadRoom:
         self._look_again = False
         """Was room freed during the pass over the waiting parts?"""
         self._timer: asyncio.TimerHandle | None = None
-
-    @property
-    def total(self) -> int:
-        return self._total
 
     @property
     def waiting(self) -> int:
@@ -74,7 +70,7 @@ class ReadRoom:
 
     def is_roomy(self, size: int) -> bool:
         """May any reader read ``size`` bytes?"""
-        return not self._waiting and self._total + size <= self._bytes_max // 2
+        return not self._waiting and self.total + size <= self._bytes_max // 2
 
     def ask(self, reader: Reader, size: int, begin: Callable[[], None]) -> None:
         """Call ``begin``, now or later, once there is room for ``size`` bytes. It has to ``hold`` about that many."""
@@ -90,7 +86,7 @@ class ReadRoom:
         before = self._held.pop(reader, 0)
         if size:
             self._held[reader] = size
-        self._total += size - before
+        self.total += size - before
         if size < before:
             self._begin_those_that_fit()
 
@@ -129,7 +125,7 @@ class ReadRoom:
         return waiting.reader not in self._held
 
     def _fits(self, size: int, bytes_max: int) -> bool:
-        return not self._total or self._total + size <= bytes_max
+        return not self.total or self.total + size <= bytes_max
 
     def _look(self) -> None:
         """Abort readers that took nothing since the last look, until there is room for a waiting long batch."""
@@ -141,7 +137,7 @@ class ReadRoom:
         unsent = {reader: reader.unsent_bytes for reader in self._held}
         stalled = [reader for reader, size in unsent.items() if 0 < self._seen.get(reader, 0) <= size]
         self._seen = unsent
-        needed = 0 if first is None else self._total + first.size - self._bytes_max
+        needed = 0 if first is None else self.total + first.size - self._bytes_max
         for reader in sorted(stalled, key=lambda reader: -self._held[reader]):
             if needed <= 0:
                 break

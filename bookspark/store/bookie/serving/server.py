@@ -22,11 +22,9 @@ from bookspark.store.bookie.bookie_config import BookieConfig, advertised
 from bookspark.store.bookie.serving.admission import Admission, Admitted, Stranger
 from bookspark.store.bookie.serving.connection import Connection
 from bookspark.store.bookie.serving.maintenance import Maintenance
-from bookspark.store.bookie.serving.poll_timers import PollTimers
 from bookspark.store.bookie.serving.porch import Porch, listening_sockets
 from bookspark.store.bookie.serving.read_room import ReadRoom
-from bookspark.store.bookie.serving.refusals import Refusals
-from bookspark.store.bookie.serving.served_bookie import Fetch, ServedBookie, Writers
+from bookspark.store.bookie.serving.served_bookie import Fetch, PollTimers, Refusals, ServedBookie, Writers
 from bookspark.store.bookie.space.garbage_collection import AskOthers
 from bookspark.store.bookie.space.reclaiming import Rewriter
 from bookspark.store.bookie.storage import Storage
@@ -168,31 +166,23 @@ class BookieServer:
 
     def status(self) -> BookieStatus:
         """Current status. To be called on the loop."""
-        stored, lossy_boots = self.storage.status(), self.storage.lossy_boots
+        lossy_boots, stored = self.storage.lossy_boots, self.storage.status()._asdict()
+        switch = stored.pop("switch")
         scrubbing = self.storage.scrubbing
         keeper, stops_in_seconds = self.keeper()
         clock = self._maintenance.store_clock
         return BookieStatus(
+            **stored,
             bookie_id=self._bookie.bookie_id,
             incarnation=self._bookie.incarnation,
             pid=os.getpid(),
             directories=self.storage.directories,
-            ledgers=stored.ledgers,
-            log_bytes=stored.log_bytes,
-            free_bytes=stored.free_bytes,
-            read_only=stored.read_only,
-            read_only_by_change=stored.switch.by_change,
-            change_order=stored.switch.order,
+            read_only_by_change=switch.by_change,
+            change_order=switch.order,
             lossy_boot=lossy_boots.mark.boot,
             healed_boot=lossy_boots.healed_boot,
             limbo_ledgers=lossy_boots.limbo_count,
-            failed_directories=stored.failed_directories,
             full_directories=self.storage.disks.full,
-            read_errors=stored.read_errors,
-            unread_logs=stored.unread_logs,
-            unread_copies=stored.unread_copies,
-            lost_copies=stored.lost_copies,
-            lacking_ledgers=stored.lacking_ledgers,
             scrub_part=round(scrubbing.part, 4),
             scrub_began_ms=scrubbing.progress.began_ms,
             scrub_finished_ms=scrubbing.progress.finished_ms,
@@ -201,11 +191,9 @@ class BookieServer:
             keeper=keeper,
             stops_in_seconds=stops_in_seconds,
             healing=None if self.healing_status is None else self.healing_status(),
-            reasons=stored.reasons,
             collection=self._maintenance.collection,
             version=self.version,
             metrics_address=self.metrics_address,
-            sync_seconds=stored.sync_seconds,
             store_ms=0 if clock is None else clock.store_ms(),
             clock_ahead_ms=0 if clock is None else clock.host_ahead_ms(),
             certificate_ends=self._tls.now().ends_ms,

@@ -18,6 +18,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from itertools import islice
+from typing import TypeVar
 
 from bookspark.errors import BookKeeperError, NoSuchLedgerError, UnreadableRecordError
 from bookspark.protocol.bookie.garbage_collection import (
@@ -46,7 +47,7 @@ from bookspark.store.bookie.disk.packed_dict import ascending
 from bookspark.store.bookie.holdings.checkpointing import Checkpoints
 from bookspark.store.bookie.holdings.holdings import Holdings
 from bookspark.store.bookie.ledgers.control_records import ControlRecords
-from bookspark.store.bookie.steps import WAIT, Steps
+from bookspark.store.bookie.steps import Steps, awaited
 from bookspark.store.metadata.lost_records import read_lost_records
 from bookspark.store.metadata.records.versioned import VersionedLedger
 from bookspark.store.metadata.store import MetadataStore
@@ -63,6 +64,7 @@ _FORGOTTEN_PART = 0.1
 """A collection above this fraction of the remaining ledgers writes a new control log."""
 
 log = logging.getLogger(__name__)
+Value = TypeVar("Value")
 
 AskOthers = Callable[[Iterable[tuple[str, int]]], Mapping[tuple[str, int], Sequence[tuple[int, int]]]]
 """Held ranges of each of these bookies and ledgers; without those whose bookie does not answer."""
@@ -86,13 +88,13 @@ class GarbageCollection:
         """Forget every deleted ledger; returns their number. Their bytes return with the next pass over the logs. ``kept`` names
         ledgers neither known to exist nor known to be deleted."""
         self.kept = ""
-        given_out = yield partial(highest_ledger_id, store)
+        given_out = yield partial(_or_incomplete, store.highest_ledger_id)
         held = yield from self.held()
         listing: Listing = given_out if isinstance(given_out, Incomplete) else (yield partial(list_ledgers, store))
         if isinstance(listing, Incomplete):
             log.warning("no ledger is collected, because the ledgers could not be listed: %s", listing.why)
             return 0
-        lost: tuple[LostRecords, ...] | Incomplete = yield partial(list_lost_records, store)
+        lost: tuple[LostRecords, ...] | Incomplete = yield partial(_or_incomplete, partial(read_lost_records, store))
         if isinstance(lost, Incomplete):
             log.warning("no ledger is collected, because it is not known whose records are lost: %s", lost.why)
             return 0
@@ -110,11 +112,7 @@ class GarbageCollection:
             yield from self.forget(suspected.no_ledgers)
         if not gone:
             return 0
-        noted: list[int] = []
-        self.note(gone, noted.append)
-        while not noted:
-            yield WAIT
-        if noted[0] != Status.OK:
+        if (yield from awaited(partial(self.note, gone))) != Status.OK:
             log.warning("no ledger is collected, because that could not be noted in a control log")
             return 0
         collected = yield from self.forget(gone, suspects)
@@ -153,7 +151,7 @@ class GarbageCollection:
         """Forget copies on this bookie that the metadata does not name (``protocol.bookie.unnamed_copies``); returns the number
         of their ledgers."""
         held = yield from self.held()
-        ids: list[int] = yield partial(_ascending_once, held)
+        ids: list[int] = yield lambda: sorted(set(held))
         collected = 0
         for start in range(0, len(ids), _LEDGERS_A_STEP):
             collected += yield from self._collect_copies(store, bookie_id, ask, ids[start : start + _LEDGERS_A_STEP])
@@ -182,13 +180,8 @@ class GarbageCollection:
                 yield from self._forget_copies(ledger_id, collectable[ledger_id])
                 if not names(one.value, bookie_id) and not index.holds_any(ledger_id):
                     whole.append(ledger_id)
-        noted: list[int] = []
-        if whole:
-            self.note(whole, noted.append)
-            while not noted:
-                yield WAIT
-            if noted[0] == Status.OK:
-                yield from self.forget(whole, suspects)
+        if whole and (yield from awaited(partial(self.note, whole))) == Status.OK:
+            yield from self.forget(whole, suspects)
         suspects.clear()
         return len(collectable)
 
@@ -252,10 +245,6 @@ class GarbageCollection:
         return forgotten
 
 
-def _ascending_once(held: Iterable[int]) -> list[int]:
-    return sorted(set(held))
-
-
 class _Listed(Set[int]):
     """An ascending list of ids as a set. Building a real set of a million ids in one call blocks the interpreter, and so the
     loop."""
@@ -277,17 +266,12 @@ class _Listed(Set[int]):
 
 def list_ledgers(store: MetadataStore) -> Listing:
     """All ledgers in the metadata, or the reason of a failed listing."""
-    try:
-        ids = store.list_ledgers()
-    except BookKeeperError as error:
-        return Incomplete(str(error))
-    return Complete(_Listed(ids))
+    return _or_incomplete(lambda: Complete(_Listed(store.list_ledgers())))
 
 
-def list_lost_records(store: MetadataStore) -> tuple[LostRecords, ...] | Incomplete:
-    """Ranges of ledgers with lost records, or the reason of a failed read."""
+def _or_incomplete(read: Callable[[], Value]) -> Value | Incomplete:
     try:
-        return read_lost_records(store)
+        return read()
     except BookKeeperError as error:
         return Incomplete(str(error))
 
@@ -295,14 +279,6 @@ def list_lost_records(store: MetadataStore) -> tuple[LostRecords, ...] | Incompl
 def _suspected(held: Iterable[int], listing: Complete, given_out: int, lost: Collection[LostRecords]) -> Suspected:
     # The note of ids that users gave may be lost with an older copy of the metadata; the listing holds the surviving ids.
     return sort_suspects(suspects(held, listing), max(given_out, max(listing.ledgers, default=given_out)), lost)
-
-
-def highest_ledger_id(store: MetadataStore) -> int | Incomplete:
-    """The highest ledger id given out so far, or the reason of a failed read."""
-    try:
-        return store.highest_ledger_id()
-    except BookKeeperError as error:
-        return Incomplete(str(error))
 
 
 def read_records(

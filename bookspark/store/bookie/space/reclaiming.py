@@ -111,7 +111,8 @@ def choose(
     higher value is a later failure."""
     dead: list[LogUse] = []
     jobs: list[list[list[LogUse]]] = []
-    for _, of_directory in groupby(sorted(uses, key=_place), key=lambda use: use.directory.path):
+    by_place = sorted(uses, key=lambda use: (use.directory.path, use.log.number))
+    for _, of_directory in groupby(by_place, key=lambda use: use.directory.path):
         wanted: list[LogUse] = []
         alone: list[list[LogUse]] = []
         small: list[LogUse] = []
@@ -149,10 +150,6 @@ def _of_one_pass(jobs: Sequence[list[LogUse]]) -> int:
         if count == _JOBS_MAX or (count and total > _PASS_BYTES):
             return count
     return len(jobs)
-
-
-def _place(use: LogUse) -> tuple[str, int]:
-    return use.directory.path, use.log.number
 
 
 def _gathered(uses: Iterable[LogUse], job_bytes: int) -> Iterator[list[LogUse]]:

@@ -100,7 +100,7 @@ def rewrite(file_system: FileSystem, job: Job, wait: Callable[[float], None]) ->
             for row in rows:
                 batch = _read(sources, row)
                 if batch is None:
-                    target.left_out(row)
+                    target.damaged.append(row)
                     continue
                 _, first, last, _, _, size = row
                 target.read_bytes += size
@@ -198,7 +198,7 @@ class _Target:
         self._job = job
         self._wait = wait
         self._rows = Ranges.empty()
-        self._damaged = Ranges.empty()
+        self.damaged = Ranges.empty()
         self._places: list[tuple[int, int]] = []
         self._pending: list[Buffer] = [HEAD]
         self._pending_bytes = self._end = len(HEAD)
@@ -216,13 +216,10 @@ class _Target:
         self._places.append((self._end, len(content)))
         self._append(content)
 
-    def left_out(self, row: _Row) -> None:
-        self._damaged.append(row)
-
     def finish(self) -> Rewritten:
         self._append(footer(self._places))
         self._flush()
-        return Rewritten(self._rows, self._end, self._damaged)
+        return Rewritten(self._rows, self._end, self.damaged)
 
     def _append(self, content: bytes) -> None:
         self._pending.append(content)

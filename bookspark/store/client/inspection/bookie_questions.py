@@ -15,7 +15,7 @@ from bookspark.store.client.network.connections import Answer
 from bookspark.store.client.runtime.client_context import ClientContext
 from bookspark.store.metadata.records.names import check_ledger_id
 from bookspark.store.wire.frames import control_frame
-from bookspark.store.wire.header import Header, Kind, WireError
+from bookspark.store.wire.header import NO_KEY, Header, Kind, WireError
 from bookspark.store.wire.messages import BookieStatus, EntryLogFacts, EntryLogs, Limbo, Ranges, decoded
 from bookspark.support.extras import extra_needed
 from bookspark.support.threads import Latch, check_may_wait
@@ -33,9 +33,9 @@ _SPARE_SECONDS = 1.0
 """Margin of the wait: a request ends within its own time limit, so a longer wait only guards against a defect."""
 
 
-def ask(context: ClientContext, bookie_id: str, header: Header) -> Answer:
-    """Send one request to one bookie and wait for the answer; Unknown if none came in time. Raises BookKeeperError in a thread of
-    the client's own."""
+def ask(context: ClientContext, bookie_id: str, kind: Kind, **fields: int) -> Answer:
+    """Send one request to one bookie and wait for the answer; Unknown if none came in time. ``fields``: of the header. Raises
+    BookKeeperError in a thread of the client's own."""
     check_may_wait()
     mailbox: list[Answer] = []
     done = Latch()
@@ -45,6 +45,7 @@ def ask(context: ClientContext, bookie_id: str, header: Header) -> Answer:
         done.set()
 
     runtime, timeout = context.runtime, context.config.answer_timeout_seconds
+    header = Header(kind, runtime.connections.next_request_id(), master_key=NO_KEY, **fields)
     runtime.io.submit(runtime.connections.send, bookie_id, header.request_id, control_frame(header), answered, timeout)
     done.wait(timeout + context.config.connect_timeout_seconds + _SPARE_SECONDS)
     return mailbox[0] if mailbox else Answer(Unknown(UnknownReason.UNREACHABLE, "no answer in time"))
@@ -52,32 +53,28 @@ def ask(context: ClientContext, bookie_id: str, header: Header) -> Answer:
 
 def bookie_status(context: ClientContext, bookie_id: str) -> BookieStatus:
     """The bookie's status. Raises ReadError."""
-    answer, _ = _positive(context, bookie_id, Header(Kind.STATUS, _next_request_id(context)))
+    answer, _ = _positive(context, bookie_id, Kind.STATUS)
     return _body(bookie_id, answer, BookieStatus)
 
 
 def entry_logs(context: ClientContext, bookie_id: str) -> list[EntryLogFacts]:
     """The bookie's entry logs, by number. Raises ReadError."""
-    found: list[EntryLogFacts] = []
-    cursor = 0
-    while cursor >= 0:
-        header = Header(Kind.ENTRY_LOGS, _next_request_id(context), value=cursor)
-        answer, told = _positive(context, bookie_id, header)
-        found += _body(bookie_id, answer, EntryLogs).logs
-        cursor = _following(bookie_id, cursor, told.value)
-    return found
+    return [log for part in _parts(context, bookie_id, Kind.ENTRY_LOGS, "value", EntryLogs) for log in part.logs]
 
 
 def limbo(context: ClientContext, bookie_id: str) -> dict[int, int]:
     """The ledgers in the bookie's limbo: ledger id → number of the lossy boot. Raises ReadError."""
-    found: dict[int, int] = {}
+    parts = _parts(context, bookie_id, Kind.LIMBO, "ledger_id", Limbo)
+    return dict(pair for part in parts for pair in part.ledgers)
+
+
+def _parts(context: ClientContext, bookie_id: str, kind: Kind, field: str, body: type[Body]) -> Iterator[Body]:
+    """The answers that make a whole list. ``field``: the header's field with the number to go on at."""
     cursor = 0
     while cursor >= 0:
-        header = Header(Kind.LIMBO, _next_request_id(context), ledger_id=cursor)
-        answer, told = _positive(context, bookie_id, header)
-        found.update(_body(bookie_id, answer, Limbo).ledgers)
-        cursor = _following(bookie_id, cursor, told.value)
-    return found
+        answer, header = _positive(context, bookie_id, kind, **{field: cursor})
+        yield _body(bookie_id, answer, body)
+        cursor = _following(bookie_id, cursor, header.value)
 
 
 def ranges(context: ClientContext, bookie_id: str, ledger_id: int | None) -> pyarrow.Table:
@@ -116,9 +113,7 @@ def large_batch_ends(context: ClientContext, bookie_id: str, ledger_id: int) -> 
     """Last entry ids of the bookie's batches of a ledger, ascending, up to the first part of the index whose batches have less
     than 16 KiB on average: so at most about one id for each 16 KiB of the ledger. Raises ReadError."""
     ends: list[int] = []
-    cursor, first_entry_id = ledger_id, 0
-    while cursor >= 0:
-        found, cursor, first_entry_id = _some_ranges(context, bookie_id, cursor, first_entry_id, only=True)
+    for found in _ranges_of(context, bookie_id, ledger_id):
         if sum(found.sizes) < _LARGE_BATCH_BYTES * len(found.sizes):
             break
         ends += found.last_entry_ids
@@ -128,9 +123,7 @@ def large_batch_ends(context: ClientContext, bookie_id: str, ledger_id: int) -> 
 def held_of(context: ClientContext, bookie_id: str, ledger_id: int) -> list[tuple[int, int]]:
     """The ranges (first, last) of a ledger's entries in the bookie's index, ascending. Raises ReadError."""
     held: list[tuple[int, int]] = []
-    cursor, first_entry_id = ledger_id, 0
-    while cursor >= 0:
-        found, cursor, first_entry_id = _some_ranges(context, bookie_id, cursor, first_entry_id, only=True)
+    for found in _ranges_of(context, bookie_id, ledger_id):
         for first, last in zip(found.first_entry_ids, found.last_entry_ids, strict=True):
             if held and first == held[-1][1] + 1:
                 held[-1] = held[-1][0], last
@@ -141,8 +134,15 @@ def held_of(context: ClientContext, bookie_id: str, ledger_id: int) -> list[tupl
 
 def has_writer(context: ClientContext, bookie_id: str, ledger_id: int) -> bool:
     """Has the bookie an open connection of the ledger's writer? False without an answer."""
-    answer = ask(context, bookie_id, Header(Kind.READ_LAC, _next_request_id(context), ledger_id))
+    answer = ask(context, bookie_id, Kind.READ_LAC, ledger_id=ledger_id)
     return isinstance(answer.response, Positive) and answer.header is not None and answer.header.limit > 0
+
+
+def _ranges_of(context: ClientContext, bookie_id: str, ledger_id: int) -> Iterator[Ranges]:
+    cursor, first_entry_id = ledger_id, 0
+    while cursor >= 0:
+        found, cursor, first_entry_id = _some_ranges(context, bookie_id, cursor, first_entry_id, only=True)
+        yield found
 
 
 def _some_ranges(
@@ -150,15 +150,15 @@ def _some_ranges(
 ) -> tuple[Ranges, int, int]:
     """Some rows of the bookie's index from this ledger and entry on, and the next ledger (−1 at the end) and entry. ``only``:
     rows of this ledger only."""
-    header = Header(
+    answer, told = _positive(
+        context,
+        bookie_id,
         Kind.RANGES,
-        _next_request_id(context),
         ledger_id=ledger_id,
         first_entry_id=first_entry_id,
         limit=_RANGES_PER_REQUEST,
-        value=1 if only else 0,
+        value=int(only),
     )
-    answer, told = _positive(context, bookie_id, header)
     if told.value == ledger_id and told.first_entry_id <= first_entry_id:
         raise ReadError(f"bookie {bookie_id} would repeat its ranges of ledger {ledger_id} for ever")
     _following(bookie_id, ledger_id - 1, told.value)
@@ -168,13 +168,9 @@ def _some_ranges(
         raise ReadError(f"bookie {bookie_id} did not answer with ranges: {error}") from error
 
 
-def _next_request_id(context: ClientContext) -> int:
-    return context.runtime.connections.next_request_id()
-
-
-def _positive(context: ClientContext, bookie_id: str, header: Header) -> tuple[Answer, Header]:
+def _positive(context: ClientContext, bookie_id: str, kind: Kind, **fields: int) -> tuple[Answer, Header]:
     """The bookie's positive answer, and its header. Raises ReadError for any other answer."""
-    answer = ask(context, bookie_id, header)
+    answer = ask(context, bookie_id, kind, **fields)
     if not isinstance(answer.response, Positive) or answer.header is None:
         raise ReadError(f"bookie {bookie_id} did not answer: {answer.response}")
     return answer, answer.header

@@ -16,7 +16,7 @@ from bookspark.protocol.ledger.responses import Unknown, UnknownReason
 from bookspark.store.client.inspection.bookie_questions import ask
 from bookspark.store.client.runtime.client_context import ClientContext
 from bookspark.store.wire.entry_batch import EntryBatch
-from bookspark.store.wire.header import Flag, Header, Kind, WireError
+from bookspark.store.wire.header import Flag, Kind, WireError
 
 _READ_BYTES = 1 << 20
 _TRIES = 3
@@ -40,16 +40,16 @@ def copies_on(
         at = max(at, first)
         while at <= last:
             # Each request extends to the last row, so one answer brings as many following rows as fit.
-            header = Header(
+            answer = ask(
+                context,
+                bookie_id,
                 Kind.READ,
-                context.runtime.connections.next_request_id(),
                 ledger_id=ledger_id,
                 first_entry_id=at,
                 last_entry_id=rows[-1][1],
                 flags=Flag.SPARSE,
                 limit=_READ_BYTES,
             )
-            answer = ask(context, bookie_id, header)
             if answer.header is None:
                 raise ReadError(f"bookie {bookie_id} did not tell what it has of ledger {ledger_id}: {answer.response}")
             for frame in answer.batches:

@@ -86,7 +86,6 @@ class Request:
         self.deadline = math.inf if timeout_seconds is None else time.monotonic() + timeout_seconds
 
     def batch_came(self, frame: Frame) -> object:
-        """Result for a batch frame of the answer: the frame, or the result of ``on_batch``."""
         if self.on_batch is None:
             return frame
         try:
@@ -104,13 +103,10 @@ class Request:
             log.exception("handling a bookie's answer failed")
 
     def answered(self, bookie_id: str, answer: Answer) -> None:
-        """Handle the answer; for subclasses."""
         raise NotImplementedError
 
 
 class Question(Request):
-    """A request whose answers go to a function."""
-
     __slots__ = ("_on_answer", "on_batch")
 
     def __init__(
@@ -153,7 +149,6 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._batches: dict[int, list[object]] = {}
         """Request id → batch frames of an incomplete answer."""
         self._batch_bytes: dict[int, int] = {}
-        """The same → their bytes."""
         self._unfinished = 0, 0.0
         """Number of the frame that was incomplete at the last look, and the time of the first look at it."""
         self._transport: asyncio.Transport
@@ -163,7 +158,6 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._stall_timer: DeadlineTimer | None = None
         self._deadline_timer: DeadlineTimer | None = None
         self.heard_at = 0.0
-        """Time of the last bytes from the bookie."""
         self.incarnation = 0
         """Incarnation of the bookie's process, from its answer to HELLO."""
         self.is_behind = False
@@ -171,7 +165,6 @@ class BookieConnection(asyncio.BufferedProtocol):
         self.lost: Unknown | None = None
         """Reason why nothing can be sent any more; None while the connection stands."""
         self.ended = asyncio.Event()
-        """Set once the socket is closed."""
 
     # -- asyncio
 
@@ -221,7 +214,6 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     @property
     def in_flight(self) -> int:
-        """Number of unanswered requests."""
         return len(self._pending)
 
     @property
@@ -318,7 +310,8 @@ class BookieConnection(asyncio.BufferedProtocol):
         if type(response) is Unknown:
             self._traffic.failed[response.reason.name.lower()] += 1
         request = self._pending.pop(request_id)
-        self._took(header.kind, request)
+        if request.timeout_seconds is not None and (seconds := self._seconds.get(header.kind)) is not None:
+            seconds.observe(self.heard_at - (request.deadline - request.timeout_seconds))
         request.tell(self.bookie_id, Answer(response, header, batches, frame.body))
 
     def _acknowledged(self, request_ids: Iterable[int]) -> None:
@@ -333,11 +326,6 @@ class BookieConnection(asyncio.BufferedProtocol):
             if (seconds := request.timeout_seconds) is not None:
                 observe(heard_at - (request.deadline - seconds))
             request.tell(bookie_id, ACKNOWLEDGED)
-
-    def _took(self, kind: int, request: Request) -> None:
-        """Record the response time of the answer that has just come."""
-        if request.timeout_seconds is not None and (seconds := self._seconds.get(kind)) is not None:
-            seconds.observe(self.heard_at - (request.deadline - request.timeout_seconds))
 
     # -- deadlines
 
@@ -359,7 +347,6 @@ class BookieConnection(asyncio.BufferedProtocol):
             self._watch_deadlines()
 
     def _check_frame(self, now: float) -> None:
-        """Cut the connection if the frame under way is late."""
         receiver = self._receiver
         number, since = self._unfinished
         if not receiver.unfinished or number != receiver.frame_number:

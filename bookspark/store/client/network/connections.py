@@ -36,6 +36,7 @@ from bookspark.store.wire.chunks import ChunkPool
 from bookspark.store.wire.entry_batch import Buffer
 from bookspark.store.wire.keepalive import notice_lost_peer
 from bookspark.support.addresses import split_address
+from bookspark.support.metrics.described import Figures
 from bookspark.support.threads import BackOff, Threads
 
 log = logging.getLogger(__name__)
@@ -74,7 +75,6 @@ class Patience:
             self._noted[bookie] = min(max(0.0, spent), self._seconds_max), now
 
     def is_spent(self, bookie: str) -> bool:
-        """Had the bookie used up its patience at its last hold-up?"""
         return self._noted.get(bookie, (0.0, 0.0))[0] >= self._seconds_max
 
 
@@ -90,7 +90,6 @@ class Quarantine:
     """
 
     def __init__(self, seconds: float) -> None:
-        """``seconds``: duration of a quarantine."""
         self._seconds = seconds
         self._failures: dict[str, tuple[float, Unknown]] = {}
 
@@ -99,7 +98,6 @@ class Quarantine:
         self._failures[bookie_id] = time.monotonic() + self._seconds, why
 
     def is_back(self, bookie_id: str) -> None:
-        """End the bookie's quarantine, after a new connection."""
         self._failures.pop(bookie_id, None)
 
     def now(self) -> dict[str, str]:
@@ -143,7 +141,6 @@ def _send_on(
 
 
 def _tell(listener: Callable[..., object], *what: object) -> None:
-    """Call one listener. Its exception does not stop the others."""
     try:
         listener(*what)
     except BaseException:
@@ -160,7 +157,6 @@ class _Attempt:
         """Callbacks for the outcome, each with the size of its request in bytes."""
         self.bytes_waiting = 0
         self.asks_store = False
-        """True during the request to the metadata store for the address."""
 
 
 class Connections:
@@ -175,7 +171,6 @@ class Connections:
         metadata_threads: Threads,
         chunks: ChunkPool | None = None,
     ) -> None:
-        """``chunks``: memory for received frames; None: a pool of its own."""
         self._store = store
         self._config = config
         self._security = security
@@ -201,25 +196,16 @@ class Connections:
         """Bookie id → text for an error, for bookies that failed within the last ``quarantine_seconds``. From any thread."""
         return self._quarantine.now()
 
-    @property
-    def count(self) -> int:
-        """Number of connected bookies."""
-        return len(self._ready)
-
-    @property
-    def count_behind(self) -> int:
-        """Number of connected bookies that are behind."""
-        return sum(one.is_behind for one in self._ready.values())
-
-    @property
-    def queued_bytes(self) -> int:
-        """Bytes that the sockets have not accepted yet."""
-        return sum(one.queued_bytes for one in self._ready.values())
-
-    @property
-    def requests_in_flight(self) -> int:
-        """Number of unanswered requests."""
-        return sum(one.in_flight for one in self._ready.values())
+    def figures(self) -> Figures:
+        """What waits on the connections now, for metrics."""
+        ready = self._ready.values()
+        return {
+            "connections": len(ready),
+            "bookies_behind": sum(connection.is_behind for connection in ready),
+            "queued_bytes": sum(connection.queued_bytes for connection in ready),
+            "requests_in_flight": sum(connection.in_flight for connection in ready),
+            "quarantined_bookies": len(self.quarantined()),
+        }
 
     def any_is_behind(self, bookie_ids: Iterable[str]) -> bool:
         """Does so much wait to be sent to one of these bookies that a writer should wait?
@@ -241,7 +227,6 @@ class Connections:
         return False
 
     def behind(self, bookie_ids: Sequence[str]) -> Sequence[str]:
-        """Subset for which ``any_is_behind`` is true."""
         if not self.any_is_behind(bookie_ids):
             return ()
         return [bookie_id for bookie_id in bookie_ids if self.any_is_behind((bookie_id,))]
@@ -263,7 +248,6 @@ class Connections:
         return tuple(sorted(bookie_ids, key=lambda b: (ready[b].heard_at, b) if b in ready else (0.0, b)))
 
     def quarantine(self, bookie_id: str, why: Unknown) -> None:
-        """Avoid the bookie for ``quarantine_seconds``."""
         self._quarantine.failed(bookie_id, why)
 
     def next_request_id(self) -> int:
@@ -312,7 +296,6 @@ class Connections:
         self._wanted.setdefault(bookie_id, set()).add(back)
 
     def unwant(self, bookie_id: str, back: Callable[[str, int], None]) -> None:
-        """End the effect of ``want`` with the same ``back``."""
         self._wanted.get(bookie_id, set()).discard(back)
 
     async def close(self) -> None:

@@ -40,7 +40,6 @@ class ClientSecurity(NamedTuple):
     secrets: Callable[[], tuple[bytes, ...]] = tuple
     """Secrets of the client; a bookie has to prove one of them."""
     secret_without_tls: bool = False
-    """Are secrets used without TLS off loopback?"""
 
     def check(self, host: str) -> None:
         """Raises ConnectionError if secrets must not be used with a bookie at this host."""
@@ -123,7 +122,6 @@ def _proof(
 
 
 def _hint(security: ClientSecurity) -> str:
-    """Likely cause if a bookie ends the connection without an answer."""
     if security.tls() is None:
         return "if it wants TLS, set tls_ca"
     return "if it wants a client's certificate, set tls_certificate to one that its tls_client_ca signed"

@@ -65,7 +65,6 @@ class IoLoop:
 
     @property
     def here(self) -> bool:
-        """Is the calling thread the I/O thread?"""
         return threading.get_ident() == self._thread.ident
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> None:

@@ -25,10 +25,8 @@ from bookspark.store.wire.messages import FetchFrom, Ranges
 from bookspark.support.threads import BackOff
 
 BookieAction = act.SendAdd | act.SendRead | act.SendReadLac | act.SendListHeld
-"""Requests of a machine that recovers or repairs."""
 
 READ_BYTES = 2 << 20
-"""Approximate size of one answer to a read."""
 _ASK_AGAIN_SECONDS, _ASK_AGAIN_SECONDS_MAX = 0.1, 1.0
 """Pause before a bookie with its maximum of long polls is asked again: doubles from the first value up to the second."""
 _FENCE, _SPARSE, _ENTRY = int(Flag.FENCE), int(Flag.SPARSE), int(Flag.ENTRY)
@@ -72,7 +70,6 @@ class LedgerRequests:
         self._timeout_seconds = timeout_seconds
 
     def send(self, action: BookieAction, put: Callable[[act.Event], None]) -> None:
-        """Send a request of a machine that recovers or repairs."""
         if isinstance(action, act.SendRead):
             self.read(action, put)
         elif isinstance(action, act.SendReadLac):
@@ -286,7 +283,6 @@ def _frames(batches: Iterable[EntryBatch]) -> Iterator[list[EntryBatch]]:
 
 
 def _first_run(batches: list[EntryBatch], first: int) -> Iterator[EntryBatch]:
-    """The batches that are consecutive from ``first`` on."""
     for batch in batches:
         if batch.first_entry_id != first:
             return
@@ -295,7 +291,6 @@ def _first_run(batches: list[EntryBatch], first: int) -> Iterator[EntryBatch]:
 
 
 def _singles(batch: EntryBatch) -> Iterator[tuple[int, EntryBatch]]:
-    """The entries of a batch by id, each as a batch of its own."""
     if batch.count == 1:
         yield batch.first_entry_id, batch
         return

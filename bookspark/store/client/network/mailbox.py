@@ -24,7 +24,6 @@ class Mailbox:
         self._pid = os.getpid()
 
     def put(self, event: act.Event) -> None:
-        """Add an event, from any thread."""
         self._queue.put(event)
 
     def allow(self, seconds: float) -> None:
@@ -32,7 +31,6 @@ class Mailbox:
         self._deadline = time.monotonic() + seconds
 
     def left_seconds(self) -> float:
-        """Seconds until the deadline; 0 after it."""
         return max(0.0, self._deadline - time.monotonic())
 
     def take(self) -> act.Event:

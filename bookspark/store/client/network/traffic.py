@@ -38,4 +38,3 @@ class ClientTraffic:
         self.behind = 0
         """Number of connections that are behind now (``BookieConnection.is_behind``)."""
         self.unreachable = 0
-        """Failed attempts to connect."""

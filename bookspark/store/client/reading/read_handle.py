@@ -1,7 +1,7 @@
 """An open ledger, for reading.
 
 Law: ``read`` returns only confirmed entries, each as its writer made it, in id order and without a gap. It returns or raises
-within its deadlines. Reads never fence.
+within its deadlines. Reads never fence. No text of a handle shows a password or a master key.
 
 The handle follows the ledger's metadata: by a watch while the ledger is open; after its close, by a read when an entry is
 missing. Long polls and reads of the LAC (last add confirmed) continue while the metadata store does not answer, because the
@@ -19,7 +19,6 @@ import logging
 import os
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -112,70 +111,6 @@ def read_range(
         actions = machine.step(event)
 
 
-# -- Common base of the handles for reading and for writing
-
-
-@checks_methods
-class AnyHandle(ABC):
-    """The common part of ``ReadHandle`` and ``LedgerHandle``: ``repr``, the refusal of pickling, and asynchronous reads.
-
-    Law: no method here asks a bookie or the metadata store itself, and no text shows a password or a master key.
-    """
-
-    _context: ClientContext
-
-    @property
-    @abstractmethod
-    def metadata(self) -> LedgerMetadata:
-        """The ledger's metadata, as the handle knows it."""
-
-    @property
-    @abstractmethod
-    def last_add_confirmed(self) -> int:
-        """The LAC (last add confirmed), as the handle knows it."""
-
-    @abstractmethod
-    def read(self, first: int = 0, last: int | None = None) -> Iterator[Entry]:
-        """Confirmed entries."""
-
-    @abstractmethod
-    def read_unconfirmed(self, first: int, last: int) -> Iterator[Entry]:
-        """Entries, confirmed or not."""
-
-    @property
-    def closed(self) -> bool:
-        """True if this handle knows that the ledger is closed: its last entry is final."""
-        return self.metadata.closed
-
-    def read_async(self, first: EntryId = 0, last: LastEntryId | None = None) -> AwaitableFuture[list[Entry]]:
-        """Begin ``read`` in a thread of the client. Returns an awaitable future of the list of entries, which are all in memory
-        then, or of an error of ``read``. Raises BookKeeperError if the client was closed."""
-        return self._calls.begin(lambda: list(self.read(first, last)))
-
-    def read_unconfirmed_async(self, first: EntryId, last: LastEntryId) -> AwaitableFuture[list[Entry]]:
-        """Begin ``read_unconfirmed`` as ``read_async`` begins ``read``. Raises BookKeeperError if the client was closed."""
-        return self._calls.begin(lambda: list(self.read_unconfirmed(first, last)))
-
-    @property
-    def _calls(self) -> Calls:
-        return self._context.calls
-
-    @property
-    def _state_told(self) -> str:
-        """The ledger's state, in words."""
-        return self.metadata.state.value
-
-    def __repr__(self) -> str:
-        ledger_id, confirmed = self.metadata.ledger_id, self.last_add_confirmed
-        return f"<{type(self).__name__}: ledger {ledger_id}, {self._state_told}, last add confirmed {confirmed}>"
-
-    def __reduce__(self) -> Any:
-        raise TypeError(
-            f"a {type(self).__name__} can't be pickled: it belongs to a client in this process. Pickle the BookKeeper client and "
-            "the ledger's id, and open the ledger there; its metadata and its entries can be pickled"
-        )
-
-
 # -- The handle for reading
 
 
@@ -189,7 +124,7 @@ poll for a tenth of the last pause."""
 
 
 @checks_methods
-class ReadHandle(AnyHandle):
+class ReadHandle:
     """A ledger opened for reading by ``BookKeeper.open_ledger`` or ``open_ledger_no_recovery``.
 
     ::
@@ -240,6 +175,11 @@ class ReadHandle(AnyHandle):
     def length(self) -> int:
         """Sum of all payloads of the closed ledger, in bytes; 0 while the ledger is open."""
         return self._known.value.length
+
+    @property
+    def closed(self) -> bool:
+        """True if this handle knows that the ledger is closed: its last entry is final."""
+        return self.metadata.closed
 
     def read(self, first: EntryId = 0, last: LastEntryId | None = None) -> Iterator[Entry]:
         """Read confirmed entries, in id order. Fetches about 2 MiB ahead of the iteration.
@@ -373,6 +313,15 @@ class ReadHandle(AnyHandle):
             return self._last_add_confirmed, None
         return self._last_add_confirmed, came[0].entry(entry_id) if came else next(self._entries(entry_id, entry_id))
 
+    def read_async(self, first: EntryId = 0, last: LastEntryId | None = None) -> AwaitableFuture[list[Entry]]:
+        """Begin ``read`` in a thread of the client. Returns an awaitable future of the list of entries, which are all in memory
+        then, or of an error of ``read``. Raises BookKeeperError if the client was closed."""
+        return self._calls.begin(lambda: list(self.read(first, last)))
+
+    def read_unconfirmed_async(self, first: EntryId, last: LastEntryId) -> AwaitableFuture[list[Entry]]:
+        """Begin ``read_unconfirmed`` as ``read_async`` begins ``read``. Raises BookKeeperError if the client was closed."""
+        return self._calls.begin(lambda: list(self.read_unconfirmed(first, last)))
+
     read_last_add_confirmed_async = in_thread(read_last_add_confirmed)
     read_last_add_confirmed_and_entry_async = in_thread(read_last_add_confirmed_and_entry)
 
@@ -384,6 +333,16 @@ class ReadHandle(AnyHandle):
     def close(self) -> None:
         """Do nothing: a handle for reading holds nothing. Both kinds of handle can be used in ``with``."""
 
+    def __repr__(self) -> str:
+        ledger_id, confirmed = self.metadata.ledger_id, self.last_add_confirmed
+        return f"<{type(self).__name__}: ledger {ledger_id}, {self._state_told}, last add confirmed {confirmed}>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            f"a {type(self).__name__} can't be pickled: it belongs to a client in this process. Pickle the BookKeeper client and "
+            "the ledger's id, and open the ledger there; its metadata and its entries can be pickled"
+        )
+
     def __enter__(self) -> Self:
         return self
 
@@ -391,6 +350,14 @@ class ReadHandle(AnyHandle):
         self.close()
 
     # -- inside
+
+    @property
+    def _calls(self) -> Calls:
+        return self._context.calls
+
+    @property
+    def _state_told(self) -> str:
+        return self.metadata.state.value
 
     def _confirm(self, last_add_confirmed: int) -> None:
         self._last_add_confirmed = max(self._last_add_confirmed, last_add_confirmed)

@@ -1,9 +1,8 @@
 """Shared by the handles of one client: options, threads, connections, watches, and the drivers of machines.
 
 =====================  =====================================================================================================
-``client_context``     ``ClientContext``: a client's options, runtime and placement, in every process that uses it
+``client_context``     ``ClientContext``: a client's options, runtime, metadata store and placement, in every process
 ``runtime``            ``Runtime``: a client's threads and connections in one process; ``Room``: the bytes of its writers
-``store_actions``      a machine's requests to the metadata store, and the answers
 ``calls``              waiting calls run in a thread, with futures that a coroutine awaits
 ``machine_driver``     drives a machine that recovers or repairs a ledger, in the caller's thread
 =====================  =====================================================================================================

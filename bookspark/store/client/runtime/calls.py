@@ -56,7 +56,6 @@ def _logged(callback: Callable[[Any], object], future: object) -> None:
 
 
 def done_with(result: Result) -> AwaitableFuture[Result]:
-    """A future that is done."""
     future = AwaitableFuture[Result]()
     future.set_result(result)
     return future

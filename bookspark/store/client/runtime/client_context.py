@@ -20,7 +20,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from bookspark.errors import BookKeeperError, NotEnoughBookiesError
+from bookspark.errors import BookKeeperError, MetadataVersionError, NotEnoughBookiesError, RecordFullError
 from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.ledger.placement import Placement, Topology
@@ -29,7 +29,6 @@ from bookspark.store.client.client_config import ClientConfig
 from bookspark.store.client.network.ledger_requests import LedgerRequests
 from bookspark.store.client.runtime.calls import Calls
 from bookspark.store.client.runtime.runtime import Runtime
-from bookspark.store.client.runtime.store_actions import StoreAction, StoreAnswer, answer_from_store
 from bookspark.store.metadata.placement_rule import read_placement
 from bookspark.store.metadata.records.bookie_registration import BookieRegistration
 from bookspark.store.metadata.store import MetadataStore
@@ -37,11 +36,21 @@ from bookspark.store.wire.digests import digester, digester_without_password
 from bookspark.store.wire.header import NO_KEY
 from bookspark.support.threads import check_may_wait
 
+StoreAction = act.ReadMetadata | act.WriteMetadata | act.ChooseBookies
+StoreAnswer = (
+    act.MetadataRead
+    | act.MetadataWritten
+    | act.MetadataConflict
+    | act.RecordFull
+    | act.MetadataFailed
+    | act.BookiesChosen
+    | act.NoBookies
+)
+
 _LISTED_SECONDS_AGO_MAX = 1.0
 """After the death of a bookie, thousands of open ledgers need another one. The listing also ends when the bookies change."""
 
 _of_parents: list[Runtime] = []
-"""Runtimes of the parent processes of this forked process."""
 
 
 class ClientContext:
@@ -55,7 +64,7 @@ class ClientContext:
         self._locks: dict[int, threading.RLock] = {}
         self._runtime: Runtime | None = None
         self._calls: Calls | None = None
-        self._closed = False
+        self.closed = False
 
     # -- this process
 
@@ -68,7 +77,7 @@ class ClientContext:
         """
         runtime = self._runtime
         if runtime is None or runtime.pid != os.getpid():
-            if not self._closed:
+            if not self.closed:
                 check_may_wait()
             with self._lock:
                 runtime = self._this_process() or self._made()
@@ -82,7 +91,7 @@ class ClientContext:
 
     def _this_process(self) -> Runtime | None:
         """The runtime of this process, if it was made. Raises BookKeeperError if the client was closed."""
-        if self._closed:
+        if self.closed:
             raise BookKeeperError("this client was closed; make another one")
         runtime = self._runtime
         return runtime if runtime is not None and runtime.pid == os.getpid() else None
@@ -104,15 +113,10 @@ class ClientContext:
         return made
 
     @property
-    def closed(self) -> bool:
-        """Was it closed in this process?"""
-        return self._closed
-
-    @property
     def calls(self) -> Calls:
         """This process's waiting calls in threads. Makes no connection. Raises BookKeeperError if the client was closed."""
         with self._lock:
-            if self._closed:
+            if self.closed:
                 raise BookKeeperError("this client was closed; make another one")
             if self._calls is None or self._calls.pid != os.getpid():
                 self._calls = Calls()
@@ -133,7 +137,7 @@ class ClientContext:
         """End this process's connections and threads for good. Open writers end, too."""
         check_may_wait()
         with self._lock:
-            self._closed = True
+            self.closed = True
             runtime, self._runtime = self._runtime, None
             calls, self._calls = self._calls, None
         if calls is not None and calls.pid == os.getpid():
@@ -199,7 +203,8 @@ class ClientContext:
         action: StoreAction,
         listed_seconds_ago_max: float = _LISTED_SECONDS_AGO_MAX,
     ) -> StoreAnswer:
-        """Carry out a machine's request to the metadata store, and wait for the answer; an error of the store is an answer.
+        """Carry out a machine's request to the metadata store, and wait for the answer. An error of the store is an answer like
+        any other; after ``MetadataFailed`` nothing is known.
 
         ``listed_seconds_ago_max``: largest age of the listing that sound bookies are chosen from. The bookies are listed anew
         before a quarantined bookie is chosen, or none."""
@@ -218,7 +223,21 @@ class ClientContext:
                 topology, action.ensemble, action.replaced, metadata.write_quorum, random.Random()
             )
 
-        return answer_from_store(self.store, metadata.ledger_id, action, choose)
+        store = self.store
+        try:
+            if isinstance(action, act.ReadMetadata):
+                return act.MetadataRead(*store.read_ledger(metadata.ledger_id))
+            if isinstance(action, act.WriteMetadata):
+                return act.MetadataWritten(store.write_ledger(action.metadata, action.version))
+            return act.BookiesChosen(choose(action))
+        except MetadataVersionError:
+            return act.MetadataConflict()
+        except RecordFullError as error:
+            return act.RecordFull(error)
+        except NotEnoughBookiesError as error:
+            return act.NoBookies(error)
+        except BookKeeperError as error:
+            return act.MetadataFailed(error)
 
     # -- placement
 

@@ -14,13 +14,10 @@ from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.store.client.network.ledger_requests import BookieAction
 from bookspark.store.client.network.mailbox import Mailbox
-from bookspark.store.client.runtime.client_context import ClientContext
-from bookspark.store.client.runtime.store_actions import StoreAction, StoreAnswer
+from bookspark.store.client.runtime.client_context import ClientContext, StoreAction, StoreAnswer
 
 
 class MachineDriver:
-    """Drives one machine about one ledger."""
-
     def __init__(
         self, context: ClientContext, metadata: LedgerMetadata, password: bytes | None, timeout_seconds: float
     ) -> None:

@@ -60,8 +60,6 @@ Listener = Callable[[Versioned[LedgerMetadata] | None], None]
 
 
 class LedgerWatches:
-    """The watches of one process, in its session with ``store``."""
-
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._lock = threading.RLock()
@@ -134,12 +132,11 @@ class OpenWriter(Protocol):
     """One ledger that is open for writing; ``LedgerDriver`` implements it. All calls come from the I/O thread. A writer whose
     call raises ends with ``defect`` and gets no further call. Times are ``time.monotonic()``, in seconds."""
 
+    ledger_id: int
+    ensemble: tuple[str, ...]
+    """Bookies of the current ensemble."""
     appended: int
     released: int
-
-    @property
-    def ledger_id(self) -> int:
-        """The ledger's id."""
 
     def tick(self, now: float) -> bool:
         """Look at deadlines and timed syncs. False if nothing is left to look at until ``Runtime.wake``."""
@@ -156,10 +153,6 @@ class OpenWriter(Protocol):
 
     def bookies_changed(self) -> None:
         """The set of registered bookies has changed."""
-
-    @property
-    def ensemble(self) -> tuple[str, ...]:
-        """Bookies of the current ensemble."""
 
     def bookies_lost(self, lost: Collection[str]) -> None:
         """``lost``: all bookies that count as lost."""
@@ -201,7 +194,6 @@ class Room:
 
     @property
     def held(self) -> int:
-        """Kept bytes of all ledgers."""
         return self.appended - self.released
 
     def has_room(self, kept: int) -> bool:
@@ -245,7 +237,6 @@ _TOLD_A_TICK = 16
 is a synced record at every bookie, and a client may write to thousands of ledgers in turn."""
 
 _LOOK_SECONDS = 0.1
-"""Shortest pause between two looks for lost bookies without news."""
 
 _STORE_CALLS_AT_ONCE = 16
 """Most simultaneous calls of the writers to the metadata store. After the death of a bookie each open ledger needs a
@@ -253,15 +244,11 @@ compare-and-set; ZooKeeper syncs simultaneous ones together. 64 were slower."""
 
 
 class _Listing(NamedTuple):
-    """A listing of the registered bookies."""
-
     bookies: Mapping[str, BookieRegistration]
     at: float
     """Monotonic seconds just before the listing was requested."""
     changes: int
-    """Number of known changes of the bookies at that time."""
     homes: dict[str, BookieHome | None]
-    """Requested homes of unregistered bookies."""
 
 
 class Runtime:
@@ -283,7 +270,6 @@ class Runtime:
         self._listed: _Listing | None = None
         self._rule: PlacementRule | None = None
         self._rule_changes = 0
-        """How often the cluster's placement rule may have changed."""
         self._lost = LostBookies(config.lost_bookie_delay_seconds)
         """Bookies that count as lost. Only the I/O thread uses it."""
         self._listing = self._list_again = self._look_is_due = False
@@ -372,6 +358,12 @@ class Runtime:
             except BaseException as error:
                 self._failed(writer, error)
 
+    def _guarded(self, writer: OpenWriter, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except BaseException as error:
+            self._failed(writer, error)
+
     def _failed(self, writer: OpenWriter, error: BaseException) -> None:
         """A defect of one writer ends that writer, and must not keep the others from their deadlines."""
         log.error("ledger %d: its writer failed", writer.ledger_id, exc_info=error)
@@ -424,11 +416,7 @@ class Runtime:
     def _bookies_changed(self) -> None:
         self._changes += 1
         for writer in list(self._writers):
-            try:
-                writer.bookies_changed()
-            except BaseException as error:
-                self._failed(writer, error)
-
+            self._guarded(writer, writer.bookies_changed)
         self._look_for_lost()
 
     @property
@@ -437,7 +425,6 @@ class Runtime:
         return self._lost.lost
 
     def _look_for_lost(self) -> None:
-        """List the bookies for the open writers."""
         if self._listing:
             self._list_again = True
         elif self._writers:
@@ -462,10 +449,7 @@ class Runtime:
         self._lost.look(now, registered, {bookie for writer in self._writers for bookie in writer.ensemble})
         lost = self._lost.lost
         for writer in [writer for writer in self._writers if not lost.isdisjoint(writer.ensemble)] if lost else ():
-            try:
-                writer.bookies_lost(lost)
-            except BaseException as error:
-                self._failed(writer, error)
+            self._guarded(writer, partial(writer.bookies_lost, lost))
         if self._list_again:
             self._look_for_lost()
         elif missing := self._lost.lost_at():

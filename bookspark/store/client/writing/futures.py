@@ -13,6 +13,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
+import operator
 import os
 import threading
 from collections.abc import Callable
@@ -30,13 +31,7 @@ _WAIT = taken_by(WaitSeconds)
 log = logging.getLogger(__name__)
 
 _RUNNING, _FINISHED = "RUNNING", "FINISHED"
-"""Names of the states in ``concurrent.futures``."""
 _watching = threading.RLock()
-"""Held while a future's fields for watchers are made."""
-
-
-def _call(callback: Callable[[], object]) -> None:
-    callback()
 
 
 class Watermark:
@@ -50,7 +45,7 @@ class Watermark:
     def __init__(
         self,
         check_may_wait: Callable[[], None] = lambda: None,
-        deliver: Callable[[Callable[[], object]], None] = _call,
+        deliver: Callable[[Callable[[], object]], object] = operator.call,
     ) -> None:
         self.check_may_wait = check_may_wait
         self.deliver = deliver

@@ -65,9 +65,8 @@ from bookspark.protocol.writing.writer_events import (
 from bookspark.store.client.network.bookie_connection import ACKNOWLEDGED
 from bookspark.store.client.network.connections import Answer, OnBookiesAnswer, Question, Request
 from bookspark.store.client.network.ledger_requests import sync_report
-from bookspark.store.client.runtime.client_context import ClientContext
+from bookspark.store.client.runtime.client_context import ClientContext, StoreAction
 from bookspark.store.client.runtime.runtime import defect
-from bookspark.store.client.runtime.store_actions import StoreAction
 from bookspark.store.client.writing.futures import Watermark
 from bookspark.store.client.writing.payloads import Outgoing
 from bookspark.store.decisions.seam import made
@@ -87,7 +86,6 @@ _TELL_SECONDS = 0.001
 """Longest wait of a new LAC (last add confirmed) for an entry that carries it."""
 _MOMENT_SECONDS = 0.5
 _MARK_SECONDS = 0.5
-"""Adds that fail after the close are marked together."""
 _RANGES_MAX = 256
 _PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 0.1, 3.2
 _SLOW = Unknown(UnknownReason.TIMEOUT, "it held appends up that other bookies had taken")
@@ -105,7 +103,6 @@ class KeptFrame(NamedTuple):
     header: Header | None = None
 
     def assigned(self, assignment: Assignment, request_id: int) -> Buffer:
-        """The frame of a VD ledger for a bookie with this assignment."""
         assert self.header is not None, "the ledger is a PD ledger"
         header = self.header._replace(request_id=request_id).with_assignment(assignment)
         return b"".join(with_header(self.frame, header))
@@ -159,7 +156,6 @@ class LedgerDriver:
             metadata.ledger_id, digester(metadata.digest_type, password), config.frame_bytes, striped=striped
         )
         self.next_entry_id = 0
-        """Id of the next append."""
         self.acknowledged = Watermark(check_may_wait, runtime.callbacks.post)
         """Last acknowledged entry id, or the error that ended the ledger."""
         self.confirmed = Watermark(check_may_wait, runtime.callbacks.post) if volatile else self.acknowledged
@@ -188,13 +184,12 @@ class LedgerDriver:
         self._flags = int(Flag.VOLATILE if volatile else Flag.NONE)
         self._keeps_confirmed = metadata.replication is Replication.GUARANTEED
         self._frames_max = config.frames_in_flight_max * (metadata.ensemble_size if striped else 1)
-        self._ensemble = metadata.last_fragment.ensemble
+        self.ensemble = metadata.last_fragment.ensemble
         self._wake = partial(runtime.wake, self)
         self._progress_at = self._synced_at = time.monotonic()
         self._sync_wanted = NO_ENTRY
         """Sync up to this id is wanted, and not requested from the machine yet."""
         self._sync_awaited = NO_ENTRY
-        """A caller waits for the sync up to this id."""
         self._just_now_seconds = min(_JUST_NOW_SECONDS, config.add_timeout_seconds, seconds)
         self._pressed = False
         """Waiting appends are to be synced as soon as they have a frame."""
@@ -202,7 +197,6 @@ class LedgerDriver:
         """Send the bookies each new LAC soon, unless an entry carries it. Any thread may set it."""
         self._will_tell = False
         self._dropped = False
-        """The handle was dropped."""
         self._all_well = True
         """True while no bookie has failed since the ledger's creation, as far as the machine knows."""
         self._held_back: dict[str, deque[act.SendAdd]] = {}
@@ -211,23 +205,20 @@ class LedgerDriver:
         """Entries of failed and dropped adds that a bookie has not acknowledged since, by bookie."""
         self._will_mark = False
         self._pauses: dict[str, BackOff] = {}
-        """The pauses of each bookie that refused its last request."""
         self._paused = NOBODY
         """Bookies that get all pending adds again after their pause."""
         self._warned_of = NOBODY
-        """Slow bookies already named in the log."""
         self._context, self._config, self._runtime = context, config, runtime
         self._io, self._connections, self._threads = runtime.io, runtime.connections, runtime.threads
 
     # -- bookies
 
     def want_bookies(self) -> None:
-        """Keep connections to the ensemble."""
-        for bookie in self._ensemble:
+        for bookie in self.ensemble:
             self._connections.want(bookie, self._bookie_back)
 
     def _unwant_bookies(self) -> None:
-        for bookie in self._ensemble:
+        for bookie in self.ensemble:
             self._connections.unwant(bookie, self._bookie_back)
 
     def _leave(self) -> None:
@@ -236,7 +227,6 @@ class LedgerDriver:
         self._unwant_bookies()
 
     def _bookie_back(self, bookie: str, incarnation: int) -> None:
-        """The bookie has a new connection."""
         self._pauses.pop(bookie, None)
         self._send_again(bookie, incarnation)
 
@@ -260,26 +250,20 @@ class LedgerDriver:
         """The set of registered bookies has changed."""
         self._step(BookiesChanged())
 
-    @property
-    def ensemble(self) -> tuple[str, ...]:
-        return self._ensemble
-
     def bookies_lost(self, lost: Collection[str]) -> None:
         """``lost``: all bookies that count as lost."""
-        mine = tuple(bookie for bookie in self._ensemble if bookie in lost)
+        mine = tuple(bookie for bookie in self.ensemble if bookie in lost)
         if mine:
             self._all_well = False
             self._step(BookiesLost(mine))
             # Tells autorecovery, which asks the other bookies, that this writer lives.
-            for action in self._stepped(TellLac()):
-                if isinstance(action, act.SendLac):
-                    self._send_lac_to(replace(action, bookies=tuple(b for b in action.bookies if b not in lost)))
+            self._send_lac(lost=lost)
 
     # -- slow bookies
 
     def _waits_for_slow_bookies(self) -> bool:
         """Do appends wait for bookies of the ensemble that are behind?"""
-        behind = self._connections.behind(self._ensemble)
+        behind = self._connections.behind(self.ensemble)
         if not behind or self._needs(behind):
             return bool(behind)
         patience = self._connections.patience
@@ -288,7 +272,7 @@ class LedgerDriver:
 
     def _look_at_slow_bookies(self, now: float) -> None:
         """Step ``HeldUp`` for the bookies that have used up the client's patience."""
-        behind = self._connections.behind(self._ensemble)
+        behind = self._connections.behind(self.ensemble)
         slow = self._awaited_for_long(now)
         if behind and not self._needs(behind):
             slow |= set(behind)
@@ -341,7 +325,7 @@ class LedgerDriver:
         writer, cursors, outgoing, under_way = self.writer, self.cursors, self.outgoing, self._under_way
         connections, traffic = self._connections, self._connections.traffic
         while (outgoing.waiting or outgoing.taken) and writer.state is State.OPEN and len(under_way) < self._frames_max:
-            if connections.any_is_behind(self._ensemble) and self._waits_for_slow_bookies():
+            if connections.any_is_behind(self.ensemble) and self._waits_for_slow_bookies():
                 # ``tick`` goes on with the rest.
                 self._wake()
                 break
@@ -434,11 +418,7 @@ class LedgerDriver:
 
     def tell_lac(self, answered: OnBookiesAnswer, ended: Callable[[], None]) -> None:
         """Send each bookie the LAC. ``answered`` is called once for each; or ``ended`` is, if the ledger is closed or failed."""
-        actions = self._stepped(TellLac())
-        for action in actions:
-            if isinstance(action, act.SendLac):
-                self._send_lac_to(action, answered)
-        if not actions:
+        if not self._send_lac(answered):
             ended()
 
     def _tell_soon(self) -> None:
@@ -446,10 +426,13 @@ class LedgerDriver:
         if self.writer.owes_explicit_lac and not self._is_awaited() and not self.outgoing:
             self._send_lac()
 
-    def _send_lac(self) -> None:
-        for action in self._stepped(TellLac()):
+    def _send_lac(self, answered: OnBookiesAnswer | None = None, lost: Collection[str] = ()) -> bool:
+        """Send each bookie but those of ``lost`` the LAC; False if the ledger is closed or failed."""
+        actions = self._stepped(TellLac())
+        for action in actions:
             if isinstance(action, act.SendLac):
-                self._send_lac_to(action)
+                self._send_lac_to(replace(action, bookies=tuple(b for b in action.bookies if b not in lost)), answered)
+        return bool(actions)
 
     def _send_lac_to(self, action: act.SendLac, answered: OnBookiesAnswer | None = None) -> None:
         header = Header(
@@ -501,7 +484,7 @@ class LedgerDriver:
             or self.outgoing.taken
             or self._held_back
             or self._config.sync_interval_seconds > 0
-            or self._connections.any_is_behind(self._ensemble)
+            or self._connections.any_is_behind(self.ensemble)
         )
 
     def _is_synced_by_time(self) -> bool:
@@ -548,8 +531,8 @@ class LedgerDriver:
                 case act.EnsembleChanged():
                     self._connections.traffic.ensemble_changes += 1
                     self._unwant_bookies()
-                    self._ensemble = action.metadata.last_fragment.ensemble
-                    self._drop_held_back(self._ensemble)
+                    self.ensemble = action.metadata.last_fragment.ensemble
+                    self._drop_held_back(self.ensemble)
                     self.want_bookies()
                     # One of the new bookies may have been lost meanwhile.
                     self._io.submit(self.bookies_lost, self._runtime.lost_bookies)
@@ -576,7 +559,6 @@ class LedgerDriver:
     # close. A failure to mark fails nothing: exact checks find the copies too.
 
     def _drop_held_back(self, kept: Collection[str]) -> None:
-        """Drop the held-back adds of all other bookies."""
         for bookie in [bookie for bookie in self._held_back if bookie not in kept]:
             self._lacks(bookie, *((add.first, add.last) for add in self._held_back.pop(bookie)))
 
@@ -622,7 +604,6 @@ class LedgerDriver:
         return actions
 
     def _stepped_anyway(self, event: WriterEvent, error: Exception) -> list[act.Action]:
-        """The machine refused ``event`` with ``error``."""
         try:
             return self.writer.step(self._as_unknown(event, error))
         except Exception as defective:
@@ -678,7 +659,6 @@ class LedgerDriver:
             self.pump()
 
     def _release(self, entry_id: int) -> None:
-        """Forget the frames up to ``entry_id``."""
         frames, released, byte_length = self._frames, [], 0
         for first in frames:
             if first > entry_id:

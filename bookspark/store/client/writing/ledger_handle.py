@@ -370,7 +370,6 @@ class LedgerHandle(ReadHandle):
     # -- inside, in callers' threads
 
     def _wait_for_end(self, timeout: float | None) -> bool:
-        """Wait for the close; False at the deadline."""
         ended, limit = self._driver.ended, self._context.config.add_timeout_seconds
         if timeout is not None or self.metadata.replication is not Replication.GUARANTEED:
             return ended.wait(limit if timeout is None else timeout)
@@ -416,7 +415,6 @@ class LedgerHandle(ReadHandle):
         return first
 
     def _has_room(self) -> bool:
-        """May this ledger keep more?"""
         return self._room.has_room(self._driver.appended - self._driver.released)
 
     def _wait_for_room(self, has_room: Callable[[], bool]) -> None:
@@ -439,7 +437,6 @@ class LedgerHandle(ReadHandle):
         )
 
     def _why_ended(self) -> BookKeeperError:
-        """Error for appends after the end."""
         error = self._driver.acknowledged.error
         if self._driver.closing or error is None:
             return LedgerClosedError(f"ledger {self.ledger_id} is closed; append to a new one")
@@ -465,7 +462,6 @@ class LedgerHandleAdv(LedgerHandle):
         # ``Room.lock`` guards all four.
         self._ids = made(GivenIds, metadata.ledger_id)
         self._waiting: dict[int, bytes] = {}
-        """Entries that wait for an earlier one, by id."""
         self._bytes_behind_gap = 0
         self._changes = False
 

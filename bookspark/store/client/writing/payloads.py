@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 
 _TOGETHER = 128
-"""How many heads and pieces are joined for a frame."""
 
 
 class PayloadRun:
@@ -67,7 +66,6 @@ class PayloadRun:
 
     @property
     def is_list(self) -> bool:
-        """True if each of ``pieces`` is one payload."""
         return len(self.pieces) == self.count
 
     @property
@@ -87,7 +85,6 @@ class PayloadRun:
         return values(memoryview(self.offsets).cast("i"), memoryview(self.pieces[0]))
 
     def entries(self) -> Iterator[bytes]:
-        """Each payload behind its head, copied."""
         heads = repeat(b"") if self.heads is None else self.heads.each()
         return map(b"".join, zip(heads, self.payloads(), strict=False))
 
@@ -193,7 +190,6 @@ def _arrow_columns(values: Any) -> tuple[memoryview, memoryview]:
 
 
 def _is_large(kind: pyarrow.DataType) -> bool:
-    """Has the array offsets of 64 bits?"""
     import pyarrow
 
     return bool(pyarrow.types.is_large_binary(kind) or pyarrow.types.is_large_string(kind))

@@ -3,8 +3,6 @@
 ==========================  =================================================================================
 ``underreplication_tasks``  ledgers that lack copies, their repairers, and the switch
 ``auditors``                the auditor's election, requests to it and its reports
-``votes``                   the election together with BookKeeper's auditors
-``change_lock``             the lock of the process that applies a change of the cluster
 ==========================  =================================================================================
 
 Example::

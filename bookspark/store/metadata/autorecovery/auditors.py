@@ -10,33 +10,48 @@ successor. Marks merge, so a double mark costs one more look at the ledger. Belo
     checkallledgersctime       a ``CheckReport`` of the last exact check
     triggeraudit               exists while an exact check is requested; its version counts requests
 
-In a cluster begun for BookKeeper's clients, ``auditorelection`` has the votes of all auditors (``votes``), and
-``checkallledgersctime`` is in BookKeeper's format.
+In a cluster begun for BookKeeper's clients, ``checkallledgersctime`` is in BookKeeper's format, and the election has votes::
 
-Source: BookKeeper's ``AuditorElector``, ``ZkLedgerUnderreplicationManager``.
+    auditorelection/V_0000000042    ephemeral: a vote, in the format of a lock
+
+Source: BookKeeper's ``AuditorElector``, ``ZkLedgerAuditorManager``, ``ZkLedgerUnderreplicationManager``.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+import re
+from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import msgspec
 
 from bookspark.errors import UnreadableRecordError
 from bookspark.store.metadata.autorecovery.underreplication_tasks import DISABLE
-from bookspark.store.metadata.autorecovery.votes import ELECTION, Votes
-from bookspark.store.metadata.documents.locks import Changes, Lock, give_back, held, holder_of, new_token, take_lock
-from bookspark.store.metadata.documents.tree import Tree, publish
-from bookspark.store.metadata.records.bookkeeper_texts import check_bytes, check_of
+from bookspark.store.metadata.documents.locks import (
+    Changes,
+    Lock,
+    give_back,
+    held,
+    holder_of,
+    new_lock,
+    new_token,
+    take_lock,
+)
+from bookspark.store.metadata.documents.tree import Tree, publish, put
+from bookspark.store.metadata.records.bookkeeper_texts import check_bytes, check_of, is_foreign
 from bookspark.store.metadata.records.documents import learn, proven_struct, read_struct
 from bookspark.store.metadata.records.names import encode_name
+from bookspark.store.metadata.records.versioned import compare_and_set
 
 log = logging.getLogger(__name__)
 
 Value = TypeVar("Value")
 
+ELECTION = "auditorelection"
+_VOTE = re.compile(r"V_(\d+)")
 _STATES, _CHECK, _TRIGGER = "auditorstates", "checkallledgersctime", "triggeraudit"
 _DELAY, _BOOKKEEPERS_DELAY = "lostbookierecoverydelay", "lostBookieRecoveryDelay"
 
@@ -54,7 +69,6 @@ class CheckReport(msgspec.Struct, frozen=True):
     """By the metadata store's clock."""
     seconds: float
     ledgers: int
-    """Examined ledgers."""
     marked: int
     """Examined ledgers that lack copies."""
     skipped: dict[str, str] = {}
@@ -71,7 +85,7 @@ class Auditors:
         self._tree = tree
         self._token = new_token()
         self._bookkeepers = bookkeepers
-        self._votes = Votes(tree, self._token)
+        self._votes = _Votes(tree, self._token)
         self._delay = _BOOKKEEPERS_DELAY if bookkeepers else _DELAY
         self._changes = Changes(tree, (ELECTION, self._delay, _TRIGGER, DISABLE))
 
@@ -98,7 +112,6 @@ class Auditors:
         return self._votes.foreign()
 
     def auditor(self) -> str | None:
-        """The name of the auditor; None while there is none."""
         if self._bookkeepers:
             return self._votes.auditor()
         found = self._tree.read(ELECTION)
@@ -129,10 +142,8 @@ class Auditors:
             self._tree.delete(self._delay)
             return
         document = f"{math.ceil(seconds) if self._bookkeepers else seconds:g}".encode()
-        while not self._tree.create(self._delay, document):
-            found = self._tree.read(self._delay)
-            if found is not None and self._tree.write(self._delay, document, found.version):
-                return
+        put_delay = partial(put, self._tree, self._delay)
+        compare_and_set(self._delay, partial(self._tree.read, self._delay), lambda _: document, put_delay)
 
     def trigger(self) -> None:
         self._tree.touch(_TRIGGER)
@@ -149,7 +160,6 @@ class Auditors:
     # -- the auditor's reports
 
     def publish_state(self, state: AuditorState) -> None:
-        """Publish the state until the session ends."""
         publish(self._tree, _state_path(state.auditor), proven_struct(state, "state of an auditor"))
 
     def state(self) -> AuditorState | None:
@@ -190,8 +200,59 @@ class Auditors:
         return self._changes.wait(timeout_seconds)
 
     def wake(self) -> None:
-        """End the wait of another thread."""
         self._changes.wake()
+
+
+class _Votes:
+    """The election together with BookKeeper's auditors, as one candidate sees it. ``token`` identifies its own vote.
+
+    Law: each candidate has a vote, an ephemeral node numbered by ZooKeeper. The lowest number is the auditor, of whichever
+    program, so only one auditor works at a time. A vote whose answer was lost is recognized by its document."""
+
+    def __init__(self, tree: Tree, token: str) -> None:
+        self._tree = tree
+        self._token = token
+        self._watched = ""
+
+    def elect(self, name: str, changed: Callable[[], None]) -> Lock | None:
+        """Vote, unless this candidate has a vote; returns its lock if it has the lowest number. Otherwise ``changed`` is
+        called when the preceding vote is gone."""
+        document = new_lock(ELECTION, name, self._token, bookkeepers=True).document
+        votes = self._all()
+        if document not in votes.values():
+            self._tree.create_numbered(f"{ELECTION}/V_", document)
+            votes = self._all()
+        before = ""
+        for path, found in votes.items():
+            if found == document:
+                break
+            before = path
+        else:
+            return None
+        if not before:
+            return Lock(path, document)
+        if before != self._watched:
+            self._tree.watch(before, changed)
+            self._watched = before
+        return None
+
+    def withdraw(self, lock: Lock) -> None:
+        for path, found in self._all().items():
+            if found == lock.document:
+                self._tree.delete(path)
+
+    def auditor(self) -> str | None:
+        return holder_of(next(iter(self._all().values()), None))
+
+    def foreign(self) -> list[str]:
+        return [holder_of(document) or "" for document in self._all().values() if is_foreign(document)]
+
+    def _all(self) -> dict[str, bytes]:
+        """The votes by their paths, the lowest number first."""
+        numbers = {name: int(found[1]) for name in self._tree.children(ELECTION) if (found := _VOTE.fullmatch(name))}
+        paths = [f"{ELECTION}/{name}" for name in sorted(numbers, key=numbers.__getitem__)]
+        documents = zip(paths, self._tree.read_each(paths), strict=True)
+        return {path: document for path, document in documents if document is not None}
 
 
 def _decoded(document: bytes, kind: type[Value]) -> Value | None:

@@ -58,8 +58,6 @@ log = logging.getLogger(__name__)
 
 
 class Taken(NamedTuple):
-    """A task, with its lock held by the caller."""
-
     task: Task
     version: int
     lock: Lock
@@ -70,8 +68,6 @@ class Taken(NamedTuple):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """The work of one worker since its start."""
-
     seconds: float = 0.0
     ledgers: int = 0
     entries: int = 0
@@ -129,20 +125,14 @@ class Underreplication:
         return task.due(self._clock.now_ms())
 
     def due_of(self, ledger_ids: Sequence[int]) -> list[int]:
-        """The ledgers of these whose task may be tried now."""
-        documents = self._tree.read_each([task_path(ledger_id) for ledger_id in ledger_ids])
-        found = []
-        for ledger_id, document in zip(ledger_ids, documents, strict=True):
-            try:
-                if document is not None and self.due(decode_task(ledger_id, document)):
-                    found.append(ledger_id)
-            except UnreadableRecordError as error:
-                # An unreadable task must not block the repair of other ledgers.
-                log.warning("ledger %d is left out: %s", ledger_id, error)
-        return found
+        unreadable: dict[int, str] = {}
+        due = [task.ledger_id for task in self.tasks(ledger_ids, unreadable) if self.due(task)]
+        # An unreadable task must not block the repair of other ledgers.
+        for ledger_id, why in unreadable.items():
+            log.warning("ledger %d is left out: %s", ledger_id, why)
+        return due
 
     def list_tasks(self) -> list[int]:
-        """The ids of all ledgers with a task, ascending."""
         paths = [_LEDGERS]
         for _ in range(_LEVELS):
             listed = self._tree.children_of_each(paths)
@@ -230,7 +220,6 @@ class Underreplication:
     # -- the switch, and waiting
 
     def enabled(self) -> bool:
-        """True if workers may begin repairs."""
         return self._tree.read(DISABLE) is None
 
     def enable(self) -> None:
@@ -246,13 +235,11 @@ class Underreplication:
         return self._changes.wait(timeout_seconds)
 
     def wake(self) -> None:
-        """End the wait of another thread."""
         self._changes.wake()
 
     # -- workers
 
     def publish_progress(self, worker: str, progress: Progress) -> None:
-        """Publish a worker's progress until its session ends."""
         publish(self._tree, f"{_WORKERS}/{encode_name(worker)}", proven_struct(progress, f"progress of {worker}"))
 
     def progress(self) -> dict[str, Progress]:

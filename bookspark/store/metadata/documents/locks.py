@@ -22,6 +22,8 @@ from bookspark.store.metadata.documents.tree import Tree
 from bookspark.store.metadata.records.bookkeeper_texts import is_text, lock_holder, lock_text
 from bookspark.store.metadata.records.documents import learn, proven_struct, read_struct
 
+_CHANGE = "changelock"
+
 
 class Lock(NamedTuple):
     """A lock: its path, and a document unique to its holder."""
@@ -81,6 +83,27 @@ def holder_of(document: bytes | None) -> str | None:
         return read_struct(document, _LockDocument, "lock").holder
     except UnreadableRecordError as error:
         return f"somebody ({error})"
+
+
+class ChangeLock:
+    """The lock of the process that applies a change of the cluster. A change's record is written by compare-and-set, which stops
+    a holder that lost the lock unnoticed."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self._token = new_token()
+
+    def take(self, name: str) -> Lock | None:
+        """Hold the lock under this name until ``give_back`` or the end of the session; None if another process holds it."""
+        return take_lock(self._tree, _CHANGE, name, self._token)
+
+    def give_back(self, lock: Lock) -> None:
+        give_back(self._tree, lock)
+
+    def holder(self) -> str | None:
+        """The name of the process that applies a change; None if there is none."""
+        found = self._tree.read(_CHANGE)
+        return holder_of(None if found is None else found.value)
 
 
 class Changes:

@@ -18,7 +18,6 @@ class Sharing:
     """One member, from ``join`` to ``leave``. For one thread. Each method may raise MetadataStoreError."""
 
     def __init__(self, tree: Tree, path: str, name: str) -> None:
-        """``name``: this member's unique name."""
         self._tree, self._name = tree, name
         self._path, self._members, self._held = path, f"{path}/members", f"{path}/held"
         self._token = new_token()
@@ -49,7 +48,6 @@ class Sharing:
             give_back(self._tree, new_lock(f"{self._held}/{thing}", self._name, self._token))
 
     def leave(self, things: Collection[str]) -> None:
-        """Release ``things``, and end the membership."""
         self.give_back(things)
         self._tree.delete(f"{self._members}/{self._name}")
         self._tree.forget_empty(self._held)

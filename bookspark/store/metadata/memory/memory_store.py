@@ -13,14 +13,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import Protocol
 
 from bookspark.errors import InvalidCookieError, MetadataStoreError, NoSuchLedgerError, UnreadableRecordError
 from bookspark.protocol.bookie.cookie import Cookie
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.store.metadata.autorecovery.auditors import Auditors
-from bookspark.store.metadata.autorecovery.change_lock import ChangeLock
 from bookspark.store.metadata.autorecovery.underreplication_tasks import Underreplication
+from bookspark.store.metadata.documents.locks import ChangeLock
 from bookspark.store.metadata.documents.sharing import Sharing
 from bookspark.store.metadata.notifier import Notifier, Once, Owner
 from bookspark.store.metadata.records.bookie_registration import BookieRegistration
@@ -51,16 +50,8 @@ from bookspark.store.metadata.store_clock import StoreClock
 
 
 Key = tuple[str, str]
-"""Kind and name of a document."""
 RECORD = "record:"
 """Prefix of the kinds whose versions never recur after a deletion."""
-
-
-class Session(Protocol):
-    """A store of the cluster, as seen by the others."""
-
-    def post_bookies_changed(self) -> None:
-        """Call the session's watchers of bookies."""
 
 
 class World:
@@ -75,15 +66,14 @@ class World:
         self.ledger_ids = 0
         self.highest_given = -1
         self.numbers = 0
-        """Number of the last numbered document."""
         self.documents: dict[Key, Versioned[bytes]] = {}
         self.changed_ms: dict[Key, int] = {}
         self.deletions: Counter[Key] = Counter()
         """Deletions by key, for kinds whose versions never recur."""
         self.watches: dict[Key, list[Once]] = {}
-        self.registrations: dict[str, tuple[Session, bytes]] = {}
-        self.ephemerals: dict[Key, Session] = {}
-        self.sessions: list[Session] = []
+        self.registrations: dict[str, tuple[MemoryStore, bytes]] = {}
+        self.ephemerals: dict[Key, MemoryStore] = {}
+        self.sessions: list[MemoryStore] = []
 
     def put(self, key: Key, document: bytes, version: int | None) -> int | None:
         """Create (version None) or compare-and-set; None if that fails."""
@@ -97,7 +87,6 @@ class World:
         return new
 
     def now_ms(self) -> int:
-        """The store's time."""
         return time.time_ns() // 1_000_000
 
     def check(self, under: RecordVersion | None) -> None:
@@ -141,7 +130,9 @@ _KIND = "tree"
 class MemoryTree:
     """A ``Tree`` of the session ``owner``; ``opened`` returns its world, locked."""
 
-    def __init__(self, opened: Callable[[], AbstractContextManager[World]], notifier: Notifier, owner: Session) -> None:
+    def __init__(
+        self, opened: Callable[[], AbstractContextManager[World]], notifier: Notifier, owner: MemoryStore
+    ) -> None:
         self._opened = opened
         self._notifier = notifier
         self._owner = owner
@@ -228,6 +219,7 @@ class MemoryStore:
 
     def _join(self, world: World) -> None:
         self._world = world
+        self.instance_id = world.instance_id
         self._owner = Owner("metadata store")
         self._closed = False
         self._notifier = Notifier()
@@ -239,10 +231,6 @@ class MemoryStore:
             world.sessions.append(self)
 
     # -- cluster
-
-    @property
-    def instance_id(self) -> str:
-        return self._world.instance_id
 
     def close(self) -> None:
         with self._world.lock:
@@ -314,17 +302,11 @@ class MemoryStore:
             document = changed_ledger(encode_ledger(metadata), metadata)
             if key not in world.documents:
                 raise no_such_ledger(metadata.ledger_id)
-            new = world.put(key, document, version)
-        if new is None:
-            raise version_changed(f"ledger {metadata.ledger_id}", version)
-        return new
+            return self._write(f"ledger {metadata.ledger_id}", key, document, version)
 
     def delete_ledger(self, ledger_id: int) -> None:
-        with self._open() as world:
-            key = _ledger_key(ledger_id)
-            if key not in world.documents:
-                raise no_such_ledger(ledger_id)
-            world.remove(key)
+        if not self._delete(f"ledger {ledger_id}", _ledger_key(ledger_id), None):
+            raise no_such_ledger(ledger_id)
 
     def list_ledgers(self) -> list[int]:
         with self._open() as world:
@@ -400,7 +382,6 @@ class MemoryStore:
             self._bookies_changed.append(changed)
 
     def post_bookies_changed(self) -> None:
-        """Call this store's watchers, for the other stores of the cluster."""
         for changed in self._bookies_changed:
             self._notifier.post(changed)
 
@@ -418,12 +399,8 @@ class MemoryStore:
     def delete_cookie(self, bookie_id: str, version: int, under: RecordVersion | None = None) -> None:
         with self._open() as world:
             world.check(under)
-            key = ("cookie", check_name(bookie_id, "bookie id"))
-            if key not in world.documents:
+            if not self._delete(f"the cookie of {bookie_id}", ("cookie", check_name(bookie_id, "bookie id")), version):
                 raise no_cookie(bookie_id)
-            if world.documents[key].version != version:
-                raise version_changed(f"the cookie of {bookie_id}", version)
-            world.remove(key)
 
     def list_cookies(self) -> list[str]:
         with self._open() as world:
@@ -444,12 +421,7 @@ class MemoryStore:
         return self._write(f"{kind} record {name!r}", _record_key(kind, name), value, version)
 
     def delete_record(self, kind: str, name: str, version: int | None = None) -> None:
-        with self._open() as world:
-            key = _record_key(kind, name)
-            if key in world.documents:
-                if version is not None and world.documents[key].version != version:
-                    raise version_changed(f"{kind} record {name!r}", version)
-                world.remove(key)
+        self._delete(f"{kind} record {name!r}", _record_key(kind, name), version)
 
     def list_records(self, kind: str) -> list[str]:
         with self._open() as world:
@@ -497,6 +469,17 @@ class MemoryStore:
         if new is None:
             raise version_changed(what, version)
         return new
+
+    def _delete(self, what: str, key: Key, version: int | None) -> bool:
+        """Delete a document, at any version if ``version`` is None; False if there is none. Raises MetadataVersionError."""
+        with self._open() as world:
+            found = world.documents.get(key)
+            if found is None:
+                return False
+            if version is not None and found.version != version:
+                raise version_changed(what, version)
+            world.remove(key)
+            return True
 
 
 def _ledger_key(ledger_id: int) -> Key:

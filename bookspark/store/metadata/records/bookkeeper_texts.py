@@ -73,7 +73,6 @@ def is_cookie(document: bytes) -> bool:
 
 
 def task_text(bookies: tuple[str, ...], ctime_ms: int, own: bytes) -> bytes:
-    """A task that BookKeeper's workers repair."""
     return _written("Task", own, replica=bookies, ctime=ctime_ms)
 
 
@@ -84,7 +83,6 @@ def task_of(document: bytes) -> TaskText:
 
 
 def cookie_text(bookie_id: str, directories: tuple[str, ...], instance_id: str, own: bytes) -> bytes:
-    """A cookie that BookKeeper's tools show."""
     listed = "\t".join((str(len(directories)), *directories))
     return _COOKIE_HEAD + _written(
         "Cookie", own, bookieHost=bookie_id, journalDir=",".join(directories), ledgerDirs=listed, instanceId=instance_id
@@ -150,6 +148,5 @@ def _parsed(name: str, document: bytes) -> Any:
 
 
 def _own(document: bytes) -> bytes:
-    """Our line behind the text; empty if there is none."""
     last = document.rstrip(b"\n").rpartition(b"\n")[2]
     return last.removeprefix(_MARK) if last.startswith(_MARK) else b""

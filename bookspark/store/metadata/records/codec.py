@@ -78,7 +78,6 @@ log = logging.getLogger(__name__)
 
 _Last = Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]
 Milliseconds = Annotated[int, Meta(ge=0, le=MILLISECONDS_MAX)]
-"""Since 1970, up to the year 9999."""
 
 
 class _LossDocument(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):

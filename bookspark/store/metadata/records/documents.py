@@ -19,7 +19,6 @@ Value = TypeVar("Value")
 Document = TypeVar("Document", bound="VersionedDocument")
 
 FORMAT_VERSION = 1
-"""The version of documents without a later format."""
 NOT_DECODED = (msgspec.DecodeError, ValueError, TypeError, RecursionError)
 
 

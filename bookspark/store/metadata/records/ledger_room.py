@@ -19,7 +19,6 @@ from bookspark.store.metadata.records.refusals import RECORD_BYTES_MAX
 NEW_BYTES_MAX = 500_000
 OPEN_BYTES_MAX = 600_000
 CHANGES_MIN = 8
-"""Fewest ensemble changes that a new ledger has room for."""
 ID_BYTES = 64
 """Bytes that a bookie's id counts for at least: a repair may replace it by a longer one."""
 _END_BYTES = 60

@@ -27,7 +27,6 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
 
 
 def is_name(name: str) -> bool:
-    """Is ``name`` valid for a node?"""
     return _NAME.fullmatch(name) is not None and name != READONLY
 
 

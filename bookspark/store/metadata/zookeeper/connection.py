@@ -76,7 +76,6 @@ class SessionFigures:
         self._lock = threading.RLock()
         self._seconds = Histogram()
         self._lately: deque[tuple[float, float]] = deque(maxlen=_LATELY)
-        """Begin and duration."""
         self._failed = 0
         self._disconnected = 0
 
@@ -100,7 +99,6 @@ class SessionFigures:
             self._disconnected += 1
 
     def figures(self) -> Figures:
-        """As in ``metrics.tables.ZOOKEEPER``."""
         return {
             "bookspark_zookeeper_connected": float(self._is_connected()),
             "bookspark_zookeeper_disconnections_total": self._disconnected,

@@ -45,7 +45,6 @@ _KILLED_SECONDS = 60.0
 """Longest wait for the end of a killed server: on a busy machine the watcher wakes late."""
 _START_SECONDS = 60.0
 _LOCK_SECONDS = 3.0
-"""Longest wait for the directory of an ending server."""
 
 
 class PortInUseError(ConfigurationError):
@@ -69,23 +68,19 @@ class EmbeddedZooKeeper:
             raise ConfigurationError(f"ZooKeeper port {port} is not one; use 1 to 65535, or 0 for any free one")
         self.directory = Path(directory).absolute()
         self._wanted_port = port
-        self._port = 0
+        self.port = 0
+        """0 when it is not running."""
         self._stop_seconds = stop_seconds
         self._process: subprocess.Popen[bytes] | None = None
         self._owner_pid = 0
 
     @property
-    def port(self) -> int:
-        """0 when it is not running."""
-        return self._port
-
-    @property
     def connection_string(self) -> str:
         """``127.0.0.1:port``, for kazoo, ``ZooKeeperStore`` and ``BookKeeper``. Raises MetadataStoreError when it is not
         running."""
-        if not self._port:
+        if not self.port:
             raise MetadataStoreError("the embedded ZooKeeper is not running: call start() first")
-        return f"{HOST}:{self._port}"
+        return f"{HOST}:{self.port}"
 
     @property
     def pid(self) -> int | None:
@@ -122,7 +117,7 @@ class EmbeddedZooKeeper:
         if self._process is not None and os.getpid() != self._owner_pid:
             # A forked process: the server is its parent's.
             return
-        process, self._process, self._port = self._process, None, 0
+        process, self._process, self.port = self._process, None, 0
         if process is None:
             return
         with contextlib.suppress(ProcessLookupError):
@@ -163,7 +158,7 @@ class EmbeddedZooKeeper:
         except BaseException:
             self.stop()
             raise
-        self._port = port
+        self.port = port
 
     def _await_answer(self, port: int, deadline: float) -> None:
         assert self._process is not None
@@ -196,7 +191,6 @@ def _real_path(line: str) -> str:
 
 
 def _ask(port: int, word: str) -> str:
-    """The answer to a four-letter word, or ""."""
     answer = bytearray()
     try:
         with socket.create_connection((HOST, port), timeout=1.0) as connection:

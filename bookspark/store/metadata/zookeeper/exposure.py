@@ -31,7 +31,6 @@ from bookspark.store.metadata.zookeeper.layout import Layout
 from bookspark.support.addresses import address_text, bracketed, is_loopback, split_address
 
 ADMIN_PORT = 8080
-"""ZooKeeper's default of ``admin.serverPort``."""
 SECONDS_MAX = 2.0
 _SECONDS_MIN = 0.001
 _BYTES_MAX = 1 << 16
@@ -41,16 +40,12 @@ _ZOOKEEPERS = ("/", "/zookeeper", "/zookeeper/quota")
 
 
 class AdminServer(NamedTuple):
-    """An AdminServer that answers strangers."""
-
     address: str
     commands: tuple[str, ...] = ()
     """Names of the commands that are on, out of ``snapshot`` and ``restore``."""
 
 
 class Exposure(NamedTuple):
-    """Doors that are open to strangers."""
-
     nodes: tuple[str, ...] = ()
     """Nodes at and above the cluster's root, its own, and ZooKeeper's own, that the world may change."""
     admin_servers: tuple[AdminServer, ...] = ()

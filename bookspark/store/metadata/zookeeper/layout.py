@@ -20,7 +20,7 @@ its options. Below the chroot (BookKeeper's layout; docs/decisions/zookeeper.md)
     /ledgers/L0000000001             ledger 1 with the flat manager
     /bookspark/<kind>/<name>         records of other layers; the name is percent-encoded
     /bookspark/clocks/<number>       ephemeral, and gone at once: a client read the time by it (``store_clock``)
-    /bookspark/deletions/<kind>-<h>  its version counts the deletions of some records of the kind (``RecordNodes``)
+    /bookspark/deletions/<kind>-<h>  its version counts the deletions of some records of the kind (``ZooKeeperStore``)
 
 A cluster begun for BookKeeper's clients has ``/ledgers/underreplication/LAYOUT`` with a line for Bookspark from its beginning:
 its cookies and tasks are in BookKeeper's formats (``records.bookkeeper_texts``).
@@ -60,7 +60,6 @@ class LedgerManager(Enum):
 
     @property
     def told(self) -> str:
-        """The manager's name in LAYOUT."""
         return _BOOKKEEPERS_MANAGER if self is LedgerManager.BOOKKEEPER else self.value
 
 
@@ -89,7 +88,6 @@ class Address:
     servers: str
     chroot: str
     access: Access = _NO_ACCESS
-    """Credentials of both sides."""
 
     def __str__(self) -> str:
         return self.servers + self.chroot
@@ -139,6 +137,16 @@ ConnectionString = Annotated[str, Rule("host:port[,host:port…][/chroot]", pars
 """The address of a cluster's metadata: ``[zk://]host[:port][,host[:port]…][/chroot]``."""
 
 
+class _Below:
+    """The path ``name`` below the path ``above`` of a layout."""
+
+    def __init__(self, above: str, name: str) -> None:
+        self._above, self._name = above, name
+
+    def __get__(self, layout: Layout, kind: type) -> str:
+        return f"{getattr(layout, self._above)}/{self._name}"
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """The paths below ``root`` (a chroot) under one ledger manager."""
@@ -147,50 +155,25 @@ class Layout:
     manager: LedgerManager = LedgerManager.HIERARCHICAL
     bookkeepers_formats: bool = False
 
-    @property
-    def ledgers(self) -> str:
-        return f"{self.root}/ledgers"
-
-    @property
-    def layout(self) -> str:
-        return f"{self.ledgers}/LAYOUT"
-
-    @property
-    def instance_id(self) -> str:
-        return f"{self.ledgers}/INSTANCEID"
+    ledgers = _Below("root", "ledgers")
+    layout = _Below("ledgers", "LAYOUT")
+    instance_id = _Below("ledgers", "INSTANCEID")
+    available = _Below("ledgers", "available")
+    readonly = _Below("available", READONLY)
+    cookies = _Below("ledgers", "cookies")
+    underreplication = _Below("ledgers", "underreplication")
+    locks = _Below("underreplication", "locks")
+    formats = _Below("underreplication", "LAYOUT")
+    idgen = _Below("ledgers", "idgen")
+    all_records = _Below("root", "bookspark")
+    sharing = _Below("all_records", "sharing")
+    clocks = _Below("all_records", "clocks")
+    deletions = _Below("all_records", "deletions")
 
     def mark(self, instance_id: str) -> str:
         return (
             f"{self.locks}/cluster-{instance_id}" if self.bookkeepers_formats else f"{self.instance_id}/{instance_id}"
         )
-
-    @property
-    def available(self) -> str:
-        return f"{self.ledgers}/available"
-
-    @property
-    def readonly(self) -> str:
-        return f"{self.available}/{READONLY}"
-
-    @property
-    def cookies(self) -> str:
-        return f"{self.ledgers}/cookies"
-
-    @property
-    def underreplication(self) -> str:
-        return f"{self.ledgers}/underreplication"
-
-    @property
-    def locks(self) -> str:
-        return f"{self.underreplication}/locks"
-
-    @property
-    def formats(self) -> str:
-        return f"{self.underreplication}/LAYOUT"
-
-    @property
-    def idgen(self) -> str:
-        return f"{self.ledgers}/idgen"
 
     @property
     def idgiven(self) -> str:
@@ -202,22 +185,6 @@ class Layout:
 
     def cookie(self, bookie_id: str) -> str:
         return f"{self.cookies}/{check_name(bookie_id, 'bookie id')}"
-
-    @property
-    def sharing(self) -> str:
-        return self.records("sharing")
-
-    @property
-    def clocks(self) -> str:
-        return self.records("clocks")
-
-    @property
-    def deletions(self) -> str:
-        return self.records("deletions")
-
-    @property
-    def all_records(self) -> str:
-        return f"{self.root}/bookspark"
 
     def records(self, kind: str) -> str:
         return f"{self.all_records}/{check_name(kind, 'record kind')}"

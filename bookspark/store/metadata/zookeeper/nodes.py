@@ -102,7 +102,6 @@ _NAMES_AT_ONCE = 20_000
 
 Marks = tuple[int, ...]
 Check = Callable[[Any], None]
-"""Adds conditions to a transaction."""
 
 
 def ignored(transaction: Any) -> None:
@@ -116,7 +115,6 @@ class Nodes:
         self._connection = connection
         self._client = connection.client
         self._watchers: dict[str, _Watchers] = {}
-        """By path."""
 
     def read(self, what: str, path: str) -> Versioned[bytes] | None:
         """Value and version, as new as any earlier confirmed write; None if there is no such node."""
@@ -195,9 +193,7 @@ class Nodes:
             made, *found = self._connection.gather(what, send)
         if isinstance(made, NoNodeError):
             raise _damaged(what, path.rpartition("/")[0])
-        return not isinstance(made, Exception), [
-            None if isinstance(one, NoNodeError) else Versioned(one[0], one[1].version) for one in found
-        ]
+        return not isinstance(made, Exception), [*map(_versioned, found)]
 
     def create_each(self, what: str, root: str, nodes: list[tuple[str, bytes]]) -> list[bool]:
         """Make many nodes at once, and their ancestors below ``root``. False if a node exists, or its parent was removed
@@ -256,7 +252,6 @@ class Nodes:
             self._client.delete_async(paths[0]).rawlink(partial(self._forget_above, paths[1:]))
 
     def _forget_above(self, paths: tuple[str, ...], deleted: Any) -> None:
-        """Called from kazoo's thread."""
         if deleted.successful():
             self.forget_empty(*paths)
 
@@ -334,10 +329,7 @@ class Nodes:
         _, value, names = self._connection.gather(
             what, lambda: [client.sync_async(path), client.get_async(path), client.get_children_async(path)]
         )
-        return (
-            None if isinstance(value, NoNodeError) else Versioned(value[0], value[1].version),
-            [] if isinstance(names, NoNodeError) else names,
-        )
+        return _versioned(value), [] if isinstance(names, NoNodeError) else names
 
     def children_of_each(self, what: str, paths: list[str]) -> list[list[str]]:
         """The names below many nodes, in groups. A group has a deadline, so it shrinks as its nodes have more names."""
@@ -347,18 +339,14 @@ class Nodes:
             group = paths[len(found) : len(found) + size]
             outcomes = self._connection.gather(what, partial(self._list_each, group))
             for outcome in outcomes:
-                if isinstance(outcome, NoNodeError):
-                    found.append([])
-                elif isinstance(outcome, Exception):
+                if isinstance(outcome, Exception) and not isinstance(outcome, NoNodeError):
                     raise outcome
-                else:
-                    found.append(outcome)
+                found.append([] if isinstance(outcome, NoNodeError) else outcome)
             names = sum(map(len, found[-len(group) :]))
             size = max(1, size // 2) if names > _NAMES_AT_ONCE else min(2 * size, _LISTINGS_AT_ONCE)
         return found
 
     def counts_of_each(self, what: str, paths: list[str]) -> list[int]:
-        """The number of children of each node."""
         found: list[int] = []
         while group := paths[len(found) : len(found) + _LISTINGS_AT_ONCE]:
             found += [
@@ -418,10 +406,7 @@ class Nodes:
             _, *outcomes = self._connection.gather(
                 what, lambda: [self._client.sync_async(paths[0]), *map(self._client.get_async, paths)]
             )
-        return [
-            None if isinstance(outcome, NoNodeError) else Versioned(outcome[0], outcome[1].version)
-            for outcome in outcomes
-        ]
+        return [*map(_versioned, outcomes)]
 
     def watch_children(self, what: str, paths: list[str], event: Callable[[object], None]) -> None:
         """Call ``event``, in kazoo's thread, when the names below one of these nodes change or the connection is lost."""
@@ -466,6 +451,10 @@ class _Watchers:
             del self._known[self._path]
         while self._all:
             self._all.popitem()[0]()
+
+
+def _versioned(outcome: Any) -> Versioned[bytes] | None:
+    return None if isinstance(outcome, NoNodeError) else Versioned(outcome[0], outcome[1].version)
 
 
 def gone(error: Exception) -> None:

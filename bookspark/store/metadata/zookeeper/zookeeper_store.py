@@ -3,8 +3,7 @@
 Law: as in ``store``. ``nodes`` settles the outcome of a write whose reply was lost. After the loss of a session registrations
 and watches are set again, and watchers are called, because something may have changed meanwhile. "No such ledger" is answered,
 and a record is changed, only while INSTANCEID has its value of the start: a ZooKeeper that lost its data knows no deletions,
-and another cluster in its place has other ledgers under the same ids. A ledger id counter that went back also proves lost data
-(``LedgerIds``).
+and another cluster in its place has other ledgers under the same ids. A ledger id counter that went back also proves lost data.
 
 Source: BookKeeper's ``AbstractZkLedgerManager`` and ``ZKRegistrationManager``; ``layout`` has the paths.
 """
@@ -29,10 +28,9 @@ from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, N
 from bookspark.errors import InvalidCookieError, MetadataStoreError, NoSuchClusterError, NoSuchLedgerError
 from bookspark.protocol.bookie.cookie import Cookie
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
-from bookspark.store.metadata.autorecovery.auditors import Auditors
-from bookspark.store.metadata.autorecovery.change_lock import ChangeLock
+from bookspark.store.metadata.autorecovery.auditors import ELECTION, Auditors
 from bookspark.store.metadata.autorecovery.underreplication_tasks import Underreplication
-from bookspark.store.metadata.autorecovery.votes import ELECTION
+from bookspark.store.metadata.documents.locks import ChangeLock
 from bookspark.store.metadata.documents.sharing import Sharing
 from bookspark.store.metadata.notifier import Notifier, Once, Upkeep
 from bookspark.store.metadata.records.bookie_registration import BookieRegistration
@@ -212,317 +210,6 @@ def _clusters_near(nodes: Nodes, root: str) -> list[str]:
     return get_close_matches(root, sorted(found), _CLUSTERS_NAMED, cutoff=0.0)
 
 
-# -- Ledger ids: the counter of assigned ids, and the note of the highest id chosen by a user.
-
-
-_ATTEMPTS = 20
-_AT_ONCE = 500
-
-
-class LedgerIds:
-    """The ids of one cluster's ledgers.
-
-    Law: the counter never goes back. A ZooKeeper whose counter went back has lost later changes, mostly because an older copy
-    of its data was restored. A process that sees that takes no id from it and registers nothing there, until its restart.
-    (ZooKeeper protects a client only until a new leader is elected.) A process started afterwards does not notice; entries on
-    bookies show it (``protocol.bookie.lost_records``).
-    """
-
-    def __init__(self, nodes: Nodes, layout: Layout) -> None:
-        self._nodes = nodes
-        self._layout = layout
-        self._bookkeepers = layout.manager is LedgerManager.BOOKKEEPER
-        self._seen = -1
-        """The highest assigned id that this process saw."""
-        self._why = ""
-        """Message about a counter that went back, or ""."""
-
-    def new(self) -> int:
-        what, path = "getting a ledger id", self._layout.idgen
-        before = self._seen
-        count = self._nodes.count_below(what, path) + 1 if self._bookkeepers else self._nodes.count(what, path)
-        if count < 1:
-            raise MetadataStoreError(
-                f"all 2^31 ledger ids of {self._layout.ledgers} are given out; begin another chroot"
-            )
-        self._went_back(count - 1, before + 1)
-        self._seen = max(self._seen, count - 1)
-        return count - 1
-
-    def last(self) -> int:
-        last = self._last()
-        self._seen = max(self._seen, last)
-        return last
-
-    def check(self) -> None:
-        """Raises MetadataStoreError if the counter went back since this process saw it."""
-        self._went_back(self._last(), self._seen)
-
-    def _went_back(self, now: int, least: int) -> None:
-        if now < least and not self._why:
-            self._why = (
-                f"{self._layout.idgen} is at ledger id {now} and was at {self._seen} before, so an older copy of ZooKeeper's "
-                "data was put back; start this process again when that was meant (docs/guides/backup.md)"
-            )
-        if self._why:
-            raise MetadataStoreError(self._why)
-
-    def note_given(self, ledger_id: int) -> None:
-        what, path = f"noting the given id {ledger_id}", self._layout.idgiven
-        value = b"%d" % self._layout.check_new(ledger_id)
-
-        def noted(document: bytes | None) -> bytes | None:
-            return None if document is not None and _noted_id(document, path) >= ledger_id else value
-
-        def write(document: bytes, version: int | None) -> bool:
-            with contextlib.suppress(NodeExistsError, BadVersionError):
-                if version is None:
-                    self._nodes.create(what, path, document)
-                else:
-                    self._nodes.write(what, path, document, version)
-                return True
-            return False
-
-        compare_and_set(what, partial(self._nodes.read, what, path), noted, write)
-
-    def highest(self) -> int:
-        path = self._layout.idgiven
-        given = self._nodes.read("reading the highest given id", path)
-        return max(self.last(), -1 if given is None else _noted_id(given.value, path))
-
-    def skip_to(self, highest: int) -> None:
-        what, path = f"skipping the ledger ids up to {highest}", self._layout.idgen
-        skip = self._nodes.skip_below if self._bookkeepers else self._nodes.skip
-        while (missing := highest - self.last()) > 0:
-            skip(what, path, min(missing, _AT_ONCE))
-
-    def _last(self) -> int:
-        counted = self._nodes.counted_below if self._bookkeepers else self._nodes.counted
-        return counted("reading the last ledger id", self._layout.idgen) - 1
-
-
-def _noted_id(value: bytes, path: str) -> int:
-    if not value.isdigit():
-        raise MetadataStoreError(
-            f"{path} holds {value!r}, not a ledger id; write the highest id that a user gave into it"
-        )
-    return int(value)
-
-
-# -- Listings of ledgers: all at once, or in spans of ids.
-
-
-_WHAT = "listing the ledgers"
-
-
-class LedgerListing:
-    """The listings of a store. ``still_there(what)`` raises if the cluster is gone: then an empty listing proves nothing.
-
-    Law: a listing of a span is whole or raises, as a listing of all. Counts are snapshots, for planning only. A span is the
-    ids of one node of the hierarchy, so a walk over spans holds one node's names at a time: 10⁷ ledgers are a thousand spans.
-    """
-
-    def __init__(self, nodes: Nodes, layout: Layout, still_there: Callable[[str], None]) -> None:
-        self._nodes, self._layout, self._still_there = nodes, layout, still_there
-
-    def all(self) -> list[int]:
-        if self._layout.manager is LedgerManager.FLAT:
-            return self._flat()
-        prefixes = self._prefixes()
-        leaves = self._nodes.children_of_each(_WHAT, [self._path(prefix) for prefix in prefixes])
-        self._still_there(_WHAT)
-        return sorted(i for prefix, names in zip(prefixes, leaves, strict=True) for i in ledger_ids(names, prefix))
-
-    def spans(self) -> list[LedgerSpan]:
-        if self._layout.manager is LedgerManager.FLAT:
-            return spans_of(self._flat())
-        prefixes = sorted(self._prefixes())
-        counts = self._nodes.counts_of_each(_WHAT, [self._path(prefix) for prefix in prefixes])
-        self._still_there(_WHAT)
-        return [
-            LedgerSpan(int(prefix) * IDS_PER_SPAN, count)
-            for prefix, count in zip(prefixes, counts, strict=True)
-            if count
-        ]
-
-    def between(self, first: int, last: int) -> Iterator[int]:
-        if self._layout.manager is LedgerManager.FLAT:
-            yield from (ledger_id for ledger_id in self._flat() if first <= ledger_id <= last)
-            return
-        low, high = (f"{ledger_id // IDS_PER_SPAN:06}" for ledger_id in (first, last))
-        for prefix in sorted(prefix for prefix in self._prefixes(low[:2], high[:2]) if low <= prefix <= high):
-            (names,) = self._nodes.children_of_each(_WHAT, [self._path(prefix)])
-            if not names:
-                self._still_there(_WHAT)
-            yield from (one for one in sorted(ledger_ids(names, prefix)) if first <= one <= last)
-        self._still_there(_WHAT)
-
-    def _flat(self) -> list[int]:
-        found = sorted(ledger_ids(self._nodes.children(_WHAT, self._layout.ledgers)))
-        self._still_there(_WHAT)
-        return found
-
-    def _prefixes(self, low: str = "00", high: str = "99") -> list[str]:
-        """The first six digits of each node that has or had ledgers."""
-        top = self._nodes.children(_WHAT, self._layout.ledgers)
-        firsts = [name for name in top if two_digits(name) and low <= name <= high]
-        below = self._nodes.children_of_each(_WHAT, [f"{self._layout.ledgers}/{first}" for first in firsts])
-        return [
-            first + second
-            for first, seconds in zip(firsts, below, strict=True)
-            for second in seconds
-            if four_digits(second)
-        ]
-
-    def _path(self, prefix: str) -> str:
-        return f"{self._layout.ledgers}/{prefix[:2]}/{prefix[2:]}"
-
-
-# -- Small records, with versions that never recur.
-
-
-GUARDS = 16
-_RECORDS_AT_ONCE = 500
-_VERSIONS = 1 << 31
-
-
-class RecordNodes:
-    """The small records of one cluster, with versions that never recur, even if a record is deleted and made again under its
-    name.
-
-    Law: ZooKeeper restarts the versions of a recreated node at 0, so a compare-and-set of its version alone could overwrite
-    another record of that name. Each deletion of a record therefore changes a *guard* in the same transaction, and each
-    compare-and-set checks that the guard has not changed since the record was read. The store's version combines the guard's
-    and the node's. The deletion of another record with the same guard may refuse a write; the writer reads again, as after any
-    other change.
-
-    A kind has GUARDS guards, ``/bookspark/deletions/<kind>-<hex digit>``, chosen by the record's name. A guard is made before
-    its first use, at version 0, and never removed. It is read together with the record, so a read and a change take one round
-    trip each. Earlier versions of Bookspark delete without changing a guard.
-    """
-
-    def __init__(self, connection: Connection, nodes: Nodes, layout: Layout) -> None:
-        self._connection, self._client, self._nodes, self._layout = connection, connection.client, nodes, layout
-        self._there: set[str] = set()
-        """Guards known to exist."""
-
-    def read(self, kind: str, name: str) -> Record | None:
-        """Value and version, as new as any earlier confirmed write; None if there is no such record."""
-        return self._read(f"reading {kind} record {name!r}", kind, [name])[0]
-
-    def read_each(self, kind: str, names: Iterable[str]) -> Iterator[Record | None]:
-        """Value and version of each record, many at a time."""
-        rest = iter(names)
-        while group := list(islice(rest, _RECORDS_AT_ONCE)):
-            yield from self._read(f"reading {kind} records", kind, group)
-
-    def write(self, kind: str, name: str, value: bytes, version: int | None) -> int:
-        """Create (version None) or compare-and-set; returns the new version. Raises MetadataVersionError."""
-        what = f"{kind} record {name!r}"
-        sized(value, what)
-        try:
-            if version is None:
-                return self._create(f"creating {what}", kind, name, value)
-            self._change(f"changing {what}", kind, name, value, version)
-        except (NodeExistsError, NoNodeError, BadVersionError):
-            raise version_changed(what, version) from None
-        return version + 1
-
-    def delete(self, kind: str, name: str, version: int | None = None) -> None:
-        """Delete a record, at any version if ``version`` is None. Raises MetadataVersionError. An absent record is no error."""
-        what = f"{kind} record {name!r}"
-        path, guard = self._layout.record(kind, name), self._made(what, self._guard(kind, name))
-        guarded, own = (-1, -1) if version is None else divmod(version, _VERSIONS)
-
-        def build(transaction: Any) -> None:
-            transaction.delete(path, own)
-            transaction.set_data(guard, b"", guarded)
-
-        try:
-            self._connection.commit(f"deleting {what}", build, gone)
-        except NoNodeError:
-            pass
-        except BadVersionError:
-            raise version_changed(what, version) from None
-
-    def checks(self, under: RecordVersion | None) -> Check:
-        """The condition that this record has not changed; for None no condition."""
-        if under is None:
-            return ignored
-        path = self._layout.record(under.kind, under.name)
-        guard = self._made(f"checking {under.kind} record {under.name!r}", self._guard(under.kind, under.name))
-        guarded, own = divmod(under.version, _VERSIONS)
-
-        def check(transaction: Any) -> None:
-            transaction.check(path, own)
-            transaction.check(guard, guarded)
-
-        return check
-
-    # -- inside
-
-    def _read(self, what: str, kind: str, names: Sequence[str]) -> list[Record | None]:
-        guard_of = {name: self._guard(kind, name) for name in names}
-        guards, client = sorted(set(guard_of.values())), self._client
-        paths = [self._layout.record(kind, name) for name in names]
-        _, *outcomes = self._connection.gather(
-            what,
-            lambda: [
-                client.sync_async(paths[0]),
-                # Guards before records: a deletion after this point is noticed.
-                *(client.exists_async(guard) for guard in guards),
-                *(client.get_async(path) for path in paths),
-            ],
-        )
-        versions = {guard: self._version(guard, stat) for guard, stat in zip(guards, outcomes, strict=False)}
-        return [
-            None
-            if isinstance(one, NoNodeError)
-            else Record(one[0], versions[guard_of[name]] + one[1].version, one[1].mtime)
-            for name, one in zip(names, outcomes[len(guards) :], strict=True)
-        ]
-
-    def _create(self, what: str, kind: str, name: str, value: bytes) -> int:
-        path, guard, stats = self._layout.record(kind, name), self._guard(kind, name), list[Any]()
-        # The read's answer comes before the node is made, or known to exist.
-        self._nodes.create(what, path, value, before=lambda: stats.append(self._client.exists_async(guard)))
-        return self._version(guard, stats[-1].get(timeout=0))
-
-    def _change(self, what: str, kind: str, name: str, value: bytes, version: int) -> None:
-        path, guard = self._layout.record(kind, name), self._made(what, self._guard(kind, name))
-        guarded, own = divmod(version, _VERSIONS)
-
-        def build(transaction: Any) -> None:
-            transaction.set_data(path, value, own)
-            transaction.check(guard, guarded)
-
-        def settle(error: Exception) -> None:
-            found = self.read(kind, name)
-            if found is not None and found.version % _VERSIONS > own + 1:
-                raise unknown(what)
-            if found is None or (found.value, found.version % _VERSIONS) != (value, own + 1):
-                raise error
-
-        self._connection.commit(what, build, settle)
-
-    def _guard(self, kind: str, name: str) -> str:
-        return f"{self._layout.deletions}/{kind}-{zlib.crc32(name.encode()) % GUARDS:x}"
-
-    def _version(self, guard: str, stat: Any) -> int:
-        """The store's version for a node at version 0."""
-        if stat is None:
-            return 0
-        self._there.add(guard)
-        return int(stat.version) * _VERSIONS
-
-    def _made(self, what: str, guard: str) -> str:
-        if guard not in self._there:
-            with suppress(NodeExistsError):
-                self._nodes.create(what, guard, b"")
-            self._there.add(guard)
-        return guard
-
-
 # -- Registrations of bookies: ephemeral nodes that outlast their sessions.
 
 
@@ -574,14 +261,12 @@ class Registrar:
         cookie: Cookie | None = None,
         replaced: Callable[[InvalidCookieError], None] | None = None,
     ) -> None:
-        """As ``MetadataStore.register_bookie``."""
         wanted = _Registered(registration, cookie, replaced)
         with self._lock:
             self._publish(wanted)
             self._wanted[registration.bookie_id] = wanted
 
     def unregister(self, bookie_id: str) -> None:
-        """Remove a bookie's node if this session made it."""
         with self._lock:
             self._wanted.pop(bookie_id, None)
             self._replace(f"unregistering {bookie_id}", bookie_id, None)
@@ -762,7 +447,11 @@ class ZooKeeperTree:
 # -- The store.
 
 
-_LEDGERS_AT_ONCE = 500
+_ATTEMPTS = 20
+_AT_ONCE = 500
+GUARDS = 16
+_VERSIONS = 1 << 31
+_LISTING = "listing the ledgers"
 
 
 class ZooKeeperStore:
@@ -792,7 +481,7 @@ class ZooKeeperStore:
         """Cached bookies, with the marks that validate the cache."""
         self._bookies_changed: list[Callable[[], None]] = []
         self._lock = threading.RLock()
-        self.clock = StoreClock(self._store_ms)
+        self.clock = StoreClock(lambda: self._nodes.time_of_a_change("reading the time", self.layout.clocks))
         self.connection = Connection(
             address,
             timeout_seconds=timeout_seconds,
@@ -803,15 +492,19 @@ class ZooKeeperStore:
         self._nodes = Nodes(self.connection)
         try:
             self.layout = find_cluster(self.connection, self._nodes, begin)
-            self._instance_id = identify(self.connection, self._nodes, self.layout)
+            self.instance_id = identify(self.connection, self._nodes, self.layout)
         except BaseException:
             self.close()
             raise
-        self._ids = LedgerIds(self._nodes, self.layout)
-        self._records = RecordNodes(self.connection, self._nodes, self.layout)
-        self._listing = LedgerListing(self._nodes, self.layout, self._still_there)
+        self._counts_below = self.layout.manager is LedgerManager.BOOKKEEPER
+        """Ledger ids are counted by nodes below ``idgen``, not by its version."""
+        self._seen_id = -1
+        """The highest assigned ledger id that this process saw."""
+        self._why_back = ""
+        """Message about a counter of ledger ids that went back, or ""."""
+        self._guards: set[str] = set()
         self._registrar = Registrar(
-            self.connection, self.layout, self._ids.check, self._still_there, self._registration_event
+            self.connection, self.layout, self._check_ids, self._still_there, self._registration_event
         )
         self._autorecovery = ZooKeeperTree(self._nodes, self._notifier, self.layout.underreplication)
 
@@ -821,10 +514,6 @@ class ZooKeeperStore:
     def client(self) -> Any:
         """The kazoo client, for its recipes. It ignores the chroot: take paths from ``layout``."""
         return self.connection.client
-
-    @property
-    def instance_id(self) -> str:
-        return self._instance_id
 
     def exposure(self) -> Exposure:
         """Doors that go round the ACL of the cluster's nodes; none where no ACL is asked for. Raises MetadataStoreError."""
@@ -838,21 +527,6 @@ class ZooKeeperStore:
         self._notifier.close()
 
     # -- ledgers
-
-    def new_ledger_id(self) -> int:
-        return self._ids.new()
-
-    def last_ledger_id(self) -> int:
-        return self._ids.last()
-
-    def note_given_id(self, ledger_id: int) -> None:
-        self._ids.note_given(ledger_id)
-
-    def highest_ledger_id(self) -> int:
-        return self._ids.highest()
-
-    def skip_ledger_ids(self, highest: int) -> None:
-        self._ids.skip_to(highest)
 
     def create_ledger(self, metadata: LedgerMetadata) -> int:
         path = self.layout.ledger(self.layout.check_new(metadata.ledger_id))
@@ -880,7 +554,7 @@ class ZooKeeperStore:
 
     def read_ledgers(self, ledger_ids: Iterable[int], unreadable: dict[int, str]) -> Iterator[VersionedLedger]:
         rest = iter(ledger_ids)
-        while group := list(islice(rest, _LEDGERS_AT_ONCE)):
+        while group := list(islice(rest, _AT_ONCE)):
             nodes = self._nodes.read_versions("reading ledgers", [self.layout.ledger(ledger_id) for ledger_id in group])
             if None in nodes:
                 self._still_there("reading ledgers")
@@ -892,7 +566,7 @@ class ZooKeeperStore:
         what, path = f"changing ledger {metadata.ledger_id}", self.layout.ledger(metadata.ledger_id)
         document = changed_ledger(encode_ledger(metadata, self.layout.bookkeepers_formats), metadata)
         try:
-            return self._nodes.write(what, path, document, version, self._records.checks(under))
+            return self._nodes.write(what, path, document, version, self._checks(under))
         except BadVersionError:
             raise version_changed(f"ledger {metadata.ledger_id}", version) from None
         except NoNodeError:
@@ -908,18 +582,136 @@ class ZooKeeperStore:
             second = path.rpartition("/")[0]
             self._nodes.forget_empty(second, second.rpartition("/")[0])
 
-    def list_ledgers(self) -> list[int]:
-        return self._listing.all()
-
-    def ledger_spans(self) -> list[LedgerSpan]:
-        return self._listing.spans()
-
-    def list_ledgers_between(self, first: int, last: int) -> Iterator[int]:
-        return self._listing.between(first, last)
-
     def watch_ledger(self, ledger_id: int, changed: Callable[[], None]) -> None:
         once = Once(self._notifier, changed)
         self._nodes.watch_value(f"watching ledger {ledger_id}", self.layout.ledger(ledger_id), once)
+
+    # -- ledger ids: the counter of assigned ids, and the note of the highest id chosen by a user
+    #
+    # Law: the counter never goes back. A ZooKeeper whose counter went back has lost later changes, mostly because an older copy
+    # of its data was restored. A process that sees that takes no id from it and registers nothing there, until its restart.
+    # (ZooKeeper protects a client only until a new leader is elected.) A process started afterwards does not notice; entries on
+    # bookies show it (``protocol.bookie.lost_records``).
+
+    def new_ledger_id(self) -> int:
+        what, path = "getting a ledger id", self.layout.idgen
+        before = self._seen_id
+        count = self._nodes.count_below(what, path) + 1 if self._counts_below else self._nodes.count(what, path)
+        if count < 1:
+            raise MetadataStoreError(
+                f"all 2^31 ledger ids of {self.layout.ledgers} are given out; begin another chroot"
+            )
+        self._went_back(count - 1, before + 1)
+        self._seen_id = max(self._seen_id, count - 1)
+        return count - 1
+
+    def last_ledger_id(self) -> int:
+        last = self._last_id()
+        self._seen_id = max(self._seen_id, last)
+        return last
+
+    def _check_ids(self) -> None:
+        """Raises MetadataStoreError if the counter went back since this process saw it."""
+        self._went_back(self._last_id(), self._seen_id)
+
+    def _went_back(self, now: int, least: int) -> None:
+        if now < least and not self._why_back:
+            self._why_back = (
+                f"{self.layout.idgen} is at ledger id {now} and was at {self._seen_id} before, so an older copy of ZooKeeper's "
+                "data was put back; start this process again when that was meant (docs/guides/backup.md)"
+            )
+        if self._why_back:
+            raise MetadataStoreError(self._why_back)
+
+    def note_given_id(self, ledger_id: int) -> None:
+        what, path = f"noting the given id {ledger_id}", self.layout.idgiven
+        value = b"%d" % self.layout.check_new(ledger_id)
+
+        def noted(document: bytes | None) -> bytes | None:
+            return None if document is not None and _noted_id(document, path) >= ledger_id else value
+
+        def write(document: bytes, version: int | None) -> bool:
+            with contextlib.suppress(NodeExistsError, BadVersionError):
+                if version is None:
+                    self._nodes.create(what, path, document)
+                else:
+                    self._nodes.write(what, path, document, version)
+                return True
+            return False
+
+        compare_and_set(what, partial(self._nodes.read, what, path), noted, write)
+
+    def highest_ledger_id(self) -> int:
+        path = self.layout.idgiven
+        given = self._nodes.read("reading the highest given id", path)
+        return max(self.last_ledger_id(), -1 if given is None else _noted_id(given.value, path))
+
+    def skip_ledger_ids(self, highest: int) -> None:
+        what, path = f"skipping the ledger ids up to {highest}", self.layout.idgen
+        skip = self._nodes.skip_below if self._counts_below else self._nodes.skip
+        while (missing := highest - self.last_ledger_id()) > 0:
+            skip(what, path, min(missing, _AT_ONCE))
+
+    def _last_id(self) -> int:
+        counted = self._nodes.counted_below if self._counts_below else self._nodes.counted
+        return counted("reading the last ledger id", self.layout.idgen) - 1
+
+    # -- listings of ledgers: all at once, or in spans of ids
+    #
+    # Law: a listing of a span is whole or raises, as a listing of all. Counts are snapshots, for planning only. A span is the
+    # ids of one node of the hierarchy, so a walk over spans holds one node's names at a time: 10⁷ ledgers are a thousand spans.
+
+    def list_ledgers(self) -> list[int]:
+        if self.layout.manager is LedgerManager.FLAT:
+            return self._flat_ids()
+        prefixes = self._prefixes()
+        leaves = self._nodes.children_of_each(_LISTING, [self._second_level(prefix) for prefix in prefixes])
+        self._still_there(_LISTING)
+        return sorted(i for prefix, names in zip(prefixes, leaves, strict=True) for i in ledger_ids(names, prefix))
+
+    def ledger_spans(self) -> list[LedgerSpan]:
+        if self.layout.manager is LedgerManager.FLAT:
+            return spans_of(self._flat_ids())
+        prefixes = sorted(self._prefixes())
+        counts = self._nodes.counts_of_each(_LISTING, [self._second_level(prefix) for prefix in prefixes])
+        self._still_there(_LISTING)
+        return [
+            LedgerSpan(int(prefix) * IDS_PER_SPAN, count)
+            for prefix, count in zip(prefixes, counts, strict=True)
+            if count
+        ]
+
+    def list_ledgers_between(self, first: int, last: int) -> Iterator[int]:
+        if self.layout.manager is LedgerManager.FLAT:
+            yield from (ledger_id for ledger_id in self._flat_ids() if first <= ledger_id <= last)
+            return
+        low, high = (f"{ledger_id // IDS_PER_SPAN:06}" for ledger_id in (first, last))
+        for prefix in sorted(prefix for prefix in self._prefixes(low[:2], high[:2]) if low <= prefix <= high):
+            (names,) = self._nodes.children_of_each(_LISTING, [self._second_level(prefix)])
+            if not names:
+                self._still_there(_LISTING)
+            yield from (one for one in sorted(ledger_ids(names, prefix)) if first <= one <= last)
+        self._still_there(_LISTING)
+
+    def _flat_ids(self) -> list[int]:
+        found = sorted(ledger_ids(self._nodes.children(_LISTING, self.layout.ledgers)))
+        self._still_there(_LISTING)
+        return found
+
+    def _prefixes(self, low: str = "00", high: str = "99") -> list[str]:
+        """The first six digits of each node that has or had ledgers."""
+        top = self._nodes.children(_LISTING, self.layout.ledgers)
+        firsts = [name for name in top if two_digits(name) and low <= name <= high]
+        below = self._nodes.children_of_each(_LISTING, [f"{self.layout.ledgers}/{first}" for first in firsts])
+        return [
+            first + second
+            for first, seconds in zip(firsts, below, strict=True)
+            for second in seconds
+            if four_digits(second)
+        ]
+
+    def _second_level(self, prefix: str) -> str:
+        return f"{self.layout.ledgers}/{prefix[:2]}/{prefix[2:]}"
 
     # -- bookies
 
@@ -1008,7 +800,7 @@ class ZooKeeperStore:
     def delete_cookie(self, bookie_id: str, version: int, under: RecordVersion | None = None) -> None:
         what, path = f"the cookie of {bookie_id}", self.layout.cookie(bookie_id)
         try:
-            self._nodes.delete(f"deleting {what}", path, version, self._records.checks(under))
+            self._nodes.delete(f"deleting {what}", path, version, self._checks(under))
         except NoNodeError:
             raise no_cookie(bookie_id) from None
         except BadVersionError:
@@ -1017,19 +809,130 @@ class ZooKeeperStore:
     def list_cookies(self) -> list[str]:
         return sorted(filter(is_name, self._nodes.children("listing the cookies", self.layout.cookies)))
 
-    # -- records
+    # -- small records
+    #
+    # The small records of one cluster, with versions that never recur, even if a record is deleted and made again under its
+    # name.
+    #
+    # Law: ZooKeeper restarts the versions of a recreated node at 0, so a compare-and-set of its version alone could overwrite
+    # another record of that name. Each deletion of a record therefore changes a *guard* in the same transaction, and each
+    # compare-and-set checks that the guard has not changed since the record was read. The store's version combines the guard's
+    # and the node's. The deletion of another record with the same guard may refuse a write; the writer reads again, as after any
+    # other change.
+    #
+    # A kind has GUARDS guards, ``/bookspark/deletions/<kind>-<hex digit>``, chosen by the record's name. A guard is made before
+    # its first use, at version 0, and never removed. It is read together with the record, so a read and a change take one round
+    # trip each. Earlier versions of Bookspark delete without changing a guard.
 
     def read_record(self, kind: str, name: str) -> Record | None:
-        return self._records.read(kind, name)
+        return self._read_records(f"reading {kind} record {name!r}", kind, [name])[0]
 
     def read_records(self, kind: str, names: Iterable[str]) -> Iterator[Record | None]:
-        return self._records.read_each(kind, names)
+        rest = iter(names)
+        while group := list(islice(rest, _AT_ONCE)):
+            yield from self._read_records(f"reading {kind} records", kind, group)
 
     def write_record(self, kind: str, name: str, value: bytes, version: int | None) -> int:
-        return self._records.write(kind, name, value, version)
+        what = f"{kind} record {name!r}"
+        sized(value, what)
+        try:
+            if version is None:
+                return self._create_record(f"creating {what}", kind, name, value)
+            self._change_record(f"changing {what}", kind, name, value, version)
+        except (NodeExistsError, NoNodeError, BadVersionError):
+            raise version_changed(what, version) from None
+        return version + 1
 
     def delete_record(self, kind: str, name: str, version: int | None = None) -> None:
-        self._records.delete(kind, name, version)
+        what = f"{kind} record {name!r}"
+        path, guard = self.layout.record(kind, name), self._made_guard(what, self._guard(kind, name))
+        guarded, own = (-1, -1) if version is None else divmod(version, _VERSIONS)
+
+        def build(transaction: Any) -> None:
+            transaction.delete(path, own)
+            transaction.set_data(guard, b"", guarded)
+
+        try:
+            self.connection.commit(f"deleting {what}", build, gone)
+        except NoNodeError:
+            pass
+        except BadVersionError:
+            raise version_changed(what, version) from None
+
+    def _checks(self, under: RecordVersion | None) -> Check:
+        """The condition that this record has not changed; for None no condition."""
+        if under is None:
+            return ignored
+        path = self.layout.record(under.kind, under.name)
+        guard = self._made_guard(f"checking {under.kind} record {under.name!r}", self._guard(under.kind, under.name))
+        guarded, own = divmod(under.version, _VERSIONS)
+
+        def check(transaction: Any) -> None:
+            transaction.check(path, own)
+            transaction.check(guard, guarded)
+
+        return check
+
+    def _read_records(self, what: str, kind: str, names: Sequence[str]) -> list[Record | None]:
+        guard_of = {name: self._guard(kind, name) for name in names}
+        guards, client = sorted(set(guard_of.values())), self.client
+        paths = [self.layout.record(kind, name) for name in names]
+        _, *outcomes = self.connection.gather(
+            what,
+            lambda: [
+                client.sync_async(paths[0]),
+                # Guards before records: a deletion after this point is noticed.
+                *(client.exists_async(guard) for guard in guards),
+                *(client.get_async(path) for path in paths),
+            ],
+        )
+        versions = {guard: self._guarded_version(guard, stat) for guard, stat in zip(guards, outcomes, strict=False)}
+        return [
+            None
+            if isinstance(one, NoNodeError)
+            else Record(one[0], versions[guard_of[name]] + one[1].version, one[1].mtime)
+            for name, one in zip(names, outcomes[len(guards) :], strict=True)
+        ]
+
+    def _create_record(self, what: str, kind: str, name: str, value: bytes) -> int:
+        path, guard, stats = self.layout.record(kind, name), self._guard(kind, name), list[Any]()
+        # The read's answer comes before the node is made, or known to exist.
+        self._nodes.create(what, path, value, before=lambda: stats.append(self.client.exists_async(guard)))
+        return self._guarded_version(guard, stats[-1].get(timeout=0))
+
+    def _change_record(self, what: str, kind: str, name: str, value: bytes, version: int) -> None:
+        path, guard = self.layout.record(kind, name), self._made_guard(what, self._guard(kind, name))
+        guarded, own = divmod(version, _VERSIONS)
+
+        def build(transaction: Any) -> None:
+            transaction.set_data(path, value, own)
+            transaction.check(guard, guarded)
+
+        def settle(error: Exception) -> None:
+            found = self.read_record(kind, name)
+            if found is not None and found.version % _VERSIONS > own + 1:
+                raise unknown(what)
+            if found is None or (found.value, found.version % _VERSIONS) != (value, own + 1):
+                raise error
+
+        self.connection.commit(what, build, settle)
+
+    def _guard(self, kind: str, name: str) -> str:
+        return f"{self.layout.deletions}/{kind}-{zlib.crc32(name.encode()) % GUARDS:x}"
+
+    def _guarded_version(self, guard: str, stat: Any) -> int:
+        """The store's version for a node at version 0."""
+        if stat is None:
+            return 0
+        self._guards.add(guard)
+        return int(stat.version) * _VERSIONS
+
+    def _made_guard(self, what: str, guard: str) -> str:
+        if guard not in self._guards:
+            with suppress(NodeExistsError):
+                self._nodes.create(what, guard, b"")
+            self._guards.add(guard)
+        return guard
 
     def list_records(self, kind: str) -> list[str]:
         return sorted(map(decode_name, self._nodes.children(f"listing {kind} records", self.layout.records(kind))))
@@ -1057,9 +960,6 @@ class ZooKeeperStore:
 
     # -- within
 
-    def _store_ms(self) -> int:
-        return self._nodes.time_of_a_change("reading the time", self.layout.clocks)
-
     def _absent(self, ledger_id: int) -> NoSuchLedgerError:
         """The error for a ledger without a record. Raises MetadataStoreError if all records are gone."""
         self._still_there(f"looking for ledger {ledger_id}")
@@ -1069,10 +969,10 @@ class ZooKeeperStore:
         """Raises MetadataStoreError unless this is still the cluster of the start. Called after any miss: in a ZooKeeper that
         lost its data that is no deletion."""
         found = self._nodes.read(what, self.layout.instance_id)
-        if found is None or found.value.decode(errors="replace") != self._instance_id:
+        if found is None or found.value.decode(errors="replace") != self.instance_id:
             now = "is gone from ZooKeeper" if found is None else "belongs to another cluster now"
             raise MetadataStoreError(
-                f"{what}: {self.layout.instance_id} {now} (it was {self._instance_id}), so a missing record may still "
+                f"{what}: {self.layout.instance_id} {now} (it was {self.instance_id}), so a missing record may still "
                 "exist; restore ZooKeeper's data, or stop the users of the earlier cluster"
             )
 
@@ -1084,6 +984,14 @@ class ZooKeeperStore:
             return self._nodes.write(f"changing {what}", path, value, version)
         except (NodeExistsError, NoNodeError, BadVersionError):
             raise version_changed(what, version) from None
+
+
+def _noted_id(value: bytes, path: str) -> int:
+    if not value.isdigit():
+        raise MetadataStoreError(
+            f"{path} holds {value!r}, not a ledger id; write the highest id that a user gave into it"
+        )
+    return int(value)
 
 
 def begin_cluster(connect: str, manager: LedgerManager = LedgerManager.HIERARCHICAL) -> str:
