@@ -3,7 +3,7 @@
 Spark asks for the initial offset until the first micro-batch has finished; then its checkpoint has the query's place. A run may
 stand still within its first micro-batch while its query goes on in another run, with its checkpoint or with a new one.
 
-Law: all runs with one checkpoint begin at one place, and the query reads each row from there on.
+Law: all runs with the query's last checkpoint begin at one place, and the query reads each row from there on.
 """
 
 from __future__ import annotations
@@ -118,6 +118,10 @@ class Starts:
                 return None
             if checkpoint.start is None:
                 checkpoint.start = start
+            if self._checkpoints[name] is not checkpoint:
+                # It asked later than the runs with the next checkpoint: two queries have one subscription.
+                self._checkpoints[name].start = None
+                return None
             assert place(start) == place(checkpoint.start), (
                 f"{name} starts at {start}, and an earlier run began at {checkpoint.start}"
             )
