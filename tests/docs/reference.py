@@ -93,7 +93,13 @@ def options_of(kind: type[Config]) -> Iterator[tuple[str, str, str, str]]:
     hints, meanings = get_type_hints(kind, include_extras=True), field_docs(kind)
     for field in msgspec.structs.fields(kind):
         default = "required" if field.required else f"`{_shown(field.default)}`"
-        yield f"`{field.name}`", taken_by(hints[field.name]).words, default, meanings[field.name]
+        yield f"`{field.name}`", _bounds(taken_by(hints[field.name]).words), default, meanings[field.name]
+
+
+def _bounds(values: str) -> str:
+    """Bounds, briefly; nothing if the default shows the kind of value."""
+    values = re.sub(r"^(\S+) to (\S+)", r"\1…\2", values.removesuffix(" (a whole number)"))
+    return "" if values in ("a text", "true or false") else values.replace("at least ", "≥")
 
 
 def _shown(value: Any) -> str:
@@ -114,8 +120,8 @@ def options() -> str:
         for title, (name, kind) in CONFIGS.items()
     ]
     introduction = """
-A wrong value is refused at the start, with the allowed values. `bookspark conf bookspark.toml` prints the path of a settings file
-with every option and its default.
+A wrong value is refused at the start, with the allowed values. A default without a point takes whole numbers. `bookspark conf
+bookspark.toml` prints the path of a settings file with every option and its default.
 """
     return page("Options", introduction, parts)
 
@@ -172,19 +178,22 @@ def all_errors() -> Iterator[tuple[type[Exception], type[Exception]]]:
 
 def errors_page() -> str:
     """The page of errors."""
+
+    def name(error: type[Exception]) -> str:
+        return f"`{error.__name__}`" + f" (`{error.__module__}`)" * (error.__module__ != errors.__name__)
+
     rows = [
         (
-            f"`{error.__name__}`",
-            "" if kind is errors.BookKeeperError else f"`{kind.__name__}`",
-            _flowing(error.__doc__ or ""),
-            f"`{error.__module__}`",
+            name(error),
+            f"A `{kind.__name__}`. " * (kind is not errors.BookKeeperError) + _flowing(error.__doc__ or ""),
         )
         for error, kind in all_errors()
     ]
     introduction = """
-All are `BookKeeperError`s. The message says what was wrong and what to do; the class says where the cause lies.
+All are `BookKeeperError`s of the module `bookspark.errors` or the named one. The message says what was wrong and what to do; the
+class says where the cause lies.
 """
-    return page("Errors", introduction, [table(("error", "a kind of", "when", "module"), rows)])
+    return page("Errors", introduction, [table(("error", "when"), rows)])
 
 
 # -- commands
@@ -222,41 +231,52 @@ def _help(app: typer.Typer, name: str, *words: str) -> str:
         return shown.getvalue().decode().strip()
 
 
-_OPTION = re.compile(r"^  (?:-\w, )?(--[\w-]+).*\n(?:   .*\n)*", re.MULTILINE)
-# An option that at least this many commands share in the same words stands at the top of the page.
-SHARED_MIN = 3
+_ENTRY = re.compile(r"^  (?:-\w, )?((?:--)?[^\s,]+).*\n(?:   .*\n)*", re.MULTILINE)
+# An argument or option that at least this many commands share in the same words stands at the top of the page.
+SHARED_MIN = 2
 
 
-def _parts(option: str) -> tuple[str, str]:
-    """Split an option's help into the option with its values, and its meaning."""
-    values, *meaning = re.split(r"\s{2,}", option.strip(), maxsplit=1)
+def _parts(entry: str) -> tuple[str, str]:
+    """Split an entry of a help text into the argument or option with its values, and its meaning."""
+    values, *meaning = re.split(r"\s{2,}", entry.strip(), maxsplit=1)
     return values, " ".join(" ".join(meaning).split())
 
 
-def _command(words: str, shared: dict[str, tuple[str, str]]) -> str:
-    """A command's help, which names the shared options and omits ``--help``."""
-    names: list[str] = []
+def _split(text: str) -> tuple[str, str, str]:
+    """The description, arguments and options of a help text, without its usage, which its heading and arguments say.
 
-    def own(option: re.Match[str]) -> str:
-        if option[1] == "--help":
-            return ""
-        if shared.get(option[1]) != _parts(option[0]):
-            return option[0]
-        names.append(option[1])
-        return ""
-
-    head, options, rest = f"{_help(_whole(), *words.split())}\n".partition("Options:\n")
-    rest = _OPTION.sub(own, rest) + f"  Also: {', '.join(names)}\n" * bool(names)
-    return f"## {words}\n\n```text\n{(head + options * bool(rest) + rest).strip()}\n```"
+    Omitted are lower bounds of 0, and that an argument without brackets is required.
+    """
+    text = re.sub(r"<(int|float) range>", r"<\1>" + " " * len(" range"), f"{text}\n")
+    text = re.sub(r"\s+\[x>=0(?:\.0)?\]|;\s+x>=0(?:\.0)?(?=\])|(?<=\[)x>=0(?:\.0)?;\s+", "", text)
+    head, _, options = text.partition("Options:\n")
+    head, _, arguments = head.partition("Arguments:\n")
+    arguments = re.sub(r"\s+\[required\]|;\s+required(?=\])", "", arguments)
+    return head.partition("\n\n")[2].strip("\n"), arguments, options
 
 
-def shared_options(helps: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Options by name that several commands share in the same words; of several wordings the most frequent."""
+def _described(text: str, shared: dict[str, tuple[str, str]]) -> str:
+    """A help text without usage and ``--help``, which names the shared arguments and options."""
+    description, *parts = _split(text)
+    described = [description]
+    for title, part in zip(("Arguments", "Options"), parts, strict=True):
+        entries = {entry[1]: entry[0] for entry in _ENTRY.finditer(part) if entry[1] != "--help"}
+        # The order of arguments counts, so they are all shared or all described.
+        whole = title == "Options" or all(shared.get(name) == _parts(entry) for name, entry in entries.items())
+        names = [name for name, entry in entries.items() if whole and shared.get(name) == _parts(entry)]
+        own = "".join(entry for name, entry in entries.items() if name not in names).rstrip()
+        described.append("\n".join(filter(None, [f"{title}: {', '.join(names)}".rstrip(" "), own])) * bool(entries))
+    return "\n".join(["```text", "\n\n".join(filter(None, described)), "```"])
+
+
+def shared_entries(helps: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Arguments and options by name that several commands share in the same words; of several wordings the most frequent."""
     counts = Counter(
-        (found[1], _parts(found[0]))
+        (entry[1], _parts(entry[0]))
         for text in helps
-        for found in _OPTION.finditer(f"{text}\n")
-        if found[1] != "--help"
+        for part in _split(text)[1:]
+        for entry in _ENTRY.finditer(part)
+        if entry[1] != "--help"
     )
     return dict(reversed([key for key, n in counts.most_common() if n >= SHARED_MIN]))
 
@@ -264,17 +284,18 @@ def shared_options(helps: Iterable[str]) -> dict[str, tuple[str, str]]:
 def commands() -> str:
     """The page of commands."""
     introduction = """
-`--help` after any command shows the same. Options that several commands share stand here; each command names them after "Also".
-Exit status: 0 success; 1 something was found, is missing or failed; 2 the command can't be carried out.
+`--help` after any command shows this. Arguments and options that commands share stand here; each command only names them.
+Arguments in brackets are optional, and a minimum of 0 is not shown. Exit status: 0 success; 1 something was found, is missing or
+failed; 2 the command can't be carried out.
 """
-    shared = shared_options(_help(_whole(), *words.split()) for words in all_commands())
+    helps = {words: _help(_whole(), *words.split()) for words in all_commands()}
+    shared = shared_entries(helps.values())
     several = "\n".join(
         f"  {values}\n{textwrap.indent(textwrap.fill(meaning, 72), ' ' * 6)}"
         for _, (values, meaning) in sorted(shared.items())
     )
-    return page(
-        "Commands", introduction, [f"```text\n{several}\n```", *(_command(words, shared) for words in all_commands())]
-    )
+    parts = (f"## {words}\n\n{_described(text, shared)}" for words, text in helps.items())
+    return page("Commands", introduction, [f"```text\n{several}\n```", *parts])
 
 
 # -- jobs
@@ -294,7 +315,7 @@ def all_jobs() -> dict[str, typer.Typer]:
 
 
 def _job(name: str, arguments: typer.Typer) -> str:
-    return f"## {name}\n\n```text\n{_help(arguments, f'{name}.py')}\n```"
+    return f"## {name}\n\n{_described(_help(arguments, f'{name}.py'), {})}"
 
 
 def jobs_page() -> str:

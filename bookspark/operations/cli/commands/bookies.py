@@ -36,7 +36,7 @@ def add_to(app: typer.Typer) -> None:
     app.command(help="Print the bookies with state, address and amount of data.")(bookies)
     app.command(
         "stop-bookies",
-        help="Stop the bookies of Spark jobs cleanly and end these jobs. Their data stays.",
+        help="Stop the bookies of Spark jobs and end these jobs. Their data stays.",
     )(stop_bookies)
 
 
