@@ -331,13 +331,34 @@ shows the same. Exit status: 0 success, 1 an audit found something, 2 it could n
 # -- tables and audits
 
 
-def _of_table(name: str) -> str:
-    one = TABLES[name]
-    other = next((o for o, its in TABLES.items() if o != name and its.columns == one.columns[: len(its.columns)]), None)
-    own = one.columns[len(TABLES[other].columns) :] if other else one.columns
-    rows = [(f"`{column}`", kind.simpleString(), meaning) for column, kind, meaning in own]
-    more = f"The columns of [{other}](#{other}), and:\n\n" if other else ""
-    return f"## {name}\n\n{one.comment}\n\n{more}{table(('column', 'type', 'meaning'), rows)}"
+Column = tuple[str, Any, str]
+
+
+def _of_table(name: str, shared: dict[str, Column]) -> str:
+    """A table's section: the names of its shared columns, then its own columns."""
+    table_ = TABLES[name]
+    other = next(
+        (o for o, its in TABLES.items() if o != name and its.columns == table_.columns[: len(its.columns)]), None
+    )
+    columns = table_.columns[len(TABLES[other].columns) :] if other else table_.columns
+    own = [
+        (f"`{column}`", kind.simpleString(), meaning)
+        for column, kind, meaning in columns
+        if shared.get(column) != (column, kind, meaning)
+    ]
+    others = (
+        [f"the columns of [{other}](#{other})"]
+        if other
+        else [f"`{one[0]}`" for one in columns if shared.get(one[0]) == one]
+    )
+    also = f"Also {', '.join(others)}.\n\n" if others else ""
+    return f"## {name}\n\n{table_.comment}\n\n{also}{table(('column', 'type', 'meaning'), own)}"
+
+
+def shared_columns() -> dict[str, Column]:
+    """Columns by name that several tables have in the same words; of several wordings the most frequent."""
+    counts = Counter(column for one in TABLES.values() for column in one.columns)
+    return {column[0]: column for column, n in reversed(counts.most_common()) if n > SHARED_MIN}
 
 
 def all_audits() -> dict[str, tuple[str, str]]:
@@ -350,12 +371,19 @@ def tables() -> str:
     """The page of tables and audits."""
     introduction = """
 `spark.read.format("bookspark").option("table", NAME).load()` reads a table of the running cluster. `bookspark snapshot --path
-PATH` writes Delta tables of the same names for `bookspark audit --path PATH` and your own SQL, also with `VERSION AS OF`.
+PATH` writes Delta tables of the same names for `bookspark audit --path PATH` and your own SQL, also with `VERSION AS OF`. A value
+that is unknown or does not exist is null. Columns of several tables stand here; each table only names them.
 """
     audits = table(
         ("audit", "what it finds"), ((f"`{name}`", f"{title}: {why}") for name, (title, why) in all_audits().items())
     )
-    return page("Tables and audits", introduction, [*map(_of_table, TABLES), f"# Audits\n\n{audits}"])
+    shared = shared_columns()
+    several = table(
+        ("column", "type", "meaning"),
+        ((f"`{name}`", kind.simpleString(), meaning) for name, kind, meaning in shared.values()),
+    )
+    sections = (_of_table(name, shared) for name in TABLES)
+    return page("Tables and audits", introduction, [several, *sections, f"# Audits\n\n{audits}"])
 
 
 PAGES_MADE: dict[str, Callable[[], str]] = {
