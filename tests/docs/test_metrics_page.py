@@ -31,8 +31,9 @@ def section(heading: str) -> str:
 
 
 def row(one: Described) -> str:
-    labels = ", ".join(f"`{label}`" for label in one.labels)
-    return f"| `{one.name}` | {one.form} | {labels} | {one.help} |".replace("|  |", "| |")
+    labels = f"{{{', '.join(one.labels)}}}" * bool(one.labels)
+    histogram = " (histogram)" * (one.form is Form.HISTOGRAM)
+    return f"| `{one.name}{labels}`{histogram} | {one.help} |"
 
 
 @pytest.mark.parametrize("heading", TABLES)
@@ -55,8 +56,7 @@ def test_every_alarm_is_on_the_page():
 def alarm_row(rule: dict[str, Any]) -> str:
     labels = rule["labels"]
     kind = f"`{labels['why']}`" if "why" in labels else "–"
-    when = f"after {rule['for']}" if "for" in rule else "at once"
-    return f"| `{rule['alert']}` | {labels['severity']} | {kind} | {when} |"
+    return f"| `{rule['alert']}` | {labels['severity']} | {kind} | {rule.get('for', '0s')} |"
 
 
 def test_metric_names_follow_the_conventions():
