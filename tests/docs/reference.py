@@ -49,14 +49,10 @@ def page(title: str, introduction: str, parts: Iterable[str]) -> str:
     return "\n\n".join([f"# {title}", MADE, introduction.strip(), *parts]) + "\n"
 
 
-def table(heads: tuple[str, ...], rows: Iterable[Iterable[str]]) -> str:
-    """A Markdown table."""
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.replace("``", "`").replace("|", "\\|").split()) or "–"
+def entries(rows: Iterable[tuple[str, str, str]]) -> str:
+    """A Markdown list: names, what stands beside each, and its meaning."""
+    lines = (f"* `{name}`{beside}: {' '.join(meaning.replace('``', '`').split())}" for name, beside, meaning in rows)
+    return "\n".join(lines)
 
 
 def _flowing(text: str) -> str:
@@ -88,18 +84,21 @@ def field_docs(kind: type) -> dict[str, str]:
     return found
 
 
-def options_of(kind: type[Config]) -> Iterator[tuple[str, str, str, str]]:
-    """Name, values, default and meaning of each option."""
+def options_of(kind: type[Config]) -> Iterator[tuple[str, str, str]]:
+    """Name, default with unusual bounds, and meaning of each option."""
     hints, meanings = get_type_hints(kind, include_extras=True), field_docs(kind)
     for field in msgspec.structs.fields(kind):
-        default = "required" if field.required else f"`{_shown(field.default)}`"
-        yield f"`{field.name}`", _bounds(taken_by(hints[field.name]).words), default, meanings[field.name]
+        default = " (required)" if field.required else f" = `{_shown(field.default)}`"
+        yield field.name, default + _bounds(taken_by(hints[field.name]).words), meanings[field.name]
+
+
+_USUAL_BOUNDS = re.compile(r"a text|true or false|a list .*|a table .*|at least [01]|0(?:\.001)? to 10{6,9}")
 
 
 def _bounds(values: str) -> str:
-    """Bounds, briefly; nothing if the default shows the kind of value."""
-    values = re.sub(r"^(\S+) to (\S+)", r"\1…\2", values.removesuffix(" (a whole number)"))
-    return "" if values in ("a text", "true or false") else values.replace("at least ", "≥")
+    """Bounds that the default and the option's name don't suggest."""
+    values = values.removesuffix(" (a whole number)")
+    return "" if _USUAL_BOUNDS.fullmatch(values) else f" ({re.sub(' to ', '…', values)})"
 
 
 def _shown(value: Any) -> str:
@@ -114,14 +113,13 @@ def _shown(value: Any) -> str:
 
 def options() -> str:
     """The page of options."""
-    heads = "option", "values", "default", "meaning"
     parts = [
-        f"## {title}\n\nKeyword arguments, or the table `[{name}]` of a settings file.\n\n{table(heads, options_of(kind))}"
+        f"## {title}\n\nKeyword arguments, or the table `[{name}]` of a settings file.\n\n{entries(options_of(kind))}"
         for title, (name, kind) in CONFIGS.items()
     ]
     introduction = """
-A wrong value is refused at the start, with the allowed values. A default without a point takes whole numbers. `bookspark conf
-bookspark.toml` prints the path of a settings file with every option and its default.
+A wrong value is refused at the start, with the allowed values. `bookspark conf bookspark.toml` prints the path of a settings file
+with every option and its default.
 """
     return page("Options", introduction, parts)
 
@@ -178,22 +176,19 @@ def all_errors() -> Iterator[tuple[type[Exception], type[Exception]]]:
 
 def errors_page() -> str:
     """The page of errors."""
-
-    def name(error: type[Exception]) -> str:
-        return f"`{error.__name__}`" + f" (`{error.__module__}`)" * (error.__module__ != errors.__name__)
-
-    rows = [
+    rows = (
         (
-            name(error),
+            error.__name__,
+            f" (`{error.__module__}`)" * (error.__module__ != errors.__name__),
             f"A `{kind.__name__}`. " * (kind is not errors.BookKeeperError) + _flowing(error.__doc__ or ""),
         )
         for error, kind in all_errors()
-    ]
+    )
     introduction = """
 All are `BookKeeperError`s of the module `bookspark.errors` or the named one. The message says what was wrong and what to do; the
 class says where the cause lies.
 """
-    return page("Errors", introduction, [table(("error", "when"), rows)])
+    return page("Errors", introduction, [entries(rows)])
 
 
 # -- commands
@@ -334,25 +329,21 @@ shows the same. Exit status: 0 success, 1 an audit found something, 2 it could n
 Column = tuple[str, Any, str]
 
 
+def _columns(columns: Iterable[Column]) -> str:
+    kinds = ((name, kind.simpleString(), meaning) for name, kind, meaning in columns)
+    return entries((name, f" (`{kind}`)" * (kind != "bigint"), meaning) for name, kind, meaning in kinds)
+
+
 def _of_table(name: str, shared: dict[str, Column]) -> str:
     """A table's section: the names of its shared columns, then its own columns."""
-    table_ = TABLES[name]
-    other = next(
-        (o for o, its in TABLES.items() if o != name and its.columns == table_.columns[: len(its.columns)]), None
-    )
-    columns = table_.columns[len(TABLES[other].columns) :] if other else table_.columns
-    own = [
-        (f"`{column}`", kind.simpleString(), meaning)
-        for column, kind, meaning in columns
-        if shared.get(column) != (column, kind, meaning)
-    ]
-    others = (
-        [f"the columns of [{other}](#{other})"]
-        if other
-        else [f"`{one[0]}`" for one in columns if shared.get(one[0]) == one]
-    )
-    also = f"Also {', '.join(others)}.\n\n" if others else ""
-    return f"## {name}\n\n{table_.comment}\n\n{also}{table(('column', 'type', 'meaning'), own)}"
+    table, columns, others = TABLES[name], TABLES[name].columns, ""
+    for other, its in TABLES.items():
+        if other != name and its.columns == columns[: len(its.columns)]:
+            columns, others = columns[len(its.columns) :], f"the columns of [{other}](#{other})"
+            break
+    own = [one for one in columns if shared.get(one[0]) != one]
+    others = others or ", ".join(f"`{one[0]}`" for one in columns if one not in own)
+    return f"## {name}\n\n{table.comment}{f' Also {others}.' * bool(others)}\n\n{_columns(own)}"
 
 
 def shared_columns() -> dict[str, Column]:
@@ -372,18 +363,13 @@ def tables() -> str:
     introduction = """
 `spark.read.format("bookspark").option("table", NAME).load()` reads a table of the running cluster. `bookspark snapshot --path
 PATH` writes Delta tables of the same names for `bookspark audit --path PATH` and your own SQL, also with `VERSION AS OF`. A value
-that is unknown or does not exist is null. Columns of several tables stand here; each table only names them.
+that is unknown or does not exist is null. A column without a type is a `bigint`. Columns of several tables stand here; each table
+only names them.
 """
-    audits = table(
-        ("audit", "what it finds"), ((f"`{name}`", f"{title}: {why}") for name, (title, why) in all_audits().items())
-    )
     shared = shared_columns()
-    several = table(
-        ("column", "type", "meaning"),
-        ((f"`{name}`", kind.simpleString(), meaning) for name, kind, meaning in shared.values()),
-    )
     sections = (_of_table(name, shared) for name in TABLES)
-    return page("Tables and audits", introduction, [several, *sections, f"# Audits\n\n{audits}"])
+    audits = entries((name, "", f"{title}: {why}") for name, (title, why) in all_audits().items())
+    return page("Tables and audits", introduction, [_columns(shared.values()), *sections, f"# Audits\n\n{audits}"])
 
 
 PAGES_MADE: dict[str, Callable[[], str]] = {

@@ -33,12 +33,12 @@ def section(heading: str) -> str:
 def row(one: Described) -> str:
     labels = f"{{{', '.join(one.labels)}}}" * bool(one.labels)
     histogram = " (histogram)" * (one.form is Form.HISTOGRAM)
-    return f"| `{one.name}{labels}`{histogram} | {one.help} |"
+    return f"* `{one.name}{labels}`{histogram}: {one.help}"
 
 
 @pytest.mark.parametrize("heading", TABLES)
 def test_metrics_of_each_section_match_the_code(heading):
-    rows = [line for line in section(heading).splitlines() if line.startswith("| `")]
+    rows = [line for line in section(heading).splitlines() if line.startswith("* `")]
     assert rows == [row(one) for one in TABLES[heading]]
 
 

@@ -63,8 +63,8 @@ def test_everything_has_an_entry_with_a_meaning(pages: dict[str, str]) -> None:
     }
     for name, entries in wanted.items():
         assert entries and all(entry in pages[name] for entry in entries), name
-    rows = [line for page in pages.values() for line in page.splitlines() if line.startswith("| `")]
-    assert not [row for row in rows if row.split(" | ")[-1].strip(" |") == "–"], "each has a meaning"
+    rows = [line for page in pages.values() for line in page.splitlines() if line.startswith("* `")]
+    assert rows and not [row for row in rows if not row.partition(": ")[2]], "each has a meaning"
     assert all(title and why for title, why in reference.all_audits().values())
 
 
