@@ -68,6 +68,11 @@ def tables(heading: str) -> list[Table]:
     return [Table(lines[0], lines[2:]) for lines in split]
 
 
+def listed(heading: str) -> list[str]:
+    """The names that a list's items begin with."""
+    return re.findall(r"^\* `([^`]*)`", section(heading), re.MULTILINE)
+
+
 def example(name: str) -> bytes:
     found = re.search(rf"^```json {re.escape(name)}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     assert found is not None, name
@@ -89,7 +94,7 @@ def test_every_example_is_checked():
 
 
 def test_files_of_a_directory_match_the_table():
-    names = {name.strip("`") for name in tables("A bookie's directories")[0].column("name")}
+    names = set(listed("A bookie's directories"))
     logs = {f"{LOGS}/<number>{suffix}" for suffix in (LOG_SUFFIX, NOTE_SUFFIX, rewritten_log.REWRITTEN_SUFFIX)}
     others = {
         control_log.NAME,
@@ -385,7 +390,7 @@ def test_document_example_survives_decode_and_encode_in_field_order(name):
 
 
 def test_zookeeper_paths_match_the_code():
-    told = {path.strip("`") for path in tables("ZooKeeper")[0].column("path")}
+    told = set(listed("ZooKeeper"))
     layout, flat = Layout(""), Layout("", LedgerManager.FLAT)
     bookkeepers = Layout("", LedgerManager.BOOKKEEPER, bookkeepers_formats=True)
     assert f"`{bookkeepers.mark('<instance id>')}`" in PAGE and f"`{bookkeepers.idgiven}`" in PAGE
@@ -418,7 +423,7 @@ def test_zookeeper_paths_match_the_code():
 def test_reasons_and_labels_match_the_code():
     assert re.search(r"reasons are (.*?)\.", PAGE)[1] == "`lost`, `lacks` and `misplaced`"
     assert [reason.value for reason in Reason] == ["lost", "lacks", "misplaced"]
-    labels = {label.strip("`") for label in tables("Entries of a log")[0].column("label")}
+    labels = {name for name in listed("Entries of a log") if name.startswith("bookspark.")}
     of_logs = {value for name, value in vars(log_record).items() if name.endswith("_LABEL")}
     assert labels == of_logs | {WRITE_QUORUM_LABEL}
 
