@@ -49,14 +49,15 @@ def test_every_metrics_table_is_on_the_page():
 
 def test_every_alarm_is_on_the_page():
     rules = yaml.safe_load((ROOT / "conf/prometheus/rules.yml").read_text())["groups"][0]["rules"]
-    rows = [line for line in section("Alarms").splitlines() if line.startswith("| `")]
+    rows = [line for line in section("Alarms").splitlines() if line.startswith("* `")]
     assert rows == [alarm_row(one) for one in rules]
 
 
 def alarm_row(rule: dict[str, Any]) -> str:
     labels = rule["labels"]
-    kind = f"`{labels['why']}`" if "why" in labels else "–"
-    return f"| `{rule['alert']}` | {labels['severity']} | {kind} | {rule.get('for', '0s')} |"
+    danger = " (danger)" * (labels["severity"] == "danger")
+    kind = f"`{labels['why']}`, " if "why" in labels else ""
+    return f"* `{rule['alert']}`{danger}: {kind}{rule.get('for', '0s')}"
 
 
 def test_metric_names_follow_the_conventions():
