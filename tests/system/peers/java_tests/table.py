@@ -11,7 +11,6 @@ from __future__ import annotations
 import fcntl
 import re
 import tomllib
-from collections import Counter
 from pathlib import Path
 
 from tests.system.peers.java_tests.running import ROOT, ClassRun, JavaTest, PeerTests
@@ -19,10 +18,8 @@ from tests.system.peers.java_tests.running import ROOT, ClassRun, JavaTest, Peer
 PAGE = ROOT / "docs/compatibility.md"
 _HEAD = "| class | tests | passed | failed | skipped | those that did not pass |\n|---|---|---|---|---|---|"
 _PASSED = re.compile(r"`([\w.]+)` \((\d+)\)")
-_KINDS = {
-    "insides": ("needs a Java bookie", "need a Java bookie"),
-    "not offered": ("tests what we don't have", "test what we don't have"),
-}
+# By outcome: the words for one test, and for several.
+_COMMON = {"insides": ("needs a Java bookie", "need a Java bookie"), "skipped": ("skipped by itself",) * 2}
 
 
 def marks(tests: PeerTests) -> tuple[str, str]:
@@ -76,23 +73,29 @@ def _passed_row(name: str, count: int | str) -> str:
 
 
 def _reasons(tests: PeerTests, run: ClassRun) -> str:
-    """Each reason once, with the number of failed tests in the class."""
+    """Each reason once, with the number of tests that did not pass, and their methods where it is no common one."""
     known: dict[str, str] = tomllib.loads((tests.folder / "reasons.toml").read_text())
-    reasons = Counter(_reason(known, run.name, test) for test in run.tests if test.outcome != "passed")
-    return "; ".join(f"{count} {one if count == 1 else many}" for (one, many), count in reasons.items())
+    methods: dict[str, list[str]] = {}
+    for test in run.tests:
+        if test.outcome != "passed":
+            methods.setdefault(_reason(known, run.name, test), []).append(test.name.partition("[")[0])
+    return "; ".join(_with_methods(reason, names) for reason, names in methods.items())
 
 
-def _reason(reasons: dict[str, str], name: str, test: JavaTest) -> tuple[str, str]:
-    """The reason as worded for one test, and for several."""
+def _with_methods(reason: str, names: list[str]) -> str:
+    if reason in _COMMON:
+        return f"{len(names)} {_COMMON[reason][len(names) > 1]}"
+    return f"{len(names)} {', '.join(f'`{name}`' for name in dict.fromkeys(names))}: {reason}"
+
+
+def _reason(reasons: dict[str, str], name: str, test: JavaTest) -> str:
+    """A reason, or the outcome if it tells enough."""
+    if test.outcome in _COMMON:
+        return test.outcome
     said = _cell(test.why)
-    if test.outcome in _KINDS:
-        what = said.partition(": ")[2]
-        return tuple(f"{words} ({what})" for words in _KINDS[test.outcome])  # type: ignore[return-value]
-    if test.outcome == "skipped":
-        return (f"skipped by itself{f' ({said})' if said else ''}",) * 2
-    method = test.name.partition("[")[0]
-    known = reasons.get(f"{name}.{method}", reasons.get(name))
-    return (f"`{method}`: {known or said}",) * 2
+    if test.outcome == "not offered":
+        return f"tests what we don't have ({said.partition(': ')[2]})"
+    return reasons.get(f"{name}.{test.name.partition('[')[0]}", reasons.get(name)) or said
 
 
 def _cell(words: str) -> str:
