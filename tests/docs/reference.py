@@ -276,6 +276,12 @@ def shared_entries(helps: Iterable[str]) -> dict[str, tuple[str, str]]:
     return dict(reversed([key for key, n in counts.most_common() if n >= SHARED_MIN]))
 
 
+@cache
+def _helps() -> dict[str, str]:
+    """The help text of each command."""
+    return {words: _help(_whole(), *words.split()) for words in all_commands()}
+
+
 def commands() -> str:
     """The page of commands."""
     introduction = """
@@ -283,8 +289,7 @@ def commands() -> str:
 Arguments in brackets are optional, and a minimum of 0 is not shown. Exit status: 0 success; 1 something was found, is missing or
 failed; 2 the command can't be carried out.
 """
-    helps = {words: _help(_whole(), *words.split()) for words in all_commands()}
-    shared = shared_entries(helps.values())
+    helps, shared = _helps(), shared_entries(_helps().values())
     several = "\n".join(
         f"  {values}\n{textwrap.indent(textwrap.fill(meaning, 72), ' ' * 6)}"
         for _, (values, meaning) in sorted(shared.items())
@@ -310,15 +315,15 @@ def all_jobs() -> dict[str, typer.Typer]:
 
 
 def _job(name: str, arguments: typer.Typer) -> str:
-    return f"## {name}\n\n{_described(_help(arguments, f'{name}.py'), {})}"
+    return f"## {name}\n\n{_described(_help(arguments, f'{name}.py'), shared_entries(_helps().values()))}"
 
 
 def jobs_page() -> str:
     """The page of the jobs for spark-submit."""
     introduction = """
 `spark-submit … $(bookspark job NAME) OPTIONS`. Bookies, clients and autorecovery have their other [options](options.md) in the
-settings file that `BOOKSPARK_CONFIG` names, on the driver and (`spark.executorEnv.BOOKSPARK_CONFIG`) on the executors. `--help`
-shows the same. Exit status: 0 success, 1 an audit found something, 2 it could not be done.
+settings file that `BOOKSPARK_CONFIG` names, on the driver and (`spark.executorEnv.BOOKSPARK_CONFIG`) on the executors. Options
+that are only named stand in [commands](commands.md). Exit status: 0 success, 1 an audit found something, 2 it could not be done.
 """
     return page("Jobs", introduction, (_job(name, arguments) for name, arguments in all_jobs().items()))
 

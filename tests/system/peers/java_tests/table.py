@@ -1,7 +1,8 @@
 """The tables of test classes in docs/compatibility.md, one for each set.
 
 Law: only the command writes the lines between the two marks, from runs. A class that was run replaces its earlier result; the
-other results stay. Classes that passed whole share one line, each with its number of tests. The sums are those of all results.
+other results stay. Classes that passed whole are in ``passed.json`` beside the reasons, each with its number of tests; the page
+has their number. The sums are those of all results.
 
 The reason of a failed test comes from ``reasons.toml``, where it was investigated, else from JUnit.
 """
@@ -9,6 +10,7 @@ The reason of a failed test comes from ``reasons.toml``, where it was investigat
 from __future__ import annotations
 
 import fcntl
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -17,7 +19,6 @@ from tests.system.peers.java_tests.running import ROOT, ClassRun, JavaTest, Peer
 
 PAGE = ROOT / "docs/compatibility.md"
 _HEAD = "| class | tests | passed | failed | skipped | those that did not pass |\n|---|---|---|---|---|---|"
-_PASSED = re.compile(r"`([\w.]+)` \((\d+)\)")
 # By outcome: the words for one test, and for several.
 _COMMON = {"insides": ("needs a Java bookie", "need a Java bookie"), "skipped": ("skipped by itself",) * 2}
 
@@ -48,24 +49,28 @@ def _write_rows(tests: PeerTests, runs: list[ClassRun], page: Path) -> str:
     old, end, after = rest.partition(end_mark)
     assert begin and end, f"{page} has no marks for the table of {tests.name}"
     rows = {line.split("`")[1]: line for line in old.splitlines() if line.startswith("| `")}
-    rows |= {name: _passed_row(name, int(count)) for name, count in _PASSED.findall(old)}
+    passed = tests.folder / "passed.json"
+    if passed.exists():
+        rows |= {name: _passed_row(name, count) for name, count in json.loads(passed.read_text()).items()}
     rows |= {run.name: row(tests, run) for run in runs}
     counts = [[int(cell) for cell in line.split("|")[2:6]] for line in rows.values()]
     sums = [sum(column) for column in zip(*counts, strict=True)]
-    classes = "1 class" if len(rows) == 1 else f"{len(rows)} classes"
     skipped = "1 was skipped" if sums[3] == 1 else f"{sums[3]} were skipped"
-    total = f"{classes} with {sums[0]} tests: {sums[1]} passed, {sums[2]} failed, {skipped}."
+    total = f"{_counted(len(rows))} with {sums[0]} tests: {sums[1]} passed, {sums[2]} failed, {skipped}."
     whole = {
-        name: line.split("|")[2].strip() for name, line in rows.items() if line == _passed_row(name, line.split("|")[2])
+        name: int(line.split("|")[2]) for name, line in rows.items() if line == _passed_row(name, line.split("|")[2])
     }
-    parts = [total]
-    if whole:
-        parts.append(f"All passed: {', '.join(f'`{name}` ({whole[name]})' for name in sorted(whole))}.")
+    passed.write_text(json.dumps(whole, indent=0, sort_keys=True) + "\n")
+    parts = [f"{total} {_counted(len(whole))} passed whole."]
     if len(whole) < len(rows):
         parts.append("\n".join([_HEAD, *(rows[name] for name in sorted(rows.keys() - whole.keys()))]))
     written = "\n\n".join(parts)
     page.write_text(f"{before}{begin}\n{written}\n{end}{after}")
     return total
+
+
+def _counted(classes: int) -> str:
+    return "1 class" if classes == 1 else f"{classes} classes"
 
 
 def _passed_row(name: str, count: int | str) -> str:

@@ -66,7 +66,7 @@ def test_row_replaces_only_its_class_and_sums_are_updated(tmp_path: Path) -> Non
     )
     lines = page.read_text().splitlines()
     assert (lines[0], lines[1], lines[-2], lines[-1]) == ("before", begin, end, "after")
-    assert "All passed: `client.B` (1)." in lines
+    assert lines[2] == "2 classes with 3 tests: 1 passed, 2 failed, 0 were skipped. 1 class passed whole."
     assert lines[-3] == "| `client.A` | 2 | 0 | 2 | 0 | 2 need a Java bookie |"
     assert write_rows(tests, [second], page).startswith("2 classes with 3 tests: 1 passed, 2 failed")
     assert "1 `b`: no   such  x" in row(tests, first)
