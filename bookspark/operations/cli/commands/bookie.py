@@ -189,7 +189,7 @@ def safe_to_stop(
         typer.Argument(metavar="BOOKIE…", envvar="BOOKSPARK_BOOKIE_ID", help="Ids of the bookies to stop."),
     ],
     zookeeper: Zookeeper = "",
-    wait: Annotated[float, typer.Option(min=0.0, help="If unsafe, keep asking for this many seconds.")] = 0.0,
+    wait: Annotated[float, typer.Option(min=0.0, help="If unsafe, keep asking so many seconds.")] = 0.0,
     as_json: Json = False,
 ) -> None:
     """Say whether bookies can be stopped: every entry keeps an ack quorum of copies, and every open ledger can be recovered.

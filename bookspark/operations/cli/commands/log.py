@@ -416,7 +416,7 @@ def append(
 @app.command()
 def tail(
     log: LaneName,
-    since: Annotated[str, typer.Option(metavar="TIME", help=f"Begin with rows of this time. {TIME}.")] = "",
+    since: Annotated[str, typer.Option(metavar="TIME", help=f"Rows committed then or later. {TIME}.")] = "",
     zookeeper: Zookeeper = "",
     password: Password = "",
     as_json: Json = False,
