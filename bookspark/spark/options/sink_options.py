@@ -17,7 +17,8 @@ Batch write
     ``txnAppId`` (a text) and ``txnVersion`` (a number from 0), as in Delta: a write is skipped if the application's last
     write in the log has this version and the same rows, in any order, so a write in ``foreachBatch`` comes once. With other
     rows, or a lower version, it is refused: a new Spark checkpoint, which counts from 0 again, needs a ``txnAppId`` of its
-    own. ``acceptReplay``: a version that the log has with other, random rows; the log's rows count. A log remembers the last
+    own. ``acceptReplay``: a version that the log has with other, random rows; the log's rows count. A write without rows
+    leaves no version. A log remembers the last
     ``QUERIES_MAX`` (1,000) queries and applications.
 Streaming sink
     ``follows``: id of the streaming query whose log this query takes over, if new to the log. ``acceptReplay``: number of a

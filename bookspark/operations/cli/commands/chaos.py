@@ -48,8 +48,7 @@ def chaos(
     report_seconds: Annotated[float, typer.Option(min=1, help="Time between lines of progress.")] = 10.0,
 ) -> None:
     """Kill, suspend and restart bookies and cut links of a new cluster at random, and check the laws: acknowledged entries
-    stay readable, an entry has one value, the last add confirmed (LAC) never goes back, a closed ledger
-    has one end.
+    stay readable, an entry has one value, the last add confirmed (LAC) never goes back, a closed ledger has one end.
     """
     from bookspark.testing.chaos import Chaos, ChaosResult
 
