@@ -39,7 +39,7 @@ class LedgerExistsError(BookKeeperError):
 
 
 class NoSuchClusterError(BookKeeperError):
-    """No cluster at this place of the metadata store. The message names clusters nearby."""
+    """No cluster at this place of the metadata store."""
 
 
 class DuplicateEntryIdError(BookKeeperError):
@@ -59,8 +59,7 @@ class DataLossError(BookKeeperError):
 
 
 class InvalidRowError(BookKeeperError):
-    """An entry of a log is no row of it, or larger than a row may be. The message names log, row, ledger and entry, and how to go
-    on behind it; the log's other rows are readable."""
+    """An entry of a log is no row of it, or larger than a row may be. The message says how to go on behind it."""
 
 
 class ReadError(BookKeeperError):
@@ -68,11 +67,11 @@ class ReadError(BookKeeperError):
 
 
 class NotEnoughBookiesError(BookKeeperError):
-    """Too few usable bookies; the message has each candidate and its refusal."""
+    """Too few usable bookies."""
 
 
 class RecordFullError(BookKeeperError):
-    """The ledger's record has no room for another ensemble change, or for so many accepted losses. Create another ledger."""
+    """The ledger's record has no room for another ensemble change, or for so many accepted losses."""
 
 
 class UnauthorizedAccessError(BookKeeperError):
@@ -92,20 +91,18 @@ class MetadataStoreError(BookKeeperError):
 
 
 class UnreadableRecordError(MetadataStoreError):
-    """A metadata record can't be decoded: damaged, or of a newer Bookspark (``newer``: upgrade). Only the described object is
-    affected."""
+    """A metadata record can't be decoded: damaged, or of a newer Bookspark (``newer``: upgrade)."""
 
     newer: bool = False
 
 
 class LedgerRecoveryError(BookKeeperError):
-    """Ledger recovery stopped without a decision; nothing was truncated. It can be retried."""
+    """Ledger recovery stopped without a decision. It can be retried."""
 
 
 class EntriesNotCopiedError(LedgerRecoveryError):
-    """Some entries of a ledger could not be copied: the message has the entries and each bookie's answer. All others were.
-
-    ``entries`` has a ``protocol.repair.entry_copying.NotCopied`` for each range of ids.
+    """Some entries of a ledger could not be copied. ``entries`` has a ``protocol.repair.entry_copying.NotCopied`` for each
+    range of ids.
     """
 
     def __init__(self, message: str, entries: Sequence[Any] = ()) -> None:
@@ -114,8 +111,7 @@ class EntriesNotCopiedError(LedgerRecoveryError):
 
 
 class AddTimeoutError(BookKeeperError):
-    """A write missed its deadline; the message says which. After an append the outcome is unknown. After a sync or a close
-    the ledger is still open, and confirmed entries are kept."""
+    """A write missed its deadline. After an append the outcome is unknown; after a sync or a close the ledger is still open."""
 
 
 class EntryTooLargeError(BookKeeperError):
@@ -135,7 +131,7 @@ class StorageError(BookKeeperError):
 
 
 class BookieError(BookKeeperError):
-    """A bookie process could not be started, adopted or stopped; the message has its last output."""
+    """A bookie process could not be started, adopted or stopped."""
 
 
 class ConfigurationError(BookKeeperError, ValueError):
@@ -143,9 +139,8 @@ class ConfigurationError(BookKeeperError, ValueError):
 
 
 class InvalidArgumentError(ConfigurationError, TypeError):
-    """An argument or option is unknown, of another type, out of its bounds or none of the choices. Nothing was written or sent.
-
-    It is also a ValueError and a TypeError. ``argument`` is the argument's name."""
+    """An argument or option is unknown, of another type, out of bounds or none of the choices. Nothing was sent. It is also a
+    ValueError and a TypeError. ``argument``: its name."""
 
     def __init__(self, message: str, argument: str = "") -> None:
         super().__init__(message)

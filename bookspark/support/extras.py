@@ -37,7 +37,7 @@ _EXTRAS = {
 
 
 class MissingExtraError(ConfigurationError, ImportError):
-    """A package is not installed. The message names the extra to install."""
+    """A package is not installed."""
 
 
 def advice(extra: str) -> str:

@@ -36,7 +36,7 @@ Password = Annotated[
         OPTION,
         metavar="FILE",
         callback=_password,
-        help=f"File with the password of the ledgers or the log, of this user alone. Default: {VARIABLE}.",
+        help=f"File with the password of the ledgers or log, of this user alone. Default: {VARIABLE}.",
         show_default=False,
     ),
 ]

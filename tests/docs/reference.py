@@ -49,14 +49,10 @@ def page(title: str, introduction: str, parts: Iterable[str]) -> str:
     return "\n\n".join([f"# {title}", MADE, introduction.strip(), *parts]) + "\n"
 
 
-def table(heads: tuple[str, ...], rows: Iterable[Iterable[str]]) -> str:
-    """A Markdown table."""
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.replace("``", "`").replace("|", "\\|").split()) or "–"
+def entries(rows: Iterable[tuple[str, str, str]]) -> str:
+    """A Markdown list: names, what stands beside each, and its meaning."""
+    lines = (f"* `{name}`{beside}: {' '.join(meaning.replace('``', '`').split())}" for name, beside, meaning in rows)
+    return "\n".join(lines)
 
 
 def _flowing(text: str) -> str:
@@ -88,12 +84,21 @@ def field_docs(kind: type) -> dict[str, str]:
     return found
 
 
-def options_of(kind: type[Config]) -> Iterator[tuple[str, str, str, str]]:
-    """Name, values, default and meaning of each option."""
+def options_of(kind: type[Config]) -> Iterator[tuple[str, str, str]]:
+    """Name, default with unusual bounds, and meaning of each option."""
     hints, meanings = get_type_hints(kind, include_extras=True), field_docs(kind)
     for field in msgspec.structs.fields(kind):
-        default = "required" if field.required else f"`{_shown(field.default)}`"
-        yield f"`{field.name}`", taken_by(hints[field.name]).words, default, meanings[field.name]
+        default = " (required)" if field.required else f" = `{_shown(field.default)}`"
+        yield field.name, default + _bounds(taken_by(hints[field.name]).words), meanings[field.name]
+
+
+_USUAL_BOUNDS = re.compile(r"a text|true or false|a list .*|a table .*|at least [01]|0(?:\.001)? to 10{6,9}")
+
+
+def _bounds(values: str) -> str:
+    """Bounds that the default and the option's name don't suggest."""
+    values = values.removesuffix(" (a whole number)")
+    return "" if _USUAL_BOUNDS.fullmatch(values) else f" ({re.sub(' to ', '…', values)})"
 
 
 def _shown(value: Any) -> str:
@@ -108,9 +113,8 @@ def _shown(value: Any) -> str:
 
 def options() -> str:
     """The page of options."""
-    heads = "option", "values", "default", "meaning"
     parts = [
-        f"## {title}\n\nKeyword arguments, or the table `[{name}]` of a settings file.\n\n{table(heads, options_of(kind))}"
+        f"## {title}\n\nKeyword arguments, or the table `[{name}]` of a settings file.\n\n{entries(options_of(kind))}"
         for title, (name, kind) in CONFIGS.items()
     ]
     introduction = """
@@ -172,19 +176,19 @@ def all_errors() -> Iterator[tuple[type[Exception], type[Exception]]]:
 
 def errors_page() -> str:
     """The page of errors."""
-    rows = [
+    rows = (
         (
-            f"`{error.__name__}`",
-            "" if kind is errors.BookKeeperError else f"`{kind.__name__}`",
-            _flowing(error.__doc__ or ""),
-            f"`{error.__module__}`",
+            error.__name__,
+            f" (`{error.__module__}`)" * (error.__module__ != errors.__name__),
+            f"A `{kind.__name__}`. " * (kind is not errors.BookKeeperError) + _flowing(error.__doc__ or ""),
         )
         for error, kind in all_errors()
-    ]
+    )
     introduction = """
-All are `BookKeeperError`s. The message says what was wrong and what to do; the class says where the cause lies.
+All are `BookKeeperError`s of the module `bookspark.errors` or the named one. The message says what was wrong and what to do; the
+class says where the cause lies.
 """
-    return page("Errors", introduction, [table(("error", "a kind of", "when", "module"), rows)])
+    return page("Errors", introduction, [entries(rows)])
 
 
 # -- commands
@@ -222,59 +226,76 @@ def _help(app: typer.Typer, name: str, *words: str) -> str:
         return shown.getvalue().decode().strip()
 
 
-_OPTION = re.compile(r"^  (?:-\w, )?(--[\w-]+).*\n(?:   .*\n)*", re.MULTILINE)
-# An option that at least this many commands share in the same words stands at the top of the page.
-SHARED_MIN = 3
+_ENTRY = re.compile(r"^  (?:-\w, )?((?:--)?[^\s,]+).*\n(?:   .*\n)*", re.MULTILINE)
+# An argument or option that at least this many commands share in the same words stands at the top of the page.
+SHARED_MIN = 2
 
 
-def _parts(option: str) -> tuple[str, str]:
-    """Split an option's help into the option with its values, and its meaning."""
-    values, *meaning = re.split(r"\s{2,}", option.strip(), maxsplit=1)
+def _parts(entry: str) -> tuple[str, str]:
+    """Split an entry of a help text into the argument or option with its values, and its meaning."""
+    values, *meaning = re.split(r"\s{2,}", entry.strip(), maxsplit=1)
     return values, " ".join(" ".join(meaning).split())
 
 
-def _command(words: str, shared: dict[str, tuple[str, str]]) -> str:
-    """A command's help, which names the shared options and omits ``--help``."""
-    names: list[str] = []
+def _split(text: str) -> tuple[str, str, str]:
+    """The description, arguments and options of a help text, without its usage, which its heading and arguments say.
 
-    def own(option: re.Match[str]) -> str:
-        if option[1] == "--help":
-            return ""
-        if shared.get(option[1]) != _parts(option[0]):
-            return option[0]
-        names.append(option[1])
-        return ""
-
-    head, options, rest = f"{_help(_whole(), *words.split())}\n".partition("Options:\n")
-    rest = _OPTION.sub(own, rest) + f"  Also: {', '.join(names)}\n" * bool(names)
-    return f"## {words}\n\n```text\n{(head + options * bool(rest) + rest).strip()}\n```"
+    Omitted are lower bounds of 0, and that an argument without brackets is required.
+    """
+    text = re.sub(r"<(int|float) range>", r"<\1>" + " " * len(" range"), f"{text}\n")
+    text = re.sub(r"\s+\[x>=0(?:\.0)?\]|;\s+x>=0(?:\.0)?(?=\])|(?<=\[)x>=0(?:\.0)?;\s+", "", text)
+    head, _, options = text.partition("Options:\n")
+    head, _, arguments = head.partition("Arguments:\n")
+    arguments = re.sub(r"\s+\[required\]|;\s+required(?=\])", "", arguments)
+    return head.partition("\n\n")[2].strip("\n"), arguments, options
 
 
-def shared_options(helps: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Options by name that several commands share in the same words; of several wordings the most frequent."""
+def _described(text: str, shared: dict[str, tuple[str, str]]) -> str:
+    """A help text without usage and ``--help``, which names the shared arguments and options."""
+    description, *parts = _split(text)
+    described = [description]
+    for title, part in zip(("Arguments", "Options"), parts, strict=True):
+        entries = {entry[1]: entry[0] for entry in _ENTRY.finditer(part) if entry[1] != "--help"}
+        # The order of arguments counts, so they are all shared or all described.
+        whole = title == "Options" or all(shared.get(name) == _parts(entry) for name, entry in entries.items())
+        names = [name for name, entry in entries.items() if whole and shared.get(name) == _parts(entry)]
+        own = "".join(entry for name, entry in entries.items() if name not in names).rstrip()
+        described.append("\n".join(filter(None, [f"{title}: {', '.join(names)}".rstrip(" "), own])) * bool(entries))
+    return "\n".join(["```text", "\n\n".join(filter(None, described)), "```"])
+
+
+def shared_entries(helps: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Arguments and options by name that several commands share in the same words; of several wordings the most frequent."""
     counts = Counter(
-        (found[1], _parts(found[0]))
+        (entry[1], _parts(entry[0]))
         for text in helps
-        for found in _OPTION.finditer(f"{text}\n")
-        if found[1] != "--help"
+        for part in _split(text)[1:]
+        for entry in _ENTRY.finditer(part)
+        if entry[1] != "--help"
     )
     return dict(reversed([key for key, n in counts.most_common() if n >= SHARED_MIN]))
+
+
+@cache
+def _helps() -> dict[str, str]:
+    """The help text of each command."""
+    return {words: _help(_whole(), *words.split()) for words in all_commands()}
 
 
 def commands() -> str:
     """The page of commands."""
     introduction = """
-`--help` after any command shows the same. Options that several commands share stand here; each command names them after "Also".
-Exit status: 0 success; 1 something was found, is missing or failed; 2 the command can't be carried out.
+`--help` after any command shows this. Arguments and options that commands share stand here; each command only names them.
+Arguments in brackets are optional, and a minimum of 0 is not shown. Exit status: 0 success; 1 something was found, is missing or
+failed; 2 the command can't be carried out.
 """
-    shared = shared_options(_help(_whole(), *words.split()) for words in all_commands())
+    helps, shared = _helps(), shared_entries(_helps().values())
     several = "\n".join(
         f"  {values}\n{textwrap.indent(textwrap.fill(meaning, 72), ' ' * 6)}"
         for _, (values, meaning) in sorted(shared.items())
     )
-    return page(
-        "Commands", introduction, [f"```text\n{several}\n```", *(_command(words, shared) for words in all_commands())]
-    )
+    parts = (f"## {words}\n\n{_described(text, shared)}" for words, text in helps.items())
+    return page("Commands", introduction, [f"```text\n{several}\n```", *parts])
 
 
 # -- jobs
@@ -294,15 +315,15 @@ def all_jobs() -> dict[str, typer.Typer]:
 
 
 def _job(name: str, arguments: typer.Typer) -> str:
-    return f"## {name}\n\n```text\n{_help(arguments, f'{name}.py')}\n```"
+    return f"## {name}\n\n{_described(_help(arguments, f'{name}.py'), shared_entries(_helps().values()))}"
 
 
 def jobs_page() -> str:
     """The page of the jobs for spark-submit."""
     introduction = """
 `spark-submit … $(bookspark job NAME) OPTIONS`. Bookies, clients and autorecovery have their other [options](options.md) in the
-settings file that `BOOKSPARK_CONFIG` names, on the driver and (`spark.executorEnv.BOOKSPARK_CONFIG`) on the executors. `--help`
-shows the same. Exit status: 0 success, 1 an audit found something, 2 it could not be done.
+settings file that `BOOKSPARK_CONFIG` names, on the driver and (`spark.executorEnv.BOOKSPARK_CONFIG`) on the executors. Options
+that are only named stand in [commands](commands.md). Exit status: 0 success, 1 an audit found something, 2 it could not be done.
 """
     return page("Jobs", introduction, (_job(name, arguments) for name, arguments in all_jobs().items()))
 
@@ -310,13 +331,30 @@ shows the same. Exit status: 0 success, 1 an audit found something, 2 it could n
 # -- tables and audits
 
 
-def _of_table(name: str) -> str:
-    one = TABLES[name]
-    other = next((o for o, its in TABLES.items() if o != name and its.columns == one.columns[: len(its.columns)]), None)
-    own = one.columns[len(TABLES[other].columns) :] if other else one.columns
-    rows = [(f"`{column}`", kind.simpleString(), meaning) for column, kind, meaning in own]
-    more = f"The columns of [{other}](#{other}), and:\n\n" if other else ""
-    return f"## {name}\n\n{one.comment}\n\n{more}{table(('column', 'type', 'meaning'), rows)}"
+Column = tuple[str, Any, str]
+
+
+def _columns(columns: Iterable[Column]) -> str:
+    kinds = ((name, kind.simpleString(), meaning) for name, kind, meaning in columns)
+    return entries((name, f" (`{kind}`)" * (kind != "bigint"), meaning) for name, kind, meaning in kinds)
+
+
+def _of_table(name: str, shared: dict[str, Column]) -> str:
+    """A table's section: the names of its shared columns, then its own columns."""
+    table, columns, others = TABLES[name], TABLES[name].columns, ""
+    for other, its in TABLES.items():
+        if other != name and its.columns == columns[: len(its.columns)]:
+            columns, others = columns[len(its.columns) :], f"the columns of [{other}](#{other})"
+            break
+    own = [one for one in columns if shared.get(one[0]) != one]
+    others = others or ", ".join(f"`{one[0]}`" for one in columns if one not in own)
+    return f"## {name}\n\n{table.comment}{f' Also {others}.' * bool(others)}\n\n{_columns(own)}"
+
+
+def shared_columns() -> dict[str, Column]:
+    """Columns by name that several tables have in the same words; of several wordings the most frequent."""
+    counts = Counter(column for one in TABLES.values() for column in one.columns)
+    return {column[0]: column for column, n in reversed(counts.most_common()) if n > SHARED_MIN}
 
 
 def all_audits() -> dict[str, tuple[str, str]]:
@@ -329,12 +367,14 @@ def tables() -> str:
     """The page of tables and audits."""
     introduction = """
 `spark.read.format("bookspark").option("table", NAME).load()` reads a table of the running cluster. `bookspark snapshot --path
-PATH` writes Delta tables of the same names for `bookspark audit --path PATH` and your own SQL, also with `VERSION AS OF`.
+PATH` writes Delta tables of the same names for `bookspark audit --path PATH` and your own SQL, also with `VERSION AS OF`. A value
+that is unknown or does not exist is null. A column without a type is a `bigint`. Columns of several tables stand here; each table
+only names them.
 """
-    audits = table(
-        ("audit", "what it finds"), ((f"`{name}`", f"{title}: {why}") for name, (title, why) in all_audits().items())
-    )
-    return page("Tables and audits", introduction, [*map(_of_table, TABLES), f"# Audits\n\n{audits}"])
+    shared = shared_columns()
+    sections = (_of_table(name, shared) for name in TABLES)
+    audits = entries((name, "", f"{title}: {why}") for name, (title, why) in all_audits().items())
+    return page("Tables and audits", introduction, [_columns(shared.values()), *sections, f"# Audits\n\n{audits}"])
 
 
 PAGES_MADE: dict[str, Callable[[], str]] = {

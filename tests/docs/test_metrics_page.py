@@ -31,13 +31,14 @@ def section(heading: str) -> str:
 
 
 def row(one: Described) -> str:
-    labels = ", ".join(f"`{label}`" for label in one.labels)
-    return f"| `{one.name}` | {one.form} | {labels} | {one.help} |".replace("|  |", "| |")
+    labels = f"{{{', '.join(one.labels)}}}" * bool(one.labels)
+    histogram = " (histogram)" * (one.form is Form.HISTOGRAM)
+    return f"* `{one.name}{labels}`{histogram}: {one.help}"
 
 
 @pytest.mark.parametrize("heading", TABLES)
 def test_metrics_of_each_section_match_the_code(heading):
-    rows = [line for line in section(heading).splitlines() if line.startswith("| `")]
+    rows = [line for line in section(heading).splitlines() if line.startswith("* `")]
     assert rows == [row(one) for one in TABLES[heading]]
 
 
@@ -48,15 +49,15 @@ def test_every_metrics_table_is_on_the_page():
 
 def test_every_alarm_is_on_the_page():
     rules = yaml.safe_load((ROOT / "conf/prometheus/rules.yml").read_text())["groups"][0]["rules"]
-    rows = [line for line in section("Alarms").splitlines() if line.startswith("| `")]
+    rows = [line for line in section("Alarms").splitlines() if line.startswith("* `")]
     assert rows == [alarm_row(one) for one in rules]
 
 
 def alarm_row(rule: dict[str, Any]) -> str:
     labels = rule["labels"]
-    kind = f"`{labels['why']}`" if "why" in labels else "–"
-    when = f"after {rule['for']}" if "for" in rule else "at once"
-    return f"| `{rule['alert']}` | {labels['severity']} | {kind} | {when} |"
+    danger = " (danger)" * (labels["severity"] == "danger")
+    kind = f"`{labels['why']}`, " if "why" in labels else ""
+    return f"* `{rule['alert']}`{danger}: {kind}{rule.get('for', '0s')}"
 
 
 def test_metric_names_follow_the_conventions():

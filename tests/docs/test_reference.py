@@ -63,14 +63,16 @@ def test_everything_has_an_entry_with_a_meaning(pages: dict[str, str]) -> None:
     }
     for name, entries in wanted.items():
         assert entries and all(entry in pages[name] for entry in entries), name
-    rows = [line for page in pages.values() for line in page.splitlines() if line.startswith("| `")]
-    assert not [row for row in rows if row.split(" | ")[-1].strip(" |") == "–"], "each has a meaning"
+    rows = [line for page in pages.values() for line in page.splitlines() if line.startswith("* `")]
+    assert rows and not [row for row in rows if not row.partition(": ")[2]], "each has a meaning"
     assert all(title and why for title, why in reference.all_audits().values())
 
 
-def test_option_shared_by_commands_is_described_once_and_named_by_each(pages: dict[str, str]) -> None:
+def test_entry_shared_by_commands_is_described_once_and_named_by_each(pages: dict[str, str]) -> None:
     top, *commands = pages["commands.md"].split("\n## ")
     assert "\n  --json\n      Print JSON.\n" in top and "\n  --zookeeper HOST:PORT\n" in top
     assert not [text for text in commands if "\n  --help " in text or "  Print JSON." in text]
+    (read,) = [text for text in commands if text.startswith("bookspark ledger read\n")]
+    assert "\nArguments: LEDGER\n" in read and "\n  LEDGER <int>\n      Id of the ledger.\n" in top
     (audit,) = [text for text in commands if text.startswith("bookspark audit\n")]
-    assert audit.rstrip().endswith("\n  Also: --zookeeper, --password-file, --json\n```")
+    assert "\nOptions: --path, --checksums, --zookeeper, --password-file, --json\n  --version <int> " in audit

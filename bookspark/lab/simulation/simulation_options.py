@@ -36,7 +36,7 @@ def _yes_no(default: bool, help_text: str) -> Any:
 
 
 def _switch(help_text: str) -> Any:
-    return field(default=True, metadata=_words(SWITCHES, f"Switched off: {help_text}."))
+    return field(default=True, metadata=_words(SWITCHES, f"Off: {help_text}."))
 
 
 def _words(group: str, help_text: str) -> dict[str, str]:
@@ -52,42 +52,40 @@ class SimulationOptions:
     write_quorum: int = _number(3, SIZES, "Copies of an entry")
     ack_quorum: int = _number(2, SIZES, "Copies that confirm an entry")
     spares: int = _number(0, SIZES, "Bookies outside the first ensemble")
-    entries: int = _number(1, SIZES, "Entries that the writer appends at most")
+    entries: int = _number(1, SIZES, "Entries appended, at most")
     closes: bool = _yes_no(True, "May the writer close the ledger?")
     abandons: bool = _yes_no(False, "May the writer's client end at any moment?")
     holds_back: bool = _yes_no(False, "Do adds wait for a bookie that is behind?")
     """An entry that the writer finishes meanwhile is no longer sent to it."""
-    hold_ups: int = _number(0, TROUBLE, "Times that a bookie holds the writer up")
-    lost_bookies: int = _number(0, TROUBLE, "Times that the writer hears of a lost bookie")
+    hold_ups: int = _number(0, TROUBLE, "Times that the writer is held up")
+    lost_bookies: int = _number(0, TROUBLE, "Lost bookies that the writer notices")
     """Any bookie of its ensemble, which may be alive."""
     recoverers: int = _number(1, SIZES, "Attempts at ledger recovery")
     """They begin at any time, and may overlap."""
     readers: int = _number(0, SIZES, "Tailing readers")
-    reads: int = _number(2, SIZES, "How often each of them reads")
+    reads: int = _number(2, SIZES, "Reads of each reader")
     """It asks for the LAC (last add confirmed) and reads up to it."""
     long_polls: bool = _yes_no(False, "May readers wait for an entry?")
-    explicit_lacs: int = _number(0, SIZES, "How often the writer sends its last add confirmed (LAC) by itself")
-    copies_wanted: int = _number(0, SIZES, "Copies that a log wants of its ledger, if more than an entry has")
+    explicit_lacs: int = _number(0, SIZES, "Explicit LACs (last add confirmed) of the writer")
+    copies_wanted: int = _number(0, SIZES, "Copies wanted by the log, if more than an entry has")
     """Once it is closed, autorecovery adds the others. Striped and guaranteed ledgers want no other copies."""
     replicators: int = _number(0, SIZES, "Attempts of autorecovery")
     """Attempts to replace a bookie that it believes lost, or to add copies. They begin at any time."""
-    second_ledger: bool = _yes_no(False, "Do the bookies have a second ledger? Random schedules only.")
+    second_ledger: bool = _yes_no(False, "A second ledger? Random schedules only.")
     """It has a writer and a recoverer."""
-    deletes: bool = _yes_no(False, "May the ledger be deleted and garbage-collected?")
+    deletes: bool = _yes_no(False, "May the ledger be deleted and collected?")
     crashes: int = _number(0, TROUBLE, "Bookie crashes")
     losses: int = _number(0, TROUBLE, "Messages that time out")
     """The request may still arrive, at any later time."""
-    duplicates: int = _number(0, TROUBLE, "Requests that arrive twice")
-    departures: int = _number(0, TROUBLE, "Bookies that go away for good")
+    duplicates: int = _number(0, TROUBLE, "Duplicated requests")
+    departures: int = _number(0, TROUBLE, "Bookies gone for good")
     """They leave with their disks."""
-    accept_loss: bool = _yes_no(False, "Does an operator accept losses, with lost bookies named?")
+    accept_loss: bool = _yes_no(False, "Does an operator accept losses?")
     """If a recoverer can't know. The operator names the bookies that are gone for good."""
-    crash_loses: CrashLoses = field(
-        default=CrashLoses.UNSYNCED, metadata=_words(TROUBLE, "What a crash takes of a bookie's disks.")
-    )
-    heals: bool = _yes_no(False, "Do bookies heal after a boot that lost entries?")
+    crash_loses: CrashLoses = field(default=CrashLoses.UNSYNCED, metadata=_words(TROUBLE, "Data lost in a crash."))
+    heals: bool = _yes_no(False, "Do bookies heal after a lossy boot?")
     """A healing bookie goes through phase two after a lossy boot."""
-    journal_write_data: bool = _yes_no(True, "Do bookies acknowledge after the sync, or before it (BP-46)?")
+    journal_write_data: bool = _yes_no(True, "Acknowledgements after the sync, or before it (BP-46)?")
     ledger_type: LedgerType = field(
         default=LedgerType.PD_JOURNAL, metadata=_words(MODES, "Durability of the ledger (BP-14).")
     )
@@ -100,15 +98,15 @@ class SimulationOptions:
     )
     """Recovery replaces bookies unless this is OFF."""
 
-    limbo: bool = _switch("put ledgers in limbo at a lossy boot (BP-46)")
-    boot_fencing: bool = _switch("fence ledgers at a lossy boot (BP-46)")
-    lossy_boot_mark: bool = _switch("refuse a closed ledger's old writer after a lossy boot")
-    fence_on_recovery_read: bool = _switch("recovery reads carry the fence flag (BookKeeper #2614)")
-    sync_on_recovery_add: bool = _switch("what recovery writes is synced before its ack")
-    collection_mark: bool = _switch("remember that deleted ledgers were collected with their fences (BookKeeper #4462)")
-    named_losses: bool = _switch("what can't be reached is accepted as lost only of bookies that are gone, and named")
-    later_entries: bool = _switch("an entry that a bookie holds is not cut off behind one that nobody knows")
-    pinning: bool = _switch("keep bookies that hold confirmed entries below the write quorum (guaranteed ledgers)")
+    limbo: bool = _switch("limbo at a lossy boot (BP-46)")
+    boot_fencing: bool = _switch("fences at a lossy boot (BP-46)")
+    lossy_boot_mark: bool = _switch("refusal of a closed ledger's old writer after a lossy boot")
+    fence_on_recovery_read: bool = _switch("fence flag of recovery reads (BookKeeper #2614)")
+    sync_on_recovery_add: bool = _switch("sync of recovery's writes before their ack")
+    collection_mark: bool = _switch("memory of collected ledgers' fences (BookKeeper #4462)")
+    named_losses: bool = _switch("losses are accepted only of bookies gone and named")
+    later_entries: bool = _switch("held entries behind an unknown one are kept")
+    pinning: bool = _switch("keeping holders of confirmed entries below the write quorum (guaranteed ledgers)")
 
     def __post_init__(self) -> None:
         check_quorums(self.ensemble, self.write_quorum, self.ack_quorum)

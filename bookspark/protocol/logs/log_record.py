@@ -65,7 +65,7 @@ class LogTakenOverError(BookKeeperError):
 
 
 class AnotherQueryError(BookKeeperError):
-    """The lane belongs to another streaming query; this query's Spark checkpoint is new to the log. Nothing was written."""
+    """The lane belongs to another streaming query. Nothing was written."""
 
 
 class NoSuchLogError(BookKeeperError):
@@ -73,7 +73,7 @@ class NoSuchLogError(BookKeeperError):
 
 
 class LogRecreatedError(NoSuchLogError, DataLossError):
-    """The log was deleted, and its name is that of another log by now, with another id."""
+    """The log was deleted, and another log has its name."""
 
 
 class LogExistsError(BookKeeperError):
@@ -81,7 +81,7 @@ class LogExistsError(BookKeeperError):
 
 
 class LogChangedError(BookKeeperError):
-    """Another process of the run added its commit ledger first. Recover that one."""
+    """Another process of the run added its commit ledger first."""
 
 
 class LaneEndedError(LogChangedError):

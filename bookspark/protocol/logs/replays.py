@@ -41,8 +41,8 @@ from bookspark.protocol.logs.commits import TXN, CommitHeader, Fingerprint
 
 
 class CheckpointRewoundError(BookKeeperError):
-    """A query's batch number, or an application's version, is in the log with other rows: the Spark checkpoint was set back, or a
-    new one counts from 0 again."""
+    """A query's batch number, or an application's version, is in the log with other rows: the Spark checkpoint was set back
+    or is new."""
 
 
 class Batch(NamedTuple):

@@ -1,7 +1,6 @@
--- Deleted ledgers: missing ledgers of a log, deleted by hand, unless their rows were truncated or are in the log's table. rows
--- is 0 if unknown (a producer's open ledger). Readers report these rows as lost; bookspark log truncate LOG ROW gives up all
--- rows before ROW. Without a commit ledger the log can't be read on: restore its record from a backup of ZooKeeper before the
--- bookies collect its entries.
+-- Deleted ledgers: missing ledgers of a log, deleted by hand, with rows neither truncated nor offloaded. rows: 0 if unknown.
+-- Readers report these rows as lost; bookspark log truncate LOG ROW gives up all rows before ROW. Without a commit ledger the
+-- log can't be read on: restore its record from a backup of ZooKeeper before the bookies collect its entries.
 WITH needed AS (
   SELECT c.log, c.ledger_id, 'rows' AS holds, MIN(c.position) AS first_position, MAX(c.position + c.rows) - 1 AS last_position,
          SUM(c.rows) AS rows

@@ -1,6 +1,5 @@
 -- Divergence: entries with different contents on two bookies, by the checksum of length and payload. Each list names the
--- bookies with the same content. Entries above a closed ledger's end or another's last add confirmed (LAC) are not judged: a
--- recovery may have decided against them.
+-- bookies with the same content. Entries above a closed ledger's end or another's last add confirmed (LAC) are not judged.
 WITH committed AS (
   SELECT ledger_id, MAX(last_entry_id) AS last_entry_id
   FROM (SELECT ledger_id, last_entry_id FROM log_commits UNION ALL SELECT ledger_id, last_entry_id FROM fragments)

@@ -1,5 +1,4 @@
--- Garbage per entry log: bytes without a living entry: of deleted ledgers, rewritten batches and file overhead. Collection and
--- rewriting free them. A batch with a living entry counts whole.
+-- Garbage per entry log: bytes without a living entry: of deleted ledgers, rewritten batches and file overhead.
 WITH newest AS (
   -- A ledger that is younger than the list of ledgers lives.
   SELECT MAX(last_ledger_id) AS ledger_id

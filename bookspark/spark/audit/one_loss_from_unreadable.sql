@@ -1,5 +1,5 @@
--- One loss from unreadable: confirmed entries with their only copy on this bookie, of all bookies that are up; known unreadable
--- copies do not count. readability: when all copies of the bookie were last read. Ledgers with write quorum 1 are left out.
+-- One loss from unreadable: confirmed entries with their only readable copy on this bookie, of all bookies that are up.
+-- readability: when all copies of the bookie were last read. Ledgers with write quorum 1 are left out.
 WITH lone AS (
   SELECT GET(up, 0) AS bookie_id, ledger_id, SUM(entries) AS entries
   FROM (

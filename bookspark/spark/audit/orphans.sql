@@ -1,6 +1,5 @@
 -- Orphans: ledgers of an earlier epoch of a log without a commit, ledgers of deleted logs, and entries of ledgers that do not
--- exist. The epoch decides, never the age. Logs without their password in the snapshot, and logs deleted meanwhile, are left
--- out. bookspark log delete LOG ends a broken-off deletion.
+-- exist. Logs without their password in the snapshot are left out. bookspark log delete LOG ends a broken-off deletion.
 SELECT l.ledger_id, 'unreferenced ledger of a log' AS kind, l.log, l.log_epoch, l.log_role, l.state,
        CAST(NULL AS BIGINT) AS entries
 FROM ledgers l JOIN logs g ON g.log = l.log AND g.log_id = l.log_id AND g.readable AND g.committed_epoch = g.epoch

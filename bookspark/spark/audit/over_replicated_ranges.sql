@@ -1,5 +1,5 @@
--- Over-replicated ranges: entries on bookies outside their fragment, or above a closed ledger's end. They do no harm; garbage
--- collection removes them.
+-- Over-replicated ranges: entries on bookies outside their fragment, or above a closed ledger's end. Garbage collection
+-- removes them.
 WITH named AS (
   SELECT f.ledger_id, f.first_entry_id,
          CASE WHEN l.state = 'CLOSED' THEN f.last_entry_id ELSE COALESCE(f.last_entry_id, 9223372036854775806) END

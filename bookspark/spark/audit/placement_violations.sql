@@ -1,5 +1,4 @@
--- Placement violations: copies of an entry that are closer than the cluster's placement rule and its bookies allow. The last known
--- place of a bookie that is down counts.
+-- Placement violations: copies of an entry that are closer than the placement rule and the bookies allow.
 WITH rule AS (
   SELECT CASE WHEN STARTSWITH(p.rule, 'one_per_') THEN SUBSTRING(p.rule, LENGTH('one_per_') + 1)
               WHEN p.rule = 'rack_aware' THEN 'rack' END AS kind, p.racks_min

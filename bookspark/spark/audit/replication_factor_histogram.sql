@@ -1,6 +1,5 @@
 -- Replication factor histogram: confirmed entries by number of copies on their write set. prefix: lowest factor of the entry
--- and all before it in the ledger. suffix: highest factor of the entry and all after it. "Guaranteeing write quorum" promises
--- prefix >= entry >= suffix; the three columns are then equal.
+-- and all before it. suffix: highest factor of the entry and all after it. With guaranteed write quorum all three are equal.
 WITH factors AS (
   SELECT ledger_id, replication_factor AS factor, SUM(entries) AS entries, MIN(first_entry_id) AS first, MAX(last_entry_id) AS last
   FROM entry_ranges

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 
 class UnreadCheckpointError(BookKeeperError):
-    """A query's Spark checkpoint can't be read where its batches are committed. Nothing was written."""
+    """A query's Spark checkpoint can't be read by the driver. Nothing was written."""
 
 
 class SourceRenamedError(BookKeeperError):

@@ -8,24 +8,25 @@ Sink
     (``bookspark log alter`` changes some): ``ensembleSize``, ``writeQuorum``, ``ackQuorum`` (3, 3, 2); ``digestType`` (CRC32C);
     ``ledgerType`` (PD_JOURNAL; with VD_JOURNAL each task syncs once, before it ends); ``replication`` (best_effort);
     ``rowFormat`` (``value``, or ``arrow`` for all columns); ``compression`` (``none``, ``zstd``, ``zstd_dictionary``);
-    ``fewerCopies`` (true: while fewer bookies than the write quorum can be written, ledgers are made over those that there are,
-    at least the ack quorum, and get their other copies later).
+    ``fewerCopies`` (true: with fewer writable bookies than the write quorum, but an ack quorum, ledgers get their other
+    copies later).
     ``ledgerRollBytes`` (1 GiB), ``ledgerRollSeconds`` (3600): size and age at which a data ledger is closed. ``statistics``:
-    columns of an Arrow log with minimum, maximum and number of nulls in each commit, by which reads with ``where`` skip rows
-    (``a,b``, or ``none``; default: the first 16 suitable columns).
+    columns of an Arrow log by which reads with ``where`` skip rows (``a,b``, or ``none``; default: the first 16 suitable
+    columns).
 Batch write
-    ``txnAppId`` (a text) and ``txnVersion`` (a number from 0), as in Delta: a write is skipped if the last write of the
-    application in the log has this version and the same rows, in any order, so a write in ``foreachBatch`` comes once. With other
-    rows, or a version below the last one, it is refused: numbers begin at 0 again with a new Spark checkpoint, which needs a
-    ``txnAppId`` of its own. ``acceptReplay``: a version that the log has with other rows, because they are random; the log's rows
-    count. A write without rows leaves no version. A log remembers the last ``QUERIES_MAX`` (1,000) queries and applications.
+    ``txnAppId`` (a text) and ``txnVersion`` (a number from 0), as in Delta: a write is skipped if the application's last
+    write in the log has this version and the same rows, in any order, so a write in ``foreachBatch`` comes once. With other
+    rows, or a lower version, it is refused: a new Spark checkpoint, which counts from 0 again, needs a ``txnAppId`` of its
+    own. ``acceptReplay``: a version that the log has with other, random rows; the log's rows count. A write without rows
+    leaves no version. A log remembers the last
+    ``QUERIES_MAX`` (1,000) queries and applications.
 Streaming sink
-    ``follows``: id of the streaming query whose log this query takes over, if this query is new to the log. ``acceptReplay``:
-    number of a micro-batch that the log has with other rows, because the query's values are random; the log's rows count.
+    ``follows``: id of the streaming query whose log this query takes over, if new to the log. ``acceptReplay``: number of a
+    micro-batch that the log has with other, random rows; the log's rows count.
     ``checkpointUrl``: where the driver reads the query's Spark checkpoint, as ``pyarrow.fs.FileSystem.from_uri`` takes it
-    (``s3://key:secret@bucket/path``), if credentials in its environment do not suffice. ``compareCheckpoint``
-    (true): false lets a query write whose Spark checkpoint the driver can't read; a copied or set back checkpoint and a renamed
-    source folder are then not noticed before their rows are in the log again.
+    (``s3://key:secret@bucket/path``), if credentials in its environment do not suffice. ``compareCheckpoint`` (true): false
+    lets a query write whose Spark checkpoint the driver can't read; rows of a copied or set back checkpoint or a renamed
+    source folder may then come twice.
 """
 
 from __future__ import annotations

@@ -21,30 +21,29 @@ class AutorecoveryConfig(Config, frozen=True, kw_only=True):
     """Seconds until an absent bookie counts as lost; more than a restart takes. ``bookspark autorecovery delay`` sets it for
     all auditors."""
     check_interval_hours: Hours = 24.0
-    """Hours between two exact checks of every bookie's held and assigned entries. 0: only when triggered."""
+    """Hours between exact checks of every bookie's held and assigned entries. 0: only when triggered."""
     check_confirm_seconds: SecondsOrNone = 5.0
-    """Seconds until a check looks again for missing entries, so that copies under way have arrived."""
+    """Seconds until a check looks again for missing entries."""
     grace_seconds: SecondsOrNone = 30.0
-    """Seconds that an open ledger's writer has to replace a lost bookie before the ledger is recovered. 0: only writers that
-    are connected get time."""
+    """Seconds that an open ledger's writer has to replace a lost bookie before the ledger is recovered. 0: only connected
+    writers get time."""
     grace_seconds_max: SecondsOrNone = 600.0
-    """Longest such time of a Bookspark writer that is connected to a bookie of the ledger, in seconds: it lives, but may be
-    stuck."""
+    """The same for a Bookspark writer that is connected to a bookie of the ledger."""
     copy_bytes_per_second: BytesOrNone = 0
     """Bytes a second that a worker copies. 0: no limit."""
     ledgers_at_once: AtLeastOne = 16
     """Ledgers that a worker repairs at once, each in a thread."""
     retry_seconds: Seconds = 2.0
-    """Seconds of pause after a ledger's first failed repair; each further failure doubles it."""
+    """Seconds of pause after a ledger's first failed repair; further failures double it."""
     retry_seconds_max: Seconds = 600.0
     """Longest such pause, in seconds."""
     poll_seconds: Seconds = 10.0
-    """Seconds between two looks at things without a watch, such as a freed lock."""
+    """Seconds between looks at things without a watch."""
     metrics_host: str = "127.0.0.1"
     """Address for Prometheus and probes."""
     metrics_port: Port = 0
-    """Port for Prometheus and probes (``/health``, ``/ready``); if taken, the next free port of 64. 0: none. -1: any free
-    port. The log has it."""
+    """Port for Prometheus and probes (``/health``, ``/ready``), or the next free one of 64. 0: none. -1: any free port. The
+    log has it."""
 
 
 def autorecovery_config(**options: Any) -> AutorecoveryConfig:

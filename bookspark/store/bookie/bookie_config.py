@@ -47,114 +47,109 @@ class BookieConfig(Config, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     """Address to listen on, also for clients. 0.0.0.0 and :: need an ``advertised_address``."""
     port: Port = 0
-    """Port to listen on. 0: any free port; a bookie is known by its id, so its port may change."""
+    """Port to listen on. 0: any free port; it may change."""
     advertised_address: str = ""
-    """``host:port`` for clients behind a proxy or NAT, instead of ``host`` and ``port``. Placeholders ``{host}``,
-    ``{hostname}`` (the machine's name), ``{port}`` and ``{bookie_id}`` make a setting for many bookies:
-    ``{hostname}.example.org:{port}``."""
+    """``host:port`` for clients behind a proxy or NAT, instead of ``host`` and ``port``. Placeholders: ``{host}``,
+    ``{hostname}`` (the machine's name), ``{port}``, ``{bookie_id}``."""
     bookkeeper_port: PortOrAny = 0
-    """Port at ``host`` for clients of Apache BookKeeper. 0: none. -1: any free port, for hosts with several bookies."""
+    """Port at ``host`` for clients of Apache BookKeeper. 0: none. -1: any free port."""
     metrics_port: PortOrAny = 0
-    """Port at ``host`` for Prometheus and probes (``/health``, ``/ready``); if taken, the next free one of 64. 0: none. -1: any
-    free port. The bookie's status has it."""
+    """Port at ``host`` for Prometheus and probes (``/health``, ``/ready``), or the next free one of 64. 0: none. -1: any free
+    port. `bookspark bookie status` prints it."""
     lease_seconds: Seconds = 600.0
-    """Seconds that a bookie serves after its lease holder's last word. Then it shuts down cleanly."""
+    """Seconds that a bookie serves without a lease holder."""
     entry_log_bytes_max: EntryLogBytes = 64 << 20
     """Size in bytes at which an entry log is sealed."""
     checkpoint_interval_seconds: IntervalSeconds = 60.0
-    """Seconds between two checkpoints of the index. A boot scans what was written since the last."""
+    """Seconds between checkpoints of the index. A boot scans later entries."""
     rewrite_sealed_logs: bool = True
-    """Rewrite sealed logs in the background: live entries only, sorted and compressed."""
+    """Rewrite sealed logs: live entries only, sorted and compressed."""
     gc_wait_time_seconds: IntervalSeconds = 900.0
-    """Seconds between two garbage collections, which remove deleted ledgers; rewriting follows."""
+    """Seconds between garbage collections, which remove deleted ledgers; rewriting follows."""
     minor_compaction_threshold: Part = 0.2
-    """A minor compaction rewrites logs with a smaller live part than this (0 to 1)."""
+    """Live part below which a minor compaction rewrites a log."""
     minor_compaction_interval_seconds: IntervalSeconds = 3600.0
-    """Seconds between two minor compactions."""
+    """Seconds between minor compactions."""
     major_compaction_threshold: Part = 0.8
-    """A major compaction rewrites logs with a smaller live part than this (0 to 1)."""
+    """Live part below which a major compaction rewrites a log."""
     major_compaction_interval_seconds: IntervalSeconds = 86400.0
-    """Seconds between two major compactions. A full directory starts another. The collection before one also removes copies that
+    """Seconds between major compactions. A full directory starts another. The collection before one also removes copies that
     the metadata does not name."""
     compaction_rate_bytes_per_second: BytesOrNone = 64 << 20
-    """Bytes a second that rewriting reads and writes together. 0: no limit; none either while rewriting is behind, and for a
-    nearly full directory (``serving.maintenance``)."""
+    """Bytes a second that rewriting reads and writes together. 0: no limit, as while rewriting is behind or a directory
+    nearly full."""
     scrub_interval_hours: Hours = 168.0
-    """Hours within which every stored byte is read and checked. Damaged batches are replaced by another bookie's copy, damaged
-    control files rewritten. 0: check only bytes that clients read."""
+    """Hours within which every stored byte is read, checked and, if damaged, replaced. 0: check only bytes that clients read."""
     scrub_rate_bytes_per_second: BytesOrNone = 64 << 20
     """Bytes a second that a late scrub may read. 0: no limit."""
     disk_check_interval_seconds: IntervalSeconds = 10.0
-    """Seconds between two checks of the disks' free space."""
+    """Seconds between checks of the disks' free space."""
     disk_usage_warn_threshold: DiskUsage = 0.90
-    """Used part of a disk (0 to 1) that logs a warning."""
+    """Used part of a disk that logs a warning."""
     disk_usage_threshold: DiskUsage = 0.95
-    """Used part of a disk (0 to 1) at which a directory takes no more adds. With all directories full the bookie is
-    read-only."""
+    """Used part of a disk at which a directory takes no more adds. With all directories full the bookie is read-only."""
     disk_usage_low_water_mark_threshold: DiskUsage = 0.90
-    """Used part of a disk (0 to 1) below which a full directory takes adds again."""
+    """Used part of a disk below which a full directory takes adds again."""
     disk_usage_recovery_threshold: DiskUsage = 0.98
-    """Used part of a disk (0 to 1) up to which a full directory takes writes of ledger recovery and repair."""
+    """Used part of a disk up to which a full directory takes writes of recovery and repair."""
     directory_bytes_max: BytesOrNone = 0
     """Size limit of each directory, in bytes. 0: its disk."""
     request_bytes_in_flight_max: AtLeastOne = 32 << 20
-    """Bytes of unsynced adds above which the bookie stops reading from its connections."""
+    """Bytes of unsynced adds above which no more requests are read."""
     read_bytes_in_flight_max: AtLeastOne = 64 << 20
-    """Bytes of entries on their way to readers, over all connections. Further reads wait."""
+    """Bytes of entries on their way to readers. Further reads wait."""
     unfinished_bytes_max: UnfinishedBytes = 256 << 20
-    """Bytes of unfinished frames, unread answers, long polls and waiting requests, over all connections. Above it connections
-    end, those first of which no add was acknowledged."""
+    """Bytes of unfinished frames, unread answers, long polls and waiting requests. Above it connections end, first those
+    without an acknowledged add."""
     requests_in_flight_max: AtLeastOne = 10_000
-    """Unanswered requests of a connection. More are refused as too many requests."""
+    """Unanswered requests of a connection. More are refused."""
     journal_write_data: bool = True
-    """True: acknowledge an add after its sync. False: before its sync (BP-46); other bookies give back what a crash loses."""
+    """Acknowledge an add after its sync. False: before (BP-46); other bookies give back what a crash loses."""
     background_sync_interval_ms: Milliseconds = 100
-    """Milliseconds until entries acknowledged before their sync are synced."""
+    """Milliseconds until entries acknowledged unsynced are synced."""
     background_sync_bytes: AtLeastOne = 8 << 20
     """Bytes of such entries in a directory that start the sync earlier."""
     trust_boot_id: bool = False
-    """Only without the journal. True: a crash of the process is lossless if its host stayed up."""
+    """Without the journal: a crash of the process is lossless if its host stayed up."""
     heal_lossy_boots: bool = True
-    """True: copy back, while serving, what a crash or lost disk took. False: on request only."""
+    """Copy back, while serving, what a crash or lost disk took. False: on request only."""
     healing_bytes_per_second: BytesOrNone = 64 << 20
     """Bytes a second that healing copies. 0: no limit."""
     bookie_id: str = ""
-    """Id of the bookie. "": the first boot makes it up. A bookie with all directories emptied comes back only under its id."""
+    """Id of the bookie. "": the first boot makes it up. With all directories emptied, a bookie comes back only under its id."""
     stamp_missing_cookies: bool = False
-    """True: start without the contents of directories that lost their cookie. ``bookspark cookie fix`` allows that once."""
+    """Start without the contents of directories that lost their cookie. ``bookspark cookie fix`` allows that once."""
     add_empty_directories: bool = False
-    """True: accept new empty directories. False: refuse to start with them."""
+    """Accept new empty directories. False: refuse to start with them."""
     zookeeper_timeout_seconds: Seconds = 10.0
     """Seconds that ZooKeeper may take to answer. Then the request fails."""
     zookeeper_session_timeout_seconds: Seconds = 10.0
-    """Seconds that a bookie stays registered after a crash. After a longer pause it registers again."""
+    """Seconds that a bookie stays registered after a crash."""
     rack: str = ""
-    """Bookies of a rack fail together. Copies are spread over racks (``bookspark cluster placement``)."""
+    """Bookies of a rack fail together; copies are spread over racks (``bookspark cluster placement``)."""
     labels: dict[str, str] = msgspec.field(default_factory=dict)
-    """Other groups that fail together; placement ``one_per_<label>`` spreads copies over values of a label."""
+    """Other groups that fail together, for placement ``one_per_<label>``."""
     tls_certificate: str = ""
-    """PEM file of the bookie's certificate, for the host that clients dial. The bookie then speaks TLS only."""
+    """PEM file of the bookie's certificate, for the host that clients dial; then TLS only."""
     tls_key: str = ""
     """PEM file of its key. "": in the certificate's file."""
     tls_client_ca: str = ""
     """PEM file of the CA that must have signed clients' certificates."""
     tls_ca: str = ""
-    """PEM file of the CA of bookies' certificates, for reads from other bookies to heal or repair. "": ``tls_client_ca``."""
+    """PEM file of the CA of other bookies' certificates, to heal or repair. "": ``tls_client_ca``."""
     tls_client_certificate: str = ""
-    """PEM file of this bookie's certificate as a client of other bookies, when it heals or repairs. "": ``tls_certificate``."""
+    """PEM file of this bookie's certificate as a client of other bookies. "": ``tls_certificate``."""
     tls_client_key: str = ""
     """PEM file of its key. "": in the file of ``tls_client_certificate``."""
     tls_roles: bool = False
-    """True: a client's certificate must have the extended key usage clientAuth, the bookie's own serverAuth, so neither passes
-    for the other; a bookie with ``tls_client_ca`` then needs a ``tls_client_certificate``. (A certificate with other usages alone
-    is refused with False too.)"""
+    """A client's certificate must have the extended key usage clientAuth, the bookie's own serverAuth; with ``tls_client_ca``
+    the bookie then needs a ``tls_client_certificate``. (A certificate with other usages alone is always refused.)"""
     shared_secret_file: str = ""
-    """File with secrets, one a line, of which each client must prove one. It is reread when it changes."""
+    """File with secrets, one a line; each client must prove one. It is reread when it changes."""
     shared_secret_without_tls: bool = False
-    """True: accept a secret without TLS off loopback. A secret then stops strangers who reach a port, but no relay on the way."""
+    """Accept a secret without TLS off loopback: it then stops strangers who reach a port, but no relay on the way."""
     record_decisions: str = ""
-    """Folder for the decisions of the process, without payloads and passwords, for ``bookspark replay``. "": none. At most 2
-    GiB a process."""
+    """Folder for the process's decisions, without payloads and passwords, for ``bookspark replay``; at most 2 GiB a process."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

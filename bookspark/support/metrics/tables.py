@@ -17,7 +17,7 @@ ZOOKEEPER = (
     Described(
         "bookspark_zookeeper_failed_calls_total",
         C,
-        "Calls without an answer in time, or with an error that says nothing of the data.",
+        "Calls without an answer in time or with a failure.",
     ),
 )
 """Metrics of a bookie's and of a client's session."""
@@ -27,7 +27,7 @@ BOOKIE = (
     Described(
         "bookspark_bookie_clock_ahead_seconds",
         G,
-        "Lead of the host's clock over ZooKeeper's; below 0: lag; 0 within the accuracy of the look.",
+        "Lead of the host's clock over ZooKeeper's; below 0: lag; 0 within the accuracy.",
     ),
     Described(
         "bookspark_bookie_certificate_days",
@@ -35,7 +35,7 @@ BOOKIE = (
         "Days until a certificate in use ends; below 0: it ended.",
         ("option",),
     ),
-    Described("bookspark_bookie_kept", G, "1 while a keeper holds the lease. 0: it stops when the lease ends."),
+    Described("bookspark_bookie_kept", G, "1 while a keeper holds the lease; else the bookie stops when it ends."),
     Described("bookspark_bookie_read_only", G, "1 while the bookie takes no new entries."),
     Described("bookspark_bookie_add_seconds", H, "Time of adds, from the disk's queue until done."),
     Described("bookspark_bookie_read_seconds", H, "Time of read answers, until all is sent."),
@@ -45,10 +45,10 @@ BOOKIE = (
     Described(
         "bookspark_bookie_requests_total",
         C,
-        "Answered requests; a read that reaches the last entry has the status no_such_entry.",
+        "Answered requests; a read up to the last entry has the status no_such_entry.",
         ("kind", "status"),
     ),
-    Described("bookspark_bookie_refusals_total", C, "Malformed requests and connections, and those without room."),
+    Described("bookspark_bookie_refusals_total", C, "Refused requests and connections."),
     Described("bookspark_bookie_added_entries_total", C, "Entries accepted for a log."),
     Described("bookspark_bookie_added_bytes_total", C, "Bytes of their batches."),
     Described("bookspark_bookie_read_entries_total", C, "Entries sent to readers."),
@@ -57,7 +57,7 @@ BOOKIE = (
     Described("bookspark_bookie_connections", G, "Connections of clients."),
     Described("bookspark_bookie_strangers", G, "Connections without identification yet."),
     Described("bookspark_bookie_add_in_flight_bytes", G, "Bytes of adds that are not durable yet."),
-    Described("bookspark_bookie_reading_paused", G, "1 while clients are not read, because too much waits."),
+    Described("bookspark_bookie_reading_paused", G, "1 while no requests are read, because too much waits."),
     Described("bookspark_bookie_read_in_flight_bytes", G, "Bytes of answers that readers have not taken yet."),
     Described(
         "bookspark_bookie_unfinished_bytes",
@@ -80,7 +80,7 @@ BOOKIE = (
     Described(
         "bookspark_bookie_directory_failed",
         G,
-        "1 for a failed directory; the bookie's status has the reason.",
+        "1 for a failed directory.",
         _DIRECTORY,
     ),
     Described("bookspark_bookie_directory_full", G, "1 for a directory that does not take every add.", _DIRECTORY),
@@ -109,10 +109,10 @@ BOOKIE = (
     Described(
         "bookspark_bookie_unread_copies",
         G,
-        "Copies of batches that the disks can't read now. Above 0: check the disks.",
+        "Copies of batches that the disks can't read now.",
     ),
-    Described("bookspark_bookie_healing_ledgers", G, "Ledgers that healing looks at; 0 if this process heals nothing."),
-    Described("bookspark_bookie_healing_ledgers_left", G, "Ledgers that healing still has to look at."),
+    Described("bookspark_bookie_healing_ledgers", G, "Ledgers to heal; 0: none."),
+    Described("bookspark_bookie_healing_ledgers_left", G, "Ledgers still to heal."),
     Described("bookspark_bookie_healing_seconds", G, "Duration of healing."),
     Described("bookspark_bookie_healing_entries_total", C, "Entries that healing restored."),
     Described("bookspark_bookie_healing_bytes_total", C, "Bytes that healing restored."),
@@ -131,7 +131,7 @@ BOOKIE = (
     Described(
         "bookspark_bookie_renewed_files_total",
         C,
-        "Damaged control logs, checkpoints, notes, markers and cookies that were rewritten.",
+        "Damaged control files that were rewritten.",
     ),
 )
 """A bookie has these and those of ZOOKEEPER. All have the label ``bookie_id``."""
@@ -161,9 +161,7 @@ CLIENT = (
     Described("bookspark_client_requests_in_flight", G, "Requests without an answer yet."),
     Described("bookspark_client_quarantined_bookies", G, "Bookies avoided after a recent failure."),
     Described("bookspark_client_writers", G, "Ledgers open for writing."),
-    Described(
-        "bookspark_client_kept_bytes", G, "Bytes that writers keep until bookies have them, or may take at once."
-    ),
+    Described("bookspark_client_kept_bytes", G, "Bytes that writers keep until bookies have them."),
     Described("bookspark_client_waiting_appends", G, "Appends that wait for room."),
 )
 """A client has these and those of ZOOKEEPER. All have the label ``client``."""
@@ -217,7 +215,7 @@ LOG_READERS = (
     Described(
         "bookspark_log_reader_lag_rows",
         G,
-        "Unread rows of the log. Left out while the log's end can't be read.",
+        "Unread rows of the log.",
         ("kind", "reader"),
     ),
     Described(
@@ -229,7 +227,7 @@ LOG_READERS = (
     Described(
         "bookspark_log_reader_gone",
         G,
-        "1 if the reader does not run and has rows to read. 0: it runs, has read all, or is a query that ended by itself.",
+        "1 if the reader does not run and has rows to read, and is no query that ended by itself.",
         ("kind", "reader"),
     ),
 )

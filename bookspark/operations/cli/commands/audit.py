@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Checksums = Annotated[
     bool,
-    typer.Option("--checksums", help="Read every copy, to find copies that differ or can't be read."),
+    typer.Option("--checksums", help="Read every copy, to find different or unreadable ones."),
 ]
 
 
@@ -49,7 +49,7 @@ def snapshot(
     zookeeper: Zookeeper = "",
     password: Password = "",
 ) -> None:
-    """Write a snapshot of the system tables (metadata and bookies' contents) to Delta."""
+    """Write a snapshot of the system tables to Delta."""
     from bookspark.spark import snapshots
     from bookspark.spark.snapshots.retention import remove_files
 
@@ -75,16 +75,14 @@ def audit(
     checksums: Checksums = False,
     integrity_check: Annotated[
         bool,
-        typer.Option("--integrity-check", help="Mark what bookies that are up lack, for autorecovery to copy."),
+        typer.Option("--integrity-check", help="Mark copies that running bookies lack, for autorecovery."),
     ] = False,
     zookeeper: Zookeeper = "",
     password: Password = "",
     as_json: Json = False,
 ) -> None:
-    """Run audit queries over a snapshot. Exit status 1: a query found something wrong.
-
-    With --json: one object with the findings, the queries that need a snapshot with --checksums, and with --integrity-check
-    the marks.
+    """Run audit queries over a snapshot. Exit status 1: a query found something wrong. With --json: findings, queries that
+    need --checksums, marks.
     """
     from bookspark.spark import audit
     from bookspark.spark.audit.integrity_check import mark_lacking
@@ -128,9 +126,9 @@ def safe_to_stop(
     password: Password = "",
     as_json: Json = False,
 ) -> None:
-    """Say whether these bookies can be stopped: every confirmed entry keeps an ack quorum of copies, and every open ledger
-    can be recovered. Exit status 1: no, or unknown for a ledger. Known unreadable copies don't count; standard error says
-    when copies were last read, or where never."""
+    """Say whether bookies can be stopped: every confirmed entry keeps an ack quorum of copies, and every open ledger can be
+    recovered. Exit status 1: no, or unknown. Known unreadable copies don't count; standard error says when copies were last
+    read."""
     from bookspark.spark import audit
 
     with _snapshot_at(path, zookeeper, password) as (spark, place):

@@ -40,7 +40,7 @@ _NOBODY_KNOWS = "nobody knows"
 _NO_AUDITOR = "none; start one with `bookspark autorecovery run`"
 
 
-@app.command(help=f"Run a replication worker, and an auditor that works while it is elected, {UNTIL}.")
+@app.command(help=f"Run a replication worker and an auditor, {UNTIL}.")
 def run(zookeeper: Zookeeper = "") -> None:
 
     from bookspark.store.autorecovery.autorecovery_config import autorecovery_config
@@ -108,9 +108,9 @@ def list_tasks(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
 
 @app.command()
 def trigger(zookeeper: Zookeeper = "", timeout: Timeout = 600.0, as_json: Json = False) -> None:
-    """Compare now what every bookie holds with what it should hold, and mark ledgers that lack copies for repair.
+    """Compare each bookie's held and assigned entries now, and mark ledgers that lack copies.
 
-    Exit status: 1 if copies are missing or something could not be checked; 2 after --timeout, while the check goes on.
+    Exit status: 1 if copies are missing or something was not checked; 2 after --timeout, while the check goes on.
     """
     from bookspark.store.cluster_view import learn_time
 
@@ -164,14 +164,14 @@ def delay(
 
 @app.command()
 def enable(zookeeper: Zookeeper = "") -> None:
-    """Let the auditor and the workers go on after `disable`."""
+    """Undo `disable`."""
     with client(zookeeper) as bookkeeper:
         bookkeeper.metadata.underreplication.enable()
 
 
 @app.command()
 def disable(zookeeper: Zookeeper = "") -> None:
-    """Begin no repair and mark nothing until `enable`, for maintenance. Running repairs are finished."""
+    """Begin no repair and mark nothing until `enable`. Running repairs finish."""
     with client(zookeeper) as bookkeeper:
         bookkeeper.metadata.underreplication.disable()
 
@@ -182,9 +182,9 @@ def decommission(
     zookeeper: Zookeeper = "",
     timeout: Timeout = 86400.0,
 ) -> None:
-    """Remove a bookie for good: wait until other bookies have its copies, then remove its cookie.
+    """Remove a bookie for good: wait until others have its copies, then remove its cookie.
 
-    It may be interrupted and repeated. It needs a running `bookspark autorecovery run`.
+    Can be repeated. Needs a running `bookspark autorecovery run`.
     """
     from bookspark.store.autorecovery.decommission import decommission
 

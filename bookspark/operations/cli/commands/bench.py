@@ -45,10 +45,8 @@ SYSTEM = "bookspark"
 QUICK_LEDGER_SCALE = 0.05
 QUICK_SPARK_SCALE = 0.01
 
-Scale = Annotated[float, typer.Option(min=0.0, help="Multiplies the entries.")]
-Directory = Annotated[
-    Path | None, typer.Option(help="Folder on the measured disk. Default: the folder for temporary files.")
-]
+Scale = Annotated[float, typer.Option(min=0.0, help="Multiplies the work.")]
+Directory = Annotated[Path | None, typer.Option(help="Folder on the measured disk. Default: that of temporary files.")]
 Case = Annotated[list[str] | None, typer.Option(metavar="L1|L2|…", help="Only this case. May be repeated.")]
 Turns = Annotated[list[Turn] | None, typer.Option(help="Only these workloads. May be repeated.")]
 Cache = Annotated[
@@ -56,12 +54,12 @@ Cache = Annotated[
     typer.Option(help="Folder of jars and results. Default: ~/.cache/bookspark/bench."),
 ]
 Kept = Annotated[Path | None, typer.Option(help="Append the medians to history.jsonl here.")]
-LinesAlone = Annotated[bool, typer.Option("--json", help="Print JSON lines without the table.")]
+LinesAlone = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @dataclass(frozen=True)
 class Runs:
-    quick: Annotated[bool, typer.Option("--quick", help="A short trial run.")] = False
+    quick: Annotated[bool, typer.Option("--quick", help="A short trial.")] = False
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of each system; figures are medians.")] = 3
     scale: Scale = 1.0
 
@@ -73,12 +71,12 @@ class Runs:
 
 @dataclass(frozen=True)
 class BatchRuns(Runs):
-    scale: Annotated[float, typer.Option(min=0.0, help="Multiplies commits and triggers.")] = 1.0
+    scale: Annotated[float, typer.Option(min=0.0, help="Multiplies the work.")] = 1.0
 
 
 @dataclass(frozen=True)
 class RowRuns(Runs):
-    scale: Annotated[float, typer.Option(min=0.0, help="Multiplies the rows.")] = 1.0
+    scale: Annotated[float, typer.Option(min=0.0, help="Multiplies the work.")] = 1.0
 
 
 @dataclass(frozen=True)
@@ -92,13 +90,13 @@ class Places:
 def ledger(
     turn: Annotated[
         list[Turn] | None,
-        typer.Option(help="Only these workloads, each on a fresh cluster. May be repeated."),
+        typer.Option(help="Only these workloads. May be repeated."),
     ] = None,
     case: Case = None,
     scale: Scale = 1.0,
     directory: Directory = None,
 ) -> None:
-    """Time one client and three bookies of this host, with ensemble size 3, write quorum 3, ack quorum 2 and CRC32C."""
+    """Time a client and three bookies of this host, each workload on a fresh cluster: write quorum 3, ack quorum 2, CRC32C."""
     # Imported here: the import loads the client, which is slow.
     from bookspark.lab.bench.ledger.workloads import measure
 
@@ -113,11 +111,11 @@ def ledger(
 @app.command()
 def storage(
     part: Annotated[list[Part] | None, typer.Option(help="Only this part. May be repeated.")] = None,
-    scale: Annotated[float, typer.Option(min=0.0, help="Multiplies bytes, ledgers and rounds.")] = 1.0,
+    scale: Annotated[float, typer.Option(min=0.0, help="Multiplies the work.")] = 1.0,
     directory: Directory = None,
     cache: Kept = None,
 ) -> None:
-    """Time a bookie's storage beside a bare loop that writes and syncs the same bytes."""
+    """Time a bookie's storage beside a loop that writes and syncs the same bytes."""
     cases = []
     for case in measure_storage(part or Part, scale, directory):
         print_json(case, one_line=True)
@@ -132,7 +130,7 @@ def micro_batches(
     directory: Directory = None,
     cache: Kept = None,
 ) -> None:
-    """Time Spark's reads of 1,500 small commits beside one large commit, and triggers of one row beside the sink noop."""
+    """Time Spark's reads of 1,500 small commits beside a large one, and triggers of one row beside the sink noop."""
     from bookspark.lab.bench.micro_batches import measure
 
     rounds, scale = runs.begin(QUICK_SPARK_SCALE)
@@ -155,7 +153,7 @@ def repair(
     ledgers_at_once: Annotated[int, typer.Option(min=1, help="Ledgers repaired at once.")] = 16,
     directory: Directory = None,
 ) -> None:
-    """Time the re-replication of a lost bookie's data beside a plain copy of files."""
+    """Time the repair of a lost bookie beside a plain copy of files."""
     from bookspark.lab.bench.repair import measure_repair
 
     for case in measure_repair(rounds, entry_bytes, megabytes, ledgers, ledgers_at_once, directory):
@@ -169,10 +167,10 @@ def against(
     runs: Runs = Runs(),
     turn: Turns = None,
     directory: Directory = None,
-    checkout: Annotated[Path, typer.Option(help="This tree. Default: the current folder.")] = Path(),
+    checkout: Annotated[Path, typer.Option(help="This tree.")] = Path(),
     as_json: LinesAlone = False,
 ) -> None:
-    """Time ledgers of this checkout and of another commit in turns, and print ratios."""
+    """Time ledgers of this checkout and another commit, and print ratios."""
     from bookspark.lab.bench.trees import against as measured
 
     rounds, scale = runs.begin()
@@ -202,7 +200,7 @@ def peers_ledger(
     case: Case = None,
     places: Places = Places(),
 ) -> None:
-    """Time ledgers beside Apache BookKeeper (from Maven)."""
+    """Time ledgers beside Apache BookKeeper."""
     from bookspark.lab.bench.peers.ledger_comparison import compare
 
     check_names(case or (), CASES, "case")
@@ -221,7 +219,7 @@ def peers_spark(
     ] = None,
     places: Places = Places(),
 ) -> None:
-    """Time sink and source beside Delta and Kafka (from Maven)."""
+    """Time sink and source beside Delta and Kafka."""
     from bookspark.lab.bench.peers.spark_comparison import compare
     from bookspark.lab.bench.peers.spark_systems import SYSTEMS
 
@@ -238,7 +236,7 @@ def peers_logs(
     kafka: Annotated[bool, typer.Option(help="Also Kafka (pip install confluent-kafka).")] = True,
     places: Places = Places(),
 ) -> None:
-    """Time a log's producer and readers, without Spark, beside a bare ledger and Kafka (from Maven)."""
+    """Time a log's producer and readers, without Spark, beside a bare ledger and Kafka."""
     from bookspark.lab.bench.peers.log_comparison import compare
 
     rounds, scale = runs.begin()
@@ -257,7 +255,7 @@ def peers_client(
     alone: Annotated[bool, typer.Option("--alone", help="With --against: without BookKeeper's bookies.")] = False,
     places: Places = Places(),
 ) -> None:
-    """Time Apache BookKeeper's client (from Maven) on Bookspark's bookies beside BookKeeper's."""
+    """Time BookKeeper's client on Bookspark's bookies beside BookKeeper's."""
     from bookspark.lab.bench.peers.client_comparison import compare
 
     rounds, scale = runs.begin()

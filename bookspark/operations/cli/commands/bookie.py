@@ -63,7 +63,7 @@ _NAMED_MAX = 20
 def run(
     directory: Annotated[
         list[Path],
-        typer.Option(help="Folder for this bookie's entries only. Repeat for each disk."),
+        typer.Option(help="Folder for this bookie's entries. Repeat for each disk."),
     ],
     zookeeper: Zookeeper = "",
     bookie_id: Annotated[
@@ -93,8 +93,7 @@ def run(
         typer.Option(
             min=-1,
             max=65535,
-            help="Port for Prometheus (/metrics) and probes (/health, /ready); "
-            "if taken, the next free one. -1: any free port. Default: none.",
+            help="Port for Prometheus (/metrics) and probes (/health, /ready), or the next free one. -1: any. Default: none.",
             show_default=False,
         ),
     ] = None,
@@ -104,9 +103,8 @@ def run(
 ) -> None:
     """Run a bookie, without Spark, until Ctrl-C or SIGTERM.
 
-    The directories decide which. Directories without a bookie are refused, except with --create or a --bookie-id that is new
-    to the cluster. Once it serves, it prints its id and address as a line of JSON. Other options are in the table [bookie] of
-    `bookspark --config FILE`; options given here override it.
+    Directories without a bookie are refused, except with --create or a new --bookie-id. Once it serves, it prints its id and
+    address as JSON. Other options: table [bookie] of `bookspark --config FILE`.
     """
     from bookspark.servers.daemon.bookie_process import Foreground, prepare_process, run_bookie
     from bookspark.store.bookie.bookie_config import bookie_config
@@ -166,10 +164,10 @@ def alive(
     ready: Annotated[bool, typer.Option("--ready", help="Also be registered, and serve clients.")] = False,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for the answer.")] = 5.0,
 ) -> None:
-    """Say whether a bookie on this host works: for the probes of a supervisor. Exit status 1: no, with the reason.
+    """Say whether a bookie on this host works, for a supervisor's probes. Exit status 1: no.
 
-    It asks through the socket in the bookie's directory, which nobody else reaches, so strangers at the bookie's ports can't make
-    it fail. A start of any length is alive, and so is a bookie without ZooKeeper, which a restart does not bring back.
+    It asks through the socket in the bookie's directory. A start of any length is alive, and so is a bookie without
+    ZooKeeper.
     """
     from bookspark.servers.daemon.lease_client import LeaseConnection, LeaseLostError
 
@@ -191,14 +189,14 @@ def safe_to_stop(
         typer.Argument(metavar="BOOKIE…", envvar="BOOKSPARK_BOOKIE_ID", help="Ids of the bookies to stop."),
     ],
     zookeeper: Zookeeper = "",
-    wait: Annotated[float, typer.Option(min=0.0, help="If unsafe, keep asking for this many seconds.")] = 0.0,
+    wait: Annotated[float, typer.Option(min=0.0, help="If unsafe, keep asking so many seconds.")] = 0.0,
     as_json: Json = False,
 ) -> None:
-    """Say whether bookies can be stopped: every entry keeps an ack quorum of copies on bookies that are up, and every open
-    ledger can be recovered. Exit status 1: no, or unknown.
+    """Say whether bookies can be stopped: every entry keeps an ack quorum of copies, and every open ledger can be recovered.
+    Exit status 1: no, or unknown.
 
-    It takes seconds, without Spark. It trusts the records, unless a bookie or a task of autorecovery reports missing entries.
-    `bookspark safe-to-stop` compares every copy.
+    It trusts the records, unless a bookie or a task of autorecovery reports missing entries. `bookspark safe-to-stop`
+    compares every copy.
     """
     from bookspark.store.autorecovery.stopping import dangers
 
@@ -251,7 +249,7 @@ def collect(
     seconds: Annotated[float, typer.Option(min=0.001, help="Longest wait, in seconds.")] = 3600.0,
     as_json: Json = False,
 ) -> None:
-    """Let a bookie free the space of deleted ledgers now, and print the result."""
+    """Let a bookie free the space of deleted ledgers now."""
     with client(zookeeper) as bookkeeper:
         found = bookkeeper.collect_now(bookie, seconds)
         free_bytes = bookkeeper.bookie_status(bookie).free_bytes
@@ -264,12 +262,10 @@ def collect(
 @app.command("read-only")
 def read_only(
     bookie: BookieId,
-    switch: Annotated[
-        Switch, typer.Argument(help="on: refuse new entries, also after a restart. off: take them again.")
-    ],
+    switch: Annotated[Switch, typer.Argument(help="on: refuse new entries, also after a restart. off: take them.")],
     zookeeper: Zookeeper = "",
 ) -> None:
-    """Make a bookie read-only, or undo that. It still takes writes of ledger recovery and repair."""
+    """Make a bookie read-only, or undo that. Recovery and repair still write to it."""
     with client(zookeeper) as bookkeeper:
         bookkeeper.switch_read_only(bookie, switch is Switch.ON)
         found = bookkeeper.bookie_status(bookie)
@@ -449,7 +445,7 @@ def index(
 
 @app.command()
 def verify(directories: Directories, as_json: Json = False) -> None:
-    """Read and check every byte. Entries that were noted as lost and are good are served again. Exit status 1: damage."""
+    """Read and check every byte. Good entries noted as lost are served again. Exit status 1: damage."""
     from bookspark.store.bookie.disk.file_system import RealFileSystem
     from bookspark.store.bookie.offline.inspection import take_back_good
     from bookspark.store.bookie.offline.scrub import scrub
@@ -470,7 +466,7 @@ def verify(directories: Directories, as_json: Json = False) -> None:
 
 @app.command()
 def rebuild(directories: Directories) -> None:
-    """Rebuild the index from the logs, as a start does if an index checkpoint is missing or damaged."""
+    """Rebuild the index from the logs, as a start without index checkpoint does."""
     from bookspark.store.bookie.disk.file_system import RealFileSystem
     from bookspark.store.bookie.offline.inspection import rebuild_index
 

@@ -28,15 +28,13 @@ if TYPE_CHECKING:
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command(
-        help=f"Run a cluster on this host, without Spark, {UNTIL}. For development: a bookie that ends is not restarted."
-    )(local)
+    app.command(help=f"Run a cluster on this host, without Spark, {UNTIL}. An ended bookie is not restarted.")(local)
     app.command(help=f"Run a ZooKeeper on the loopback address of this host, {UNTIL}.")(zookeeper)
     app.command(help="Create a cluster in ZooKeeper and print its id. A bookie's first start does so too.")(init)
-    app.command(help="Print the bookies with state, address and amount of data.")(bookies)
+    app.command(help="Print the bookies with state, address and data.")(bookies)
     app.command(
         "stop-bookies",
-        help="Stop the bookies of Spark jobs cleanly and end these jobs. Their data stays.",
+        help="Stop the bookies of Spark jobs and end these jobs. Their data stays.",
     )(stop_bookies)
 
 

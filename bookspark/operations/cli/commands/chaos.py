@@ -47,11 +47,8 @@ def chaos(
     ] = "",
     report_seconds: Annotated[float, typer.Option(min=1, help="Time between lines of progress.")] = 10.0,
 ) -> None:
-    """Kill, suspend and restart bookies and cut links of a new cluster at random, and check that no acknowledged entry is
-    lost.
-
-    Laws: an acknowledged entry stays readable, an entry has one value, the last add confirmed (LAC) never goes back, and a
-    closed ledger has one end.
+    """Kill, suspend and restart bookies and cut links of a new cluster at random, and check the laws: acknowledged entries
+    stay readable, an entry has one value, the last add confirmed (LAC) never goes back, a closed ledger has one end.
     """
     from bookspark.testing.chaos import Chaos, ChaosResult
 
@@ -98,8 +95,7 @@ def replay(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Write a page with the sequence diagram of a ledger "
-            "to this file: the first with a broken law or a different decision.",
+            help="Write the sequence diagram of a ledger (default: the first failing one) to this page.",
         ),
     ] = None,
     simulate: Annotated[
@@ -107,9 +103,9 @@ def replay(
     ] = False,
     ledger: Annotated[int | None, typer.Option(min=0, help="Ledger of --story or --simulate.")] = None,
 ) -> None:
-    """Repeat the recorded decisions of processes in the pure code, and compare every answer.
+    """Repeat processes' recorded decisions in the pure code, and compare every answer.
 
-    Then join the histories by ledger, and check the laws of the simulator and of chaos.
+    Then check the laws of the simulator and of chaos for each ledger.
     """
     if ledger is not None and story is None and not simulate:
         raise typer.BadParameter("--ledger names the ledger of a story: give --story FILE or --simulate too")

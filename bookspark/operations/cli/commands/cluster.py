@@ -56,7 +56,7 @@ class Wishes:
         list[str] | None,
         typer.Option(
             metavar="BOOKIE=DIRECTORY",
-            help="Replace the disk of a directory by an empty disk. The bookie heals itself.",
+            help="Replace a directory's disk by an empty one. The bookie heals itself.",
         ),
     ] = None
     move: Annotated[
@@ -78,7 +78,7 @@ class Wishes:
         bool,
         typer.Option(
             "--below-write-quorum",
-            help="Restart bookies of ledgers being written, as long as an ack quorum stays up.",
+            help="Restart bookies of ledgers being written while an ack quorum stays up.",
         ),
     ] = False
 
@@ -89,7 +89,7 @@ _MOVES_TOLD = 20
 @app.command()
 @grouped
 def plan(wishes: Wishes = Wishes(), zookeeper: Zookeeper = "", as_json: Json = False) -> None:
-    """Print what `apply` would do, and do nothing.
+    """Print what `apply` would do.
 
     Exit status 1: the cluster's state does not allow the whole change.
     """
@@ -115,8 +115,7 @@ def plan(wishes: Wishes = Wishes(), zookeeper: Zookeeper = "", as_json: Json = F
 def apply(wishes: Wishes = Wishes(), zookeeper: Zookeeper = "", yes: Yes = False, as_json: Json = False) -> None:
     """Print the plan, ask, and carry it out. Without options: resume the current change.
 
-    It says when to restart, stop or equip a bookie, and notices when that is done. It may be ended and resumed at any time,
-    from any host.
+    It says when to restart, stop or equip a bookie, and notices that. It can be ended and resumed at any time, from any host.
     """
     from bookspark.operations.changes.looking import Looking
     from bookspark.protocol.changes.wanted import begin
@@ -177,7 +176,7 @@ def status(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
 
 @app.command("give-up")
 def give_up(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
-    """Give up the current change: bookies that it made read-only take new entries again. Moved copies stay."""
+    """Give up the current change: its read-only bookies take entries again. Moved copies stay."""
     with client(zookeeper) as bookkeeper, interruptible(), _applying(bookkeeper) as applying:
         applying.give_up()
         record = applying.run()
@@ -197,8 +196,7 @@ def placement(
 ) -> None:
     """Print the cluster's placement rule; with RULE, change it first.
 
-    Running clients and autorecovery follow it at once, for new ledgers, ensemble changes, repairs and moves. The auditor looks at
-    all closed ledgers, and autorecovery moves misplaced copies.
+    Running clients follow it at once, and autorecovery moves misplaced copies of closed ledgers.
     """
     from bookspark.protocol.ledger.placement import PlacementRule
     from bookspark.store.cluster_view import known_bookies, with_homes

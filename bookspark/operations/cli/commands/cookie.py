@@ -35,12 +35,12 @@ Directories = Annotated[
     list[Path],
     typer.Argument(metavar="DIRECTORY…", help="All directories of the bookie, in configured order."),
 ]
-BookieId = Annotated[str, typer.Argument(metavar="BOOKIE", help="Id of the bookie, as `bookspark bookies` prints it.")]
+BookieId = Annotated[str, typer.Argument(metavar="BOOKIE", help="Id of the bookie, as `bookspark bookies` shows it.")]
 
 
 @app.command("list")
 def list_cookies(zookeeper: Zookeeper = "") -> None:
-    """Print the ids of all bookies with a cookie, one a line. Only these may hold entries."""
+    """Print the ids of bookies with a cookie. Only these may hold entries."""
     with client(zookeeper) as bookkeeper:
         for bookie_id in bookkeeper.metadata.list_cookies():
             say(bookie_id)
@@ -55,7 +55,7 @@ def get(bookie: BookieId, zookeeper: Zookeeper = "") -> None:
 
 @app.command()
 def create(directories: Directories, zookeeper: Zookeeper = "") -> None:
-    """Write the directories' cookie to the metadata store, if the store has none of the bookie."""
+    """Write the directories' cookie to the metadata store, if missing there."""
     places = existing_directories(directories)
     with client(zookeeper) as bookkeeper, DirectoryLocks(places):
         store = bookkeeper.metadata
@@ -77,8 +77,8 @@ def create(directories: Directories, zookeeper: Zookeeper = "") -> None:
 def update(directories: Directories, zookeeper: Zookeeper = "", yes: Yes = False) -> None:
     """Record new places or a new order of a bookie's directories.
 
-    If other directories have become the bookie since, by `bookspark cookie fix`, it asks: these directories lack what came later.
-    Their next start then counts as one after a loss.
+    If other directories have become the bookie since, by `bookspark cookie fix`, it asks: these lack later entries, and their
+    next start counts as after a loss.
     """
     places = existing_directories(directories)
     with client(zookeeper) as bookkeeper, DirectoryLocks(places):
@@ -111,7 +111,7 @@ def fix(
         str,
         typer.Option(
             metavar="BOOKIE",
-            help="Id of the bookie, if all directories are empty and several bookies have such directories.",
+            help="Id of the bookie, if several bookies have such empty directories.",
             show_default=False,
         ),
     ] = "",
@@ -119,8 +119,8 @@ def fix(
 ) -> None:
     """Write the cookie to a bookie's replaced or emptied directories, some or all.
 
-    The bookie then serves without the lost entries. Its next start fences every ledger being written to it. Until these
-    ledgers are recovered and copied back, the bookie never denies one of their entries.
+    The bookie then serves without the lost entries. Its next start fences every ledger being written to it, and it denies no
+    entry of them until they are copied back.
     """
     places = existing_directories(directories)
     with client(zookeeper) as bookkeeper, DirectoryLocks(places):
@@ -194,10 +194,9 @@ def _emptied(places: tuple[str, ...], bookie: str, store: MetadataStore) -> Cook
 
 @app.command()
 def delete(bookie: BookieId, zookeeper: Zookeeper = "", yes: Yes = False) -> None:
-    """Remove a stopped bookie's cookie from the metadata store. No ledger may name it. Its directories stay as they are.
+    """Remove a stopped bookie's cookie from the metadata store. No ledger may name it. Its directories stay.
 
-    If ledgers name it, use `bookspark autorecovery decommission`: without its cookie it could start on empty disks and deny
-    entries that it acknowledged.
+    If ledgers name it, use `bookspark autorecovery decommission`.
     """
     from bookspark.store.autorecovery.decommission import naming, refuse_unreadable
 

@@ -111,9 +111,9 @@ def append(
     file: Annotated[Path | None, typer.Argument(help="File of lines. Default: standard input.")] = None,
     new: NewLedger = NewLedger(),
 ) -> None:
-    """Create a ledger, append each line as an entry without its line break, close the ledger, and print its id.
+    """Create a ledger, append each line as an entry, close the ledger, and print its id.
 
-    An existing ledger can't be appended to: only the process that created it writes it.
+    Only the process that created a ledger writes it.
     """
     arguments = new.arguments()
     with interruptible(), _opened(file) as lines, client(zookeeper) as bookkeeper:
@@ -141,9 +141,9 @@ def _told_if_left_open(ledger: LedgerHandle) -> Iterator[None]:
 @app.command()
 @grouped
 def create(zookeeper: Zookeeper = "", new: NewLedger = NewLedger()) -> None:
-    """Create an empty ledger, leave it open without a writer, and print its id.
+    """Create an empty, open ledger without a writer, and print its id.
 
-    A crashed writer leaves such a ledger; `bookspark ledger recover` closes it. To write entries, use `append`.
+    `bookspark ledger recover` closes it. To write entries, use `append`.
     """
     arguments = new.arguments()
     with client(zookeeper) as bookkeeper:
@@ -160,7 +160,7 @@ def read(
     password: Password = "",
     as_json: Json = False,
 ) -> None:
-    """Print entries, each with a line break; of an open ledger up to the last confirmed entry, without disturbing its writer.
+    """Print entries, each with a line break; of an open ledger up to the last confirmed one. The writer goes on.
 
     With --json: one object a line, with entry_id, length and payload (payload_base64 if not UTF-8).
     """
@@ -196,7 +196,7 @@ def list_ledgers(
 ) -> None:
     """Print the id of each ledger, one a line.
 
-    With --json: a list of ids, with --long of metadata. Undecodable metadata has the reason as unreadable.
+    With --json: ids, with --long metadata; of undecodable metadata the reason, as unreadable.
     """
     with client(zookeeper) as bookkeeper:
         ids = bookkeeper.list_ledgers()
@@ -232,7 +232,7 @@ def list_ledgers(
 
 @app.command()
 def delete(ledger: LedgerId, zookeeper: Zookeeper = "", yes: Yes = False) -> None:
-    """Delete a ledger. Nobody can read its entries any more."""
+    """Delete a ledger and its entries."""
     with client(zookeeper) as bookkeeper:
         found = bookkeeper.get_ledger_metadata(ledger)
         if not yes:
@@ -254,18 +254,16 @@ def recover(
         bool,
         typer.Option(
             "--accept-loss",
-            help="Close the ledger without entries that bookies lost "
-            "or that only the named bookies could have. This can't be undone.",
+            help="Close the ledger without entries that bookies lost or only the named ones could have. This can't be undone.",
         ),
     ] = False,
     yes: Yes = False,
 ) -> None:
-    """Fence a ledger's writer, find the last entry and close the ledger there. A closed ledger stays as it is.
+    """Fence a ledger's writer, find the last entry and close the ledger there.
 
-    Use --accept-loss only if recovery fails and no more bookies can be brought back. It closes the ledger without the entries
-    that no bookie knows, possibly acknowledged ones. An unreachable bookie may have them, so its silence counts as a loss
-    only if you name it: `recover LEDGER --accept-loss BOOKIE BOOKIE`. The metadata keeps who did it, when, the named bookies,
-    and the unknown entries.
+    Use --accept-loss only if recovery fails and no more bookies can be brought back. It closes the ledger without entries
+    that no bookie knows, possibly acknowledged ones; name unreachable bookies as lost: `recover LEDGER --accept-loss BOOKIE
+    BOOKIE`. The metadata keeps who did it, when, and the losses.
     """
     lost = tuple(lost_bookies or ())
     if lost and not accept_loss:
@@ -309,10 +307,10 @@ def lost(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Print ledgers without a record, after a restore of older ZooKeeper data, and their holders.
+    """Print ledgers without a record, after a restore of older ZooKeeper data.
 
-    A starting bookie reports them from its entries and keeps these; no other ledger gets their ids. Read them from a stopped
-    bookie's logs: `bookspark bookie read`.
+    Starting bookies report them and keep their entries; no other ledger gets their ids. `bookspark bookie read` reads them
+    from a stopped bookie's logs.
     """
     with client(zookeeper) as bookkeeper:
         ranges = read_lost_records(bookkeeper.metadata)

@@ -189,10 +189,9 @@ def create(
     retention_bytes: Bytes = None,
     password: Password = "",
 ) -> None:
-    """Create an empty log of values, so that readers can start before the first writer.
+    """Create an empty log of values, for readers that start before the first writer.
 
-    The first write also creates a log, with its own options; only a first write creates a log of all columns (rowFormat
-    arrow).
+    A first write also creates a log, and only it one of all columns (rowFormat arrow).
     """
     from bookspark.logs import LogRegistry
 
@@ -219,7 +218,7 @@ def alter(
     password: Password = "",
     as_json: Json = False,
 ) -> None:
-    """Change options of a log in use. Writers go on; their new ledgers have the options.
+    """Change options of a log. Writers go on; new ledgers have the options.
 
     Writers and `bookspark log collect` remove rows beyond a retention. Row format, ledger type and replication stay.
     """
@@ -258,7 +257,7 @@ def list_logs(
 ) -> None:
     """Print the name of each log, one a line.
 
-    With --long: its ledgers, open ledgers, bytes of the closed ones and of all their copies; also for ledgers without a log.
+    With --long: ledgers, open ledgers, bytes of the closed ones and of their copies; also of ledgers without a log.
     """
     from bookspark.logs import LogRegistry
 
@@ -336,12 +335,12 @@ def read(
     log: LaneName,
     from_row: Annotated[int | None, typer.Option(min=0, help="First row; only for one lane.")] = None,
     until_row: Annotated[int | None, typer.Option(min=0, help="Row to end before; only for one lane.")] = None,
-    since: Annotated[str, typer.Option(metavar="TIME", help=f"Rows that were committed then or later. {TIME}.")] = "",
+    since: Annotated[str, typer.Option(metavar="TIME", help=f"Rows committed then or later. {TIME}.")] = "",
     before: Annotated[str, typer.Option(metavar="TIME", help="Rows committed before this time.")] = "",
     zookeeper: Zookeeper = "",
     password: Password = "",
 ) -> None:
-    """Print the committed rows of a log, lane by lane, in order, each with a line break; rows of several columns as JSON."""
+    """Print a log's committed rows, lane by lane, each with a line break; rows of several columns as JSON."""
     from bookspark.logs import LogRegistry
     from bookspark.logs.chain.commit_times import row_at
     from bookspark.logs.chain.log_run import lane_of_ledger
@@ -400,8 +399,8 @@ def append(
     zookeeper: Zookeeper = "",
     password: Password = "",
 ) -> None:
-    """Append each line of the standard input to a log, as a row. The command ends when all rows are acknowledged. A second
-    command with the same --producer ends this one."""
+    """Append each line of the standard input to a log, as a row, until all are acknowledged. A second command with the same
+    --producer ends this one."""
     from bookspark.logs import open_log
 
     with client(zookeeper) as bookkeeper, open_log(bookkeeper, log, password.encode()).producer(producer) as rows:
@@ -417,13 +416,12 @@ def append(
 @app.command()
 def tail(
     log: LaneName,
-    since: Annotated[str, typer.Option(metavar="TIME", help=f"Begin with rows of this time. {TIME}.")] = "",
+    since: Annotated[str, typer.Option(metavar="TIME", help=f"Rows committed then or later. {TIME}.")] = "",
     zookeeper: Zookeeper = "",
     password: Password = "",
     as_json: Json = False,
 ) -> None:
-    """Print new rows of a log until interrupted: each value with a line break, or with --json an object with lane, position
-    and time."""
+    """Print new rows of a log until interrupted: values, or with --json objects with lane, position and time."""
     from bookspark.logs import open_log
 
     time_ms, write = chosen_time_ms("since", since), payload_writer()
@@ -437,10 +435,10 @@ def tail(
 
 @app.command()
 def readers(log: LaneName, zookeeper: Zookeeper = "", password: Password = "", as_json: Json = False) -> None:
-    """Print the readers of a log: streaming queries and Python readers, their positions and lags.
+    """Print a log's streaming queries and Python readers, with positions and lags.
 
-    A live reader's position is at most two seconds old. A reader silent for 20 s is stale: stopped or down. A closed reader ended
-    in order, as a query with availableNow that has read all. Both stay listed for 7 days.
+    A live reader's position is at most two seconds old. A reader silent for 20 s is stale; a closed one ended in order. Both
+    stay listed for 7 days.
     """
     from bookspark.logs.readers.lag import readers_of
 
@@ -463,7 +461,7 @@ def truncate(
     zookeeper: Zookeeper = "",
     password: Password = "",
 ) -> None:
-    """Remove the rows before ROW from a log, and ledgers that hold nothing else; ledgers of a running query after its end."""
+    """Remove a log's rows before ROW, and ledgers that hold nothing else; a running query's ledgers after its end."""
     from bookspark.logs import LogRegistry, truncate_log
     from bookspark.logs.chain.registry import only_lane
 
@@ -479,8 +477,8 @@ def truncate(
 
 @app.command()
 def collect(log: LaneName, zookeeper: Zookeeper = "", password: Password = "") -> None:
-    """Remove rows beyond LOG's retention, and ledgers of killed tasks and queries that can never become part of LOG. (A
-    lane's writer does both for recent ledgers.)"""
+    """Remove rows beyond LOG's retention, and ledgers of killed tasks and queries that can never become part of LOG, as
+    lanes' writers do for recent ledgers."""
     from bookspark.logs import collect_orphans, truncate_expired
 
     secret = password.encode()
@@ -493,8 +491,8 @@ def collect(log: LaneName, zookeeper: Zookeeper = "", password: Password = "") -
 def end(
     log: LaneName, idle_days: Idle = 7, zookeeper: Zookeeper = "", password: Password = "", as_json: Json = False
 ) -> None:
-    """End idle lanes, LOG@3 or all of LOG, so that they cost readers nothing. Their rows stay, and a returning writer gets a
-    new lane. Lane 0 and the lane of batch writes never end."""
+    """End idle lanes, LOG@3 or all of LOG. Their rows stay, and a returning writer gets a new lane. Lane 0 and the lane of
+    batch writes never end."""
     from bookspark.logs.lane_ending import end_idle_lanes, end_lane
 
     secret = password.encode()
@@ -510,8 +508,8 @@ def end(
 
 @app.command()
 def end_offload(log: LogName, zookeeper: Zookeeper = "", password: Password = "") -> None:
-    """End the offload of a log whose ledgers all exist, so that it can have a retention or another table. First stop its job. The
-    table stays as it is, and readers take all rows from the ledgers. Refused once ledgers were deleted whose rows the table has.
+    """End a log's offload, so that it can have a retention or another table. First stop its job. The table stays, and readers
+    take all rows from the ledgers. Refused once offloaded ledgers were deleted.
     """
     from bookspark.logs import LogRegistry
     from bookspark.logs.chain.registry import check_password
@@ -530,7 +528,7 @@ def delete(
     zookeeper: Zookeeper = "",
     password: Password = "",
 ) -> None:
-    """Delete a log with its ledgers and rows. First stop queries that write to it: a running query recreates the log."""
+    """Delete a log with its ledgers and rows. First stop its queries: a running query recreates it."""
     from bookspark.logs import LogRegistry, delete_log
 
     with client(zookeeper) as bookkeeper:

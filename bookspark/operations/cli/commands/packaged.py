@@ -24,12 +24,12 @@ def add_to(app: typer.Typer) -> None:
 def run(
     folder: Annotated[
         Path | None,
-        typer.Argument(help="Folder of text or JSON-lines files. Default: generated orders, and a bookie is killed."),
+        typer.Argument(help="Folder of text or JSON lines. Default: generated orders, and a bookie is killed."),
     ] = None,
     serve: Annotated[bool, typer.Option("--serve", help="Keep the cluster up until Ctrl-C.")] = False,
     directory: Annotated[Path | None, typer.Option(help="New folder for the run. Default: in .cache/runs.")] = None,
 ) -> None:
-    """Run the main job: bookies on Spark executors, rows streamed into a log and out of it, compared and audited."""
+    """Run the main job: bookies on Spark executors, rows streamed into and out of a log, compared and audited."""
     from bookspark.lab.demo.job import run_main_job
 
     raise typer.Exit(run_main_job(folder, directory, serve))

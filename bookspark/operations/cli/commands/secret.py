@@ -24,7 +24,7 @@ def secret(
         Path | None, typer.Option(help="New file, of this user alone (mode 0600). Default: print the secret.")
     ] = None,
 ) -> None:
-    """Make a secret of 32 random bytes, in hexadecimal: for shared_secret_file, the console's token_file, or a password."""
+    """Make a secret of 32 random bytes, in hexadecimal."""
     made = secrets.token_hex(_BYTES)
     if file is None:
         typer.echo(made)

@@ -39,20 +39,20 @@ def simulate(
         bool, typer.Option("--exhaustive", help="Check every order of events within the bounds.")
     ] = False,
     random: Annotated[int | None, typer.Option(min=1, metavar="N", help="Check N random schedules.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="First random seed; each next schedule has the seed + 1.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="First random seed; the next schedule has the next one.")] = 0,
     states_max: Annotated[int | None, typer.Option(min=1, help="End an exhaustive search at this many states.")] = None,
     seconds_max: Annotated[float | None, typer.Option(min=0, help="End after this many seconds.")] = None,
-    coverage: Annotated[bool, typer.Option("--coverage", help="Name state-event pairs that never came.")] = False,
+    coverage: Annotated[bool, typer.Option("--coverage", help="Name state-event pairs that never occurred.")] = False,
     page: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write a violation's sequence diagram to this page."),
+        typer.Option(metavar="FILE", help="Write a violation's sequence diagram here."),
     ] = None,
     **given: Any,
 ) -> None:
-    """Check the protocol: in no order of events is acknowledged data lost, truncated or contradicted.
+    """Check that no order of events loses, truncates or contradicts acknowledged data.
 
-    A random search draws all other options for each schedule. With a protection switched off, the search finds the violation
-    that it prevents, and prints its story.
+    A random search draws all other options for each schedule. With a protection switched off, the search finds a violation
+    and prints its story.
     """
     if exhaustive == (random is not None):
         _refuse("give either --exhaustive or --random N")

@@ -40,9 +40,9 @@ Words = Annotated[
 
 
 def why(question: Words = None, zookeeper: Zookeeper = "", password: Password = "", as_json: Json = False) -> None:
-    """Say what is wrong with the cluster or a part, why, and the command that mends it. Changes nothing.
+    """Say what is wrong with the cluster or a part, why, and the command that mends it.
 
-    Exit status: 0 nothing wrong, 1 trouble, 2 it could not look. The password is that of a log.
+    Exit status: 0 nothing wrong, 1 trouble, 2 it could not look.
     """
     from bookspark.operations.why.gathering import DEADLINES, gather
     from bookspark.operations.why.questions import question_of
@@ -69,12 +69,11 @@ def why(question: Words = None, zookeeper: Zookeeper = "", password: Password = 
 
 def top(
     zookeeper: Zookeeper = "",
-    once: Annotated[bool, typer.Option("--once", help="Print one picture and end, as without a terminal.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print once, as without a terminal.")] = False,
     interval: Annotated[float, typer.Option(min=0.2, max=3600.0, help="Seconds between two looks.")] = 2.0,
     as_json: Json = False,
 ) -> None:
-    """Show the cluster live, until Ctrl-C: health, bookies, work under way, troubles and the commands that mend them. Changes
-    nothing.
+    """Show the cluster live, until Ctrl-C: health, bookies, work under way, troubles and commands that mend them.
 
     With --once or --json: exit status of `bookspark why` (1: trouble).
     """
@@ -138,12 +137,12 @@ def show(
         str,
         typer.Option(
             metavar="FILE",
-            help="File of tokens, one a line, which browsers ask for as a password.",
+            help="File of tokens, one a line, asked for as a password.",
         ),
     ] = "",
     show_rows: Annotated[
         bool,
-        typer.Option("--show-rows", help="Show rows of logs to everybody who may see the console."),
+        typer.Option("--show-rows", help="Show rows of logs."),
     ] = False,
     snapshots: Annotated[
         str,
@@ -156,13 +155,11 @@ def show(
         str,
         typer.Option(
             metavar="URL",
-            help="Plot the figures of this Prometheus (http://HOST:PORT?LABEL=VALUE) instead of those seen since the start.",
+            help="Plot this Prometheus' figures (http://HOST:PORT?LABEL=VALUE), also those before the start.",
         ),
     ] = "",
 ) -> None:
-    """Show the cluster as live web pages, until Ctrl-C: health and next command, bookies, work under way, the last hour,
-    troubles, logs with readers' lag, ledgers, the effect of stopped bookies; with --snapshots also the past. Changes
-    nothing."""
+    """Show the cluster as live web pages, until Ctrl-C. Changes nothing."""
     from bookspark.operations.console import WebConsole
     from bookspark.operations.why.gathering import DEADLINES
     from bookspark.store.client import BookKeeper

@@ -1,7 +1,8 @@
 """The tables of test classes in docs/compatibility.md, one for each set.
 
 Law: only the command writes the lines between the two marks, from runs. A class that was run replaces its earlier result; the
-other results stay. Classes that passed whole share one line, each with its number of tests. The sums are those of all results.
+other results stay. Classes that passed whole are in ``passed.json`` beside the reasons, each with its number of tests; the page
+has their number. The sums are those of all results.
 
 The reason of a failed test comes from ``reasons.toml``, where it was investigated, else from JUnit.
 """
@@ -9,20 +10,17 @@ The reason of a failed test comes from ``reasons.toml``, where it was investigat
 from __future__ import annotations
 
 import fcntl
+import json
 import re
 import tomllib
-from collections import Counter
 from pathlib import Path
 
 from tests.system.peers.java_tests.running import ROOT, ClassRun, JavaTest, PeerTests
 
 PAGE = ROOT / "docs/compatibility.md"
 _HEAD = "| class | tests | passed | failed | skipped | those that did not pass |\n|---|---|---|---|---|---|"
-_PASSED = re.compile(r"`([\w.]+)` \((\d+)\)")
-_KINDS = {
-    "insides": ("needs a Java bookie", "need a Java bookie"),
-    "not offered": ("tests what we don't have", "test what we don't have"),
-}
+# By outcome: the words for one test, and for several.
+_COMMON = {"insides": ("needs a Java bookie", "need a Java bookie"), "skipped": ("skipped by itself",) * 2}
 
 
 def marks(tests: PeerTests) -> tuple[str, str]:
@@ -51,19 +49,19 @@ def _write_rows(tests: PeerTests, runs: list[ClassRun], page: Path) -> str:
     old, end, after = rest.partition(end_mark)
     assert begin and end, f"{page} has no marks for the table of {tests.name}"
     rows = {line.split("`")[1]: line for line in old.splitlines() if line.startswith("| `")}
-    rows |= {name: _passed_row(name, int(count)) for name, count in _PASSED.findall(old)}
+    passed = tests.folder / "passed.json"
+    if passed.exists():
+        rows |= {name: _passed_row(name, count) for name, count in json.loads(passed.read_text()).items()}
     rows |= {run.name: row(tests, run) for run in runs}
     counts = [[int(cell) for cell in line.split("|")[2:6]] for line in rows.values()]
     sums = [sum(column) for column in zip(*counts, strict=True)]
-    classes = "1 class" if len(rows) == 1 else f"{len(rows)} classes"
     skipped = "1 was skipped" if sums[3] == 1 else f"{sums[3]} were skipped"
-    total = f"{classes} with {sums[0]} tests: {sums[1]} passed, {sums[2]} failed, {skipped}."
+    total = f"{_counted(len(rows))} with {sums[0]} tests: {sums[1]} passed, {sums[2]} failed, {skipped}."
     whole = {
-        name: line.split("|")[2].strip() for name, line in rows.items() if line == _passed_row(name, line.split("|")[2])
+        name: int(line.split("|")[2]) for name, line in rows.items() if line == _passed_row(name, line.split("|")[2])
     }
-    parts = [total]
-    if whole:
-        parts.append(f"All passed: {', '.join(f'`{name}` ({whole[name]})' for name in sorted(whole))}.")
+    passed.write_text(json.dumps(whole, indent=0, sort_keys=True) + "\n")
+    parts = [f"{total} {_counted(len(whole))} passed whole."]
     if len(whole) < len(rows):
         parts.append("\n".join([_HEAD, *(rows[name] for name in sorted(rows.keys() - whole.keys()))]))
     written = "\n\n".join(parts)
@@ -71,28 +69,38 @@ def _write_rows(tests: PeerTests, runs: list[ClassRun], page: Path) -> str:
     return total
 
 
+def _counted(classes: int) -> str:
+    return "1 class" if classes == 1 else f"{classes} classes"
+
+
 def _passed_row(name: str, count: int | str) -> str:
     return f"| `{name}` | {int(count)} | {int(count)} | 0 | 0 |  |"
 
 
 def _reasons(tests: PeerTests, run: ClassRun) -> str:
-    """Each reason once, with the number of failed tests in the class."""
+    """Each reason once, with the number of tests that did not pass, and their methods where it is no common one."""
     known: dict[str, str] = tomllib.loads((tests.folder / "reasons.toml").read_text())
-    reasons = Counter(_reason(known, run.name, test) for test in run.tests if test.outcome != "passed")
-    return "; ".join(f"{count} {one if count == 1 else many}" for (one, many), count in reasons.items())
+    methods: dict[str, list[str]] = {}
+    for test in run.tests:
+        if test.outcome != "passed":
+            methods.setdefault(_reason(known, run.name, test), []).append(test.name.partition("[")[0])
+    return "; ".join(_with_methods(reason, names) for reason, names in methods.items())
 
 
-def _reason(reasons: dict[str, str], name: str, test: JavaTest) -> tuple[str, str]:
-    """The reason as worded for one test, and for several."""
+def _with_methods(reason: str, names: list[str]) -> str:
+    if reason in _COMMON:
+        return f"{len(names)} {_COMMON[reason][len(names) > 1]}"
+    return f"{len(names)} {', '.join(f'`{name}`' for name in dict.fromkeys(names))}: {reason}"
+
+
+def _reason(reasons: dict[str, str], name: str, test: JavaTest) -> str:
+    """A reason, or the outcome if it tells enough."""
+    if test.outcome in _COMMON:
+        return test.outcome
     said = _cell(test.why)
-    if test.outcome in _KINDS:
-        what = said.partition(": ")[2]
-        return tuple(f"{words} ({what})" for words in _KINDS[test.outcome])  # type: ignore[return-value]
-    if test.outcome == "skipped":
-        return (f"skipped by itself{f' ({said})' if said else ''}",) * 2
-    method = test.name.partition("[")[0]
-    known = reasons.get(f"{name}.{method}", reasons.get(name))
-    return (f"`{method}`: {known or said}",) * 2
+    if test.outcome == "not offered":
+        return f"tests what we don't have ({said.partition(': ')[2]})"
+    return reasons.get(f"{name}.{test.name.partition('[')[0]}", reasons.get(name)) or said
 
 
 def _cell(words: str) -> str:
