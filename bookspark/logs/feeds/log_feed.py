@@ -237,11 +237,13 @@ class LogFeed:
         return f"{self.log_id}{MARK}{self._first}" if self._one_lane else str(self.log_id)
 
     def earliest(self) -> Offset:
+        """The offset before the first existing row."""
         first = {number: lane.record.first_position for number, lane in self._lanes.items()}
         ended = {number: record.first_position for number, record in self._records_of_ended()}
         return self._folded({**first, **ended})
 
     def newest(self) -> Offset:
+        """The offset after the last confirmed row. Raises DataLossError, ReadError and MetadataStoreError."""
         self._look_for_lanes()
         self._watch.look(self._lanes)
         return self.known()
@@ -315,6 +317,7 @@ class LogFeed:
         return self._rows_of_ended(lane) if lane in self._ended_from(0, ended_before(offset)) else 0
 
     def wait(self, seconds: float) -> bool:
+        """Wait until there may be rows after the last ``newest``, or for ``seconds``. False: there are none."""
         changed, pause = self._record_changed, self._look_at - time.monotonic()
         if changed is None:
             return self._watch.wait(self._lanes, seconds, lambda: False)
@@ -331,6 +334,8 @@ class LogFeed:
             lane.close()
 
     def check(self, offset: Offset) -> None:
+        """Raise LogRecreatedError if ``offset`` belongs to another log of this name, ConfigurationError if it has another
+        form."""
         if not is_offset(offset):
             raise another_kind(f"log {self.name!r}", offset)
         if offset["log"] != self.log_id:
@@ -340,6 +345,7 @@ class LogFeed:
             raise another_kind(f"lane {self._first} of log {self.name!r}", offset)
 
     def rows(self, start: Offset, end: Offset) -> int:
+        """Number of rows between two offsets, with the deleted. Raises MetadataStoreError."""
         return sum(last - first for first, last in self.spans(start, end).values())
 
     def sized(self, start: Offset, end: Offset) -> list[tuple[int, Iterator[tuple[int, int]]]]:
@@ -349,6 +355,7 @@ class LogFeed:
         return [(lane.remaining(*span), lane.sized(*span)) for lane, span in lanes]
 
     def limited(self, start: Offset, end: Offset, limit: Limit) -> Offset:
+        """``end``, or an earlier offset, so that no more than ``limit`` lies between ``start`` and the result."""
         spans = self.spans(start, end)
         ended = self._ended_between(start, end)
         if any(lane in spans for lane in ended):
@@ -402,6 +409,7 @@ class LogFeed:
         return span[0] if nothing else self._lane(lane).limited(*span, limit.rows, limit.size)
 
     def pieces(self, start: Offset, end: Offset) -> list[SizedPiece]:
+        """The rows between two offsets, in order, with their bytes. Raises DataLossError, ReadError and MetadataStoreError."""
         spans = self.spans(start, end)
         return [piece for lane, span in spans.items() for piece in self._lane(lane).pieces(*span, self.choose)]
 

@@ -18,7 +18,7 @@ or lane in a limited micro-batch.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from bookspark.errors import NoSuchLedgerError, ReadError
 from bookspark.logs.feeds.log_feed import Limit, LogFeed, Offset, another_kind
@@ -34,39 +34,6 @@ from bookspark.spark.process_client import client
 if TYPE_CHECKING:
     from bookspark.store.client import BookKeeper
     from bookspark.store.client.reading.read_handle import ReadHandle
-
-
-class Feed(Protocol):
-    """A log, or ledgers."""
-
-    passed_over: PassedOver
-    """The rows left out by planning."""
-
-    def earliest(self) -> Offset:
-        """The offset before the first existing entry."""
-
-    def newest(self) -> Offset:
-        """The offset after the last confirmed entry. Raises DataLossError, ReadError and MetadataStoreError."""
-
-    def wait(self, seconds: float) -> bool:
-        """Wait until there may be entries after the last ``newest``, or for ``seconds``. False: there are none. A feed of ledgers
-        returns True after any wait."""
-
-    def check(self, offset: Offset) -> None:
-        """Raise LogRecreatedError if ``offset`` belongs to another log of this name, ConfigurationError if it has another
-        form."""
-
-    def rows(self, start: Offset, end: Offset) -> int:
-        """Number of rows, or entries, between two offsets, with the deleted. Raises MetadataStoreError."""
-
-    def limited(self, start: Offset, end: Offset, limit: Limit) -> Offset:
-        """``end``, or an earlier offset, so that no more than ``limit`` lies between ``start`` and the result."""
-
-    def pieces(self, start: Offset, end: Offset) -> list[SizedPiece]:
-        """The entries between two offsets, in order, with their bytes. Raises DataLossError, ReadError and MetadataStoreError."""
-
-    def close(self) -> None:
-        """End its watches. Never raises."""
 
 
 def feed(options: SourceOptions) -> Feed:
@@ -108,7 +75,8 @@ def chosen_place(source: LogFeed, option: str, wanted: Place, otherwise: Offset,
 
 
 class LedgersFeed:
-    """The entries of some ledgers, each up to its last add confirmed (LAC)."""
+    """The entries of some ledgers, each up to its last add confirmed (LAC). The methods are those of ``LogFeed``, but ``wait``
+    always returns True."""
 
     def __init__(
         self, bookkeeper: BookKeeper, ledger_ids: tuple[int, ...], password: bytes, fail_on_data_loss: bool
@@ -199,6 +167,9 @@ class LedgersFeed:
 
     def close(self) -> None:
         """Do nothing: ledgers have no watches here."""
+
+
+Feed = LogFeed | LedgersFeed
 
 
 def _deleted(ledger_id: int, entries: str) -> str:

@@ -24,15 +24,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    ReadMinRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 from pyspark.sql.types import StringType, StructField, StructType
 
 from bookspark.errors import BookKeeperError, ConfigurationError, UnauthorizedAccessError
@@ -45,14 +38,20 @@ from bookspark.protocol.logs.lanes import is_offset, later, rows_in_bytes, share
 from bookspark.protocol.logs.log_record import NoSuchLogError
 from bookspark.spark.connector.feeds import chosen_place, feed
 from bookspark.spark.connector.query_place import QueryPlace, Stranger, introduce_query
-from bookspark.spark.connector.source import ROWS_PASSED_OVER, EntryPartitions, EntryReader, Ranges, schema_of
+from bookspark.spark.connector.source import (
+    EntryPartitions,
+    EntryReader,
+    GrowingReader,
+    Partitions,
+    Ranges,
+    schema_of,
+)
 from bookspark.spark.connector.trigger_delay import Patience, TriggerDelay
-from bookspark.spark.connector.worker_ends import SilentEnd, ends_in_order
+from bookspark.spark.connector.worker_ends import ends_in_order
 from bookspark.spark.options.source_options import SourceOptions
 from bookspark.spark.process_client import client
 from bookspark.spark.rows.row_format import arrow_schema
 from bookspark.spark.where.choosing import Chooser
-from bookspark.spark.where.wanted import Wanted
 from bookspark.support.threads import BackOff
 
 if TYPE_CHECKING:
@@ -220,14 +219,8 @@ def _schema_of_log(options: SourceOptions, name: str) -> StructType | None:
         return None
 
 
-class _LogPartitions:
-    """Reads partitions of several logs, in a task. ``schema``: all columns (``schema_of_logs``); ``names``: the wanted
-    columns."""
-
-    def __init__(self, options: SourceOptions, schema: StructType, names: Sequence[str]) -> None:
-        self.options, self.schema = options, schema
-        self.wanted = Wanted(names, options.where, schema)
-        self.names = self.wanted.names_read
+class _LogPartitions(Partitions):
+    """Reads partitions of several logs. ``schema``: all columns (``schema_of_logs``)."""
 
     def chooser(self, log: str, schema: StructType) -> Chooser | None:
         """The chooser of rows of a log whose columns are ``schema``; None: all rows."""
@@ -276,7 +269,7 @@ class _OneLog:
 
 
 @ends_in_order
-class LogsStreamReader(_LogPartitions, SilentEnd, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class LogsStreamReader(_LogPartitions, GrowingReader):
     """Reads several logs as they grow, and later logs with matching names."""
 
     def __init__(self, options: SourceOptions, schema: StructType, names: Sequence[str]) -> None:
@@ -284,7 +277,6 @@ class LogsStreamReader(_LogPartitions, SilentEnd, DataSourceStreamReader, Suppor
         self._logs: dict[str, _OneLog] = {}
         self._looked = float("-inf")
         self._target: Offsets | None = None
-        self._newest: Offsets | None = None
         self._liveliest = ""
         """The log that had rows last."""
         self._told: set[tuple[str, int]] = set()
@@ -292,9 +284,8 @@ class LogsStreamReader(_LogPartitions, SilentEnd, DataSourceStreamReader, Suppor
         self._patience = Patience(options.poll_timeout_seconds)
         self._delay = TriggerDelay(options.rows_min, options.trigger_delay_seconds) if options.rows_min else None
 
-    def __reduce__(self) -> tuple[type[LogsStreamReader], tuple[SourceOptions, StructType, Sequence[str]]]:
-        """Tasks get only the part that reads."""
-        return LogsStreamReader, (self.options, self.schema, self.names)
+    def feeds(self) -> Iterable[LogFeed]:
+        return [log.feed for log in self._logs.values()]
 
     def initialOffset(self) -> Offsets:
         """The offset at which a query without a Spark checkpoint starts."""
@@ -309,14 +300,6 @@ class LogsStreamReader(_LogPartitions, SilentEnd, DataSourceStreamReader, Suppor
             }
 
         return self._despite_deletions(starts)
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        """Limit of a micro-batch by the options."""
-        if self.options.rows_max is not None:
-            return ReadMaxRows(self.options.rows_max)
-        if self.options.bytes_max is not None:
-            return ReadMaxBytes(self.options.bytes_max)
-        return ReadAllAvailable() if self.options.rows_min is None else ReadMinRows(self.options.rows_min)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Make the query end at the present ends of the present logs."""
@@ -352,13 +335,6 @@ class LogsStreamReader(_LogPartitions, SilentEnd, DataSourceStreamReader, Suppor
             delay.begun()
         return limited
 
-    def reportLatestOffset(self) -> Mapping[str, object] | None:
-        """For the query's progress: the logs' ends when the micro-batch was planned, and the number of rows left out."""
-        passed_over = sum(log.feed.passed_over.rows for log in self._logs.values())
-        if self._newest is None or not passed_over:
-            return self._newest
-        return {**self._newest, ROWS_PASSED_OVER: passed_over}
-
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """The plan of a micro-batch, also of a replay."""
         return self._despite_deletions(lambda: self._planned(start, end))
@@ -386,12 +362,6 @@ class LogsStreamReader(_LogPartitions, SilentEnd, DataSourceStreamReader, Suppor
             log = self._logs.get(name)
             if log is not None and offset["log"] == log.feed.log_id:
                 log.place.tell(offset)
-
-    def stop(self) -> None:
-        """End the reader, in order also for its process (``SilentEnd``)."""
-        super().stop()
-        for log in self._logs.values():
-            log.feed.close()
 
     # -- Helpers of the stream
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 import os
 import random
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -367,16 +367,21 @@ def log_of(source: Feed) -> LaneId | None:
     return source.log if isinstance(source, LogFeed) else None
 
 
-class EntryPartitions:
-    """Plans and reads the entries between two offsets of a log or of ledgers.
-
-    ``schema``: all columns (see ``schema_of``); ``names``: the wanted columns.
-    """
+class Partitions:
+    """Reads partitions in tasks. ``schema``: all columns (``schema_of``); ``names``: the wanted columns."""
 
     def __init__(self, options: SourceOptions, schema: StructType, names: Sequence[str]) -> None:
         self.options, self.schema = options, schema
         self.wanted = Wanted(names, options.where, schema)
         self.names = self.wanted.names_read
+
+    def __reduce__(self) -> tuple[type[Any], tuple[SourceOptions, StructType, Sequence[str]]]:
+        """Tasks get only the part that reads."""
+        return type(self), (self.options, self.schema, self.wanted.names)
+
+
+class EntryPartitions(Partitions):
+    """Plans and reads the entries between two offsets of a log or of ledgers."""
 
     @property
     def chooser(self) -> Chooser | None:
@@ -494,8 +499,40 @@ class EntryReader(EntryPartitions, DataSourceReader):
             return self.plan(source.pieces(start, end), log_of(source)) or [Ranges(())]
 
 
+class GrowingReader(SilentEnd, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The common part of the streams of one feed and of several."""
+
+    options: SourceOptions
+    _newest: Mapping[str, object] | None = None
+
+    def feeds(self) -> Iterable[Feed]:
+        """The open feeds."""
+        raise NotImplementedError
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Limit of a micro-batch by the options."""
+        options = self.options
+        if options.rows_max is not None:
+            return ReadMaxRows(options.rows_max)
+        if options.bytes_max is not None:
+            return ReadMaxBytes(options.bytes_max)
+        return ReadAllAvailable() if options.rows_min is None else ReadMinRows(options.rows_min)
+
+    def reportLatestOffset(self) -> Mapping[str, object] | None:
+        """For the query's progress: the feeds' end when the micro-batch was planned, and with ``failOnDataLoss`` false the number
+        of rows left out since the query started."""
+        passed_over = sum(source.passed_over.rows for source in self.feeds())
+        return {**self._newest, ROWS_PASSED_OVER: passed_over} if self._newest and passed_over else self._newest
+
+    def stop(self) -> None:
+        """End the reader, in order also for its process (``SilentEnd``)."""
+        super().stop()
+        for source in self.feeds():
+            source.close()
+
+
 @ends_in_order
-class EntryStreamReader(EntryPartitions, SilentEnd, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class EntryStreamReader(EntryPartitions, GrowingReader):
     """Reads a log or ledgers as they grow.
 
     A reader lives in a Python process beside the driver's JVM as long as the query runs. After a restart of the query, the first
@@ -505,7 +542,6 @@ class EntryStreamReader(EntryPartitions, SilentEnd, DataSourceStreamReader, Supp
     def __init__(self, options: SourceOptions, schema: StructType, names: Sequence[str]) -> None:
         super().__init__(options, schema, names)
         self._target: Offset | None = None
-        self._newest: Offset | None = None
         self._told: set[str] = set()
         """Losses that were reported."""
         self._patience = Patience(options.poll_timeout_seconds)
@@ -516,16 +552,15 @@ class EntryStreamReader(EntryPartitions, SilentEnd, DataSourceStreamReader, Supp
         self._place = self._new_place()
         self._delay = TriggerDelay(options.rows_min, options.trigger_delay_seconds) if options.rows_min else None
 
-    def __reduce__(self) -> tuple[type[EntryStreamReader], tuple[SourceOptions, StructType, Sequence[str]]]:
-        """Tasks get only the part that reads."""
-        return EntryStreamReader, (self.options, self.schema, self.names)
-
     @cached_property
     def _feed(self) -> Feed:
         found = feed(self.options)
         if isinstance(found, LogFeed):
             found.choose = self.chooser
         return found
+
+    def feeds(self) -> Iterable[Feed]:
+        return [self._feed] if "_feed" in self.__dict__ else []
 
     def _new_place(self) -> QueryPlace:
         def key() -> str:
@@ -554,7 +589,9 @@ class EntryStreamReader(EntryPartitions, SilentEnd, DataSourceStreamReader, Supp
     def _again(self, error: LogRecreatedError) -> None:
         """After ``error`` of the feed: read the log that has the name now, or raise."""
         self._lost(error)
-        self._close_feed()
+        for source in self.feeds():
+            source.close()
+        self.__dict__.pop("_feed", None)
         self._place, self._target = self._new_place(), None if self._target is None else self._feed.newest()
 
     def initialOffset(self) -> Offset:
@@ -568,16 +605,6 @@ class EntryStreamReader(EntryPartitions, SilentEnd, DataSourceStreamReader, Supp
             newest = source.newest()
             return chosen_place(source, "startingOffsets", wanted, source.earliest(), newest)
         return source.earliest()
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        """Limit of a micro-batch by the options."""
-        if self.options.rows_max is not None:
-            return ReadMaxRows(self.options.rows_max)
-        if self.options.bytes_max is not None:
-            return ReadMaxBytes(self.options.bytes_max)
-        if self.options.rows_min is not None:
-            return ReadMinRows(self.options.rows_min)
-        return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Make the query end at the feed's present end."""
@@ -627,16 +654,6 @@ class EntryStreamReader(EntryPartitions, SilentEnd, DataSourceStreamReader, Supp
                 return self._feed.limited(start, newest, Limit(size=limit.max_bytes))
         return newest
 
-    def reportLatestOffset(self) -> Offset | None:
-        """For the query's progress: the feed's end when the micro-batch was planned.
-
-        With ``failOnDataLoss`` false, it includes the number of rows left out since the query started.
-        """
-        passed_over = self._feed.passed_over.rows
-        if self._newest is None or not passed_over:
-            return self._newest
-        return {**self._newest, ROWS_PASSED_OVER: passed_over}
-
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """The plan of a micro-batch, also of a replay."""
         start, end = _place(start), _place(end)
@@ -666,15 +683,6 @@ class EntryStreamReader(EntryPartitions, SilentEnd, DataSourceStreamReader, Supp
         self._place.tell(_place(end))
         if PIN in end:
             self._unpin(end)
-
-    def stop(self) -> None:
-        """End the reader, in order also for its process (``SilentEnd``)."""
-        super().stop()
-        self._close_feed()
-
-    def _close_feed(self) -> None:
-        if (known := self.__dict__.pop("_feed", None)) is not None:
-            known.close()
 
     def _unpin(self, done: Offset) -> None:
         """Delete the pin: Spark's checkpoint has ``done``, an offset that names the pin's owner."""

@@ -407,17 +407,17 @@ class Wanted:
     """
 
     def __init__(self, names: Sequence[str], where: Node | None, schema: StructType) -> None:
-        self._names = list(names)
+        self.names = list(names)
         self._predicate = None if where is None else bound(where, schema)
-        others = set() if self._predicate is None else self._predicate.columns.difference(self._names)
-        self.names_read = [*self._names, *(name for name in schema.names if name in others)]
+        others = set() if self._predicate is None else self._predicate.columns.difference(self.names)
+        self.names_read = [*self.names, *(name for name in schema.names if name in others)]
 
     def of(self, rows: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
         """The wanted columns and rows of ``rows``, which have the columns ``names_read``."""
         if self._predicate is None:
             return rows
         rows = kept(rows, self._predicate)
-        return rows if len(self._names) == len(self.names_read) else rows.select(self._names)
+        return rows if len(self.names) == len(self.names_read) else rows.select(self.names)
 
     def chooser(self, log: str, schema: StructType, added: Collection[str]) -> Chooser | None:
         """The chooser of rows of ``log``, which has the columns ``schema``, and ``added`` by the read; None: all rows."""
