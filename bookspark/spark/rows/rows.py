@@ -40,6 +40,7 @@ from bookspark.support.inflating import InflationError, arrow_sizes
 from bookspark.support.plain_text import counted
 
 if TYPE_CHECKING:
+    import numpy
     import pyarrow
 
 
@@ -273,16 +274,27 @@ class ArrowDecoder:
                 position = piece.position + max(0, before)
                 rows = min(piece.rows_each, piece.rows - before) + min(0, before)
                 raise invalid_row(self._log, position, piece.ledger_id, entry_id, error, rows) from error
-            low, high = max(0, -before), min(batch.num_rows, piece.rows - before)
-            start = piece.position + before + low
-            rows = high - low
-            ids = [
-                pyarrow.array(numpy.arange(start, start + rows, dtype=numpy.int64)),
-                pyarrow.array(numpy.full(rows, piece.ledger_id, numpy.int64)),
-                pyarrow.array(numpy.full(rows, entry_id, numpy.int64)),
-            ]
-            columns = [*batch.slice(low, rows).columns, *ids]
-            yield pyarrow.RecordBatch.from_arrays(columns, schema=self._full)
+            yield self._part(piece, before, batch, numpy.full(batch.num_rows, entry_id, numpy.int64))
+
+    def _part(
+        self, piece: Piece, before: int, batch: pyarrow.RecordBatch, entry_ids: numpy.ndarray
+    ) -> pyarrow.RecordBatch:
+        """The rows of ``piece`` in ``batch``. ``before``: rows of the piece before the batch, negative if that begins earlier.
+        ``entry_ids``: of each row."""
+        import numpy
+
+        low, high = max(0, -before), min(batch.num_rows, piece.rows - before)
+        start, rows = piece.position + before + low, high - low
+        ids = numpy.arange(start, start + rows), numpy.full(rows, piece.ledger_id), entry_ids[low:high]
+        return self._with_ids(batch.slice(low, rows), *ids)
+
+    def _with_ids(self, batch: pyarrow.RecordBatch, *ids: numpy.ndarray) -> pyarrow.RecordBatch:
+        """``batch`` with the ID_COLUMNS."""
+        import numpy
+        import pyarrow
+
+        own = [pyarrow.array(column.astype(numpy.int64, copy=False)) for column in ids]
+        return pyarrow.RecordBatch.from_arrays([*batch.columns, *own], schema=self._full)
 
     def _together(self, entries: pyarrow.RecordBatch, piece: Piece) -> pyarrow.RecordBatch | None:
         """The rows of small entries, read as one stream. None if an entry is not as in the piece, or they inflate to too much at
@@ -296,15 +308,7 @@ class ArrowDecoder:
             return None
         ids = entries.column("entry_id").to_numpy()
         before = (int(ids[0]) - piece.first_entry_id) * piece.rows_each - piece.skip
-        low, high = max(0, -before), min(sum(counts), piece.rows - before)
-        start, rows = piece.position + before + low, high - low
-        own = [
-            pyarrow.array(numpy.arange(start, start + rows, dtype=numpy.int64)),
-            pyarrow.array(numpy.full(rows, piece.ledger_id, numpy.int64)),
-            pyarrow.array(numpy.repeat(ids, counts)[low:high]),
-        ]
-        columns = [*pyarrow.concat_batches(batches).slice(low, rows).columns, *own]
-        return pyarrow.RecordBatch.from_arrays(columns, schema=self._full)
+        return self._part(piece, before, pyarrow.concat_batches(batches), numpy.repeat(ids, counts))
 
     def whole(self, entries: pyarrow.RecordBatch, counts: Sequence[int]) -> pyarrow.RecordBatch | None:
         """All rows of ``entries``; None if an entry's number of rows differs from ``counts``, or they inflate to too much at
@@ -315,14 +319,8 @@ class ArrowDecoder:
         batches = self._batches(entries, counts)
         if batches is None:
             return None
-        rows = sum(counts)
-        own = [
-            pyarrow.array(numpy.zeros(rows, numpy.int64)),
-            pyarrow.array(numpy.repeat(entries.column("ledger_id").to_numpy(), counts)),
-            pyarrow.array(numpy.repeat(entries.column("entry_id").to_numpy(), counts)),
-        ]
-        columns = [*pyarrow.concat_batches(batches).columns, *own]
-        return pyarrow.RecordBatch.from_arrays(columns, schema=self._full)
+        ids = (numpy.repeat(entries.column(name).to_numpy(), counts) for name in ("ledger_id", "entry_id"))
+        return self._with_ids(pyarrow.concat_batches(batches), numpy.zeros(sum(counts), numpy.int64), *ids)
 
     def _batch(self, message: pyarrow.Buffer, rows: int) -> pyarrow.RecordBatch:
         """The record batch of an entry. Raises InflationError or ArrowException if it is none of so many rows."""
