@@ -79,7 +79,6 @@ class Coverage:
         self._usual = 0
         """Number of executors without additional requests; 0: unknown."""
         self._asked_for_more = False
-        """Whether there may be more executors than usual."""
 
     def complete(self, executors: Mapping[str, str]) -> None:
         """Note that no bookie is missing."""
@@ -115,15 +114,12 @@ class Coverage:
                 log.warning("replacing executor %s: its host has another one, and bookies are missing", surplus)
                 self._context._jsc.sc().killAndReplaceExecutor(surplus)
             return
-        self._usual = self._usual or self._configured() or len(executors)
+        configured = self._context.getConf().get("spark.executor.instances", "")
+        self._usual = self._usual or (configured.isdecimal() and int(configured)) or len(executors)
         for executor in wasted_executors(executors, with_task, self._usual):
             log.info("sending executor %s back: it came to a host that has one", executor)
             self._context._jsc.sc().killExecutor(executor)
         self._ask_for_one_more(hosts)
-
-    def _configured(self) -> int:
-        given = self._context.getConf().get("spark.executor.instances", "")
-        return int(given) if given.isdecimal() else 0
 
     def _ask_for_one_more(self, hosts: Sequence[str]) -> None:
         cores = int(self._context.getConf().get("spark.executor.cores", "1"))
@@ -182,7 +178,6 @@ class BarrierJob:
         self, context: Any, spec: TaskSpec, store: MetadataStore, size: JobSize, tell: Callable[[str], None]
     ) -> None:
         self.spec = spec
-        """Orders for the tasks of the present attempt."""
         self.making = False
         """Whether new bookies are made."""
         self.failure = ""
@@ -190,7 +185,6 @@ class BarrierJob:
         self.told_to_stop = False
         """Whether the tasks have ended by a command."""
         self.stopping = threading.Event()
-        """Set when the job is to end."""
         self._context, self._store, self._size, self._tell = context, store, size, tell
         self._tasks = 0
         self._cut_short = -1

@@ -69,7 +69,6 @@ class TaskSpec:
     attempt: int
     """Earlier submissions by this run."""
     wanted: Wanted
-    """The known bookies, and their wanted number."""
     instance_id: str
     """The cluster's identity, as in cookies."""
     roots: tuple[str, ...]
@@ -159,7 +158,10 @@ class TaskKeeper:
             deadline = time.monotonic() + STOP_SECONDS + 10.0
             for keeper in self._keepers:
                 keeper.join(max(0.0, deadline - time.monotonic()))
-            self._tell(store)
+            try:
+                write_task(store, self._spec.service, self._current())
+            except MetadataStoreError as error:
+                log.warning("the last report was not written: %s", error)
         return len(self._keepers)
 
     def _connect(self, stack: ExitStack) -> ZooKeeperStore:
@@ -212,12 +214,6 @@ class TaskKeeper:
             drop_claim(store, self._spec.roots, number)
             del self._claimed[number]
 
-    def _tell(self, store: ZooKeeperStore) -> None:
-        try:
-            write_task(store, self._spec.service, self._current())
-        except MetadataStoreError as error:
-            log.warning("the last report was not written: %s", error)
-
     def _current(self) -> TaskReport:
         return msgspec.structs.replace(self._report, bookies=tuple(keeper.report for keeper in self._keepers))
 
@@ -249,7 +245,6 @@ class BookieKeeper:
         os.write(self._wake, b".")
 
     def join(self, timeout: float) -> None:
-        """Wait until the bookie has stopped or is released."""
         self._thread.join(timeout)
 
     def _keep(self) -> None:
@@ -328,10 +323,9 @@ class BookieKeeper:
 
 
 class Executor(NamedTuple):
-    """The executor of this Python worker; all fields empty if unknown."""
+    """The executor of this Python worker; all fields empty if unknown. ``id``: Spark's; ``driver`` in local mode."""
 
     id: str = ""
-    """Spark's id; ``driver`` in local mode."""
     pid: int = 0
     hostname: str = ""
     """Spark's listen name or address on this host, from the cluster manager; the driver may see another side of a gateway."""

@@ -94,7 +94,7 @@ class Share:
 
     homes: list[int] = field(default_factory=list)
     bookie_ids: dict[int, str] = field(default_factory=dict)
-    """Ids of the known bookies, by number."""
+    """Of the known bookies, by number."""
     to_claim: list[int] = field(default_factory=list)
     """New homes among ``homes``: their numbers must be claimed first."""
     to_forget: list[int] = field(default_factory=list)
