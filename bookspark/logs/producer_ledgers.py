@@ -269,7 +269,8 @@ class ProducerLedgers:
                     handle.close(wait=False, timeout=CLOSE_SECONDS_MAX)
             raise
         handle.tell_last_add_confirmed_soon()
-        self._record, self.encode = record, _encoder(record)
+        encoding = value_encoding(record)
+        self._record, self.encode = record, value_encoder(encoding, record.dictionary) if encoding else None
         self.at = self.at._replace(handle=handle, appender=handle.sole_appender(self._on_fenced))
         self.bytes_left = LEDGER_BYTES_MAX
         self.ahead_ns = self._bookkeeper.metadata.clock.ahead_ns()
@@ -568,8 +569,3 @@ def _last_row(reader: ReadHandle, last: int) -> Stamped | None:
                 return stamp_of(entry.payload, f"ledger {entry.ledger_id}, entry {entry.entry_id}")
         last, count = first - 1, min(2 * count, _ROWS_BACK_MAX)
     return None
-
-
-def _encoder(record: LogRecord) -> Callable[[bytes], bytes] | None:
-    encoding = value_encoding(record)
-    return value_encoder(encoding, record.dictionary) if encoding else None

@@ -109,7 +109,7 @@ class KnownLedgers:
         """Times of commits or rows, by ledger."""
         self._rows: OrderedDict[int, OpenRows] = OrderedDict()
         """Most recently used ledgers of rows, all closed."""
-        self._open = -1
+        self.open = -1
         """The ledger of rows that was open at the latest search; −1: none."""
         self.starts: dict[int, LinkStart] = {}
         """Starts of commit ledgers in the record, by ledger id."""
@@ -123,7 +123,7 @@ class KnownLedgers:
             self.full = {link: self.full[link] for link in chain if link in self.full}
             self.firsts = {link: self.firsts[link] for link in chain if link in self.firsts}
         if len(self._times) > len(self.full) + len(self._rows):
-            kept = {link.ledger_id for link in chain} | self._rows.keys() | {self._open}
+            kept = {link.ledger_id for link in chain} | self._rows.keys() | {self.open}
             self._times = {ledger: times for ledger, times in self._times.items() if ledger in kept}
         while sum(map(len, self._times.values())) > _POINTS_MAX:
             for times in self._times.values():
@@ -151,11 +151,6 @@ class KnownLedgers:
     def times(self, ledger_id: int) -> KnownTimes:
         """Known times of the ledger's commits or rows."""
         return self._times.setdefault(ledger_id, KnownTimes())
-
-    def times_of_open(self, ledger_id: int) -> KnownTimes:
-        """Known times of the open ledger's rows. Replaces those of the previous open ledger."""
-        self._open = ledger_id
-        return self.times(ledger_id)
 
     def rows(self, ledger_id: int, opened: Callable[[], OpenRows]) -> OpenRows:
         """The rows of a ledger, kept if the ledger is closed. Raises the errors of ``opened``."""
@@ -194,7 +189,8 @@ class _Search:
     def row(self, known_rows: int) -> int:
         """The first row of the time; the end, if there is none."""
         chain, time_ms = self._chain, self._time_ms
-        link = first_at(time_ms, 0, len(chain), self._times_of_links, 1) - 1
+        times_of = lambda first, last: [self._time_of_link(link) for link in range(first, last + 1)]  # noqa: E731
+        link = first_at(time_ms, 0, len(chain), times_of, 1) - 1
         if link < 0:
             return self._row_of_link(0) if chain else 0
         newest, times = link == len(chain) - 1, self._known.times(chain[link].ledger_id)
@@ -235,7 +231,8 @@ class _Search:
         found = 0
         if opened is not None:
             rows = opened.known_rows
-            times = self._known.times_of_open(opened.ledger_id)
+            self._known.open = opened.ledger_id
+            times = self._known.times(opened.ledger_id)
             if rows and times.newest_ms is None:
                 # ``newest_ms`` samples the rows' size too.
                 times.add(rows - 1, opened.newest_ms(rows))
@@ -292,9 +289,6 @@ class _Search:
         handle.confirm(last)
         for entry in handle.read(first, last):
             self._entries.setdefault((link, entry.entry_id), entry.payload)
-
-    def _times_of_links(self, first: int, last: int) -> list[int]:
-        return [self._time_of_link(link) for link in range(first, last + 1)]
 
     def _time_of_link(self, link: int) -> int:
         start = self._known.starts.get(self._chain[link].ledger_id)

@@ -55,16 +55,14 @@ from bookspark.protocol.logs.retention import Retention, check_not_offloaded
 from bookspark.store.decisions.seam import decided
 from bookspark.store.metadata.records.documents import proven_struct, read_struct
 from bookspark.store.metadata.records.versioned import Record, compare_and_set
-from bookspark.store.metadata.store import MetadataStore
+from bookspark.store.metadata.store import MetadataStore, change_record
 from bookspark.store.wire.digests import master_key
 from bookspark.support.arguments import AtLeastOne, BytesOrNone, Password, Rule, checked, checks_methods
 
 logger = logging.getLogger(__name__)
 
-NAMES = "logs"
-"""Kind of the names of logs."""
-RECORDS = "log_records"
-"""Kind of the records of lanes."""
+NAMES, RECORDS = "logs", "log_records"
+"""Kinds of the names of logs and of the records of lanes."""
 _NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
 """Kafka's rule for topic names."""
 _LANE = re.compile(rf"{_NAME.pattern}(@(0|[1-9][0-9]{{0,8}}))?")
@@ -86,15 +84,8 @@ Lane = LaneName | LaneId
 
 
 POSITIONS, STARTS = "positions", "starts"
-"""Kinds of records that keep a reader's offset, ``<reader>@<key>``: of a group, and of a stream that began at ``latest``."""
-READERS = "readers"
-"""Kind of the records in which readers report their offsets, ``<reader>@<key>`` (``logs.readers``)."""
-ENDED, BLOCKS = "ended", "ended_blocks"
-"""Kinds of records of ended lanes: by writer, ``<id>@<digest>``, and lists of ended lanes, 1,000 in each record,
-``<id>@<number>``."""
-
-RETENTION = "retention"
-"""Kind of the records of retention, ``<id>``."""
+"""Kinds of records that keep a reader's offset: of a group, and of a stream that began at ``latest``."""
+READERS, ENDED, BLOCKS, RETENTION = "readers", "ended", "ended_blocks", "retention"
 _IDS = 31
 """Bits of a log's number in its cluster."""
 
@@ -103,15 +94,6 @@ class EndedBlock(msgspec.Struct, frozen=True):
     """Lanes in the order of their ends."""
 
     lanes: tuple[int, ...]
-
-
-def ended_block(document: bytes, name: str) -> EndedBlock:
-    """Decode a block of ended lanes. Raises UnreadableRecordError."""
-    return read_struct(document, EndedBlock, f"block {name!r} of lanes that ended")
-
-
-def _given_back(offload: Offload, record: LogRecord) -> LogRecord:
-    return replace(record, offload=record.offload or offload)
 
 
 @checks_methods
@@ -178,7 +160,7 @@ class LogRegistry:
             kept = self._store.read_record(BLOCKS, name)
             if kept is None:
                 raise self.gone(lane_id(record))
-            found += ended_block(kept.value, name).lanes
+            found += read_struct(kept.value, EndedBlock, f"block {name!r} of lanes that ended").lanes
         found += record.ended_lanes
         return found[first - (record.ended_count - len(found)) :]
 
@@ -232,7 +214,7 @@ class LogRegistry:
 
         self._store.write_record(RECORDS, made.key, _new_document(record), None)
         try:
-            compare_and_set(f"log name {name!r}", *self._access(NAMES, name, point))
+            change_record(self._store, NAMES, name, f"log name {name!r}", point)
         except LogExistsError:
             self.forget(made.log)
             raise
@@ -357,7 +339,7 @@ class LogRegistry:
             kept = Retention() if document is None else _retention(document, log.name)
             return proven_struct(replace(kept, **changes), what)
 
-        compare_and_set(what, *self._access(RETENTION, log.key, changed))
+        change_record(self._store, RETENTION, log.key, what, changed)
 
     def take_back_offload(self, name: LogName | LaneId) -> list[str]:
         """End the offload of a log. Returns the tables, which stay as they are, and are the log's no more.
@@ -375,7 +357,7 @@ class LogRegistry:
                 self.update(lane, lambda record: decided(LogRecord.offload_taken_back, record))
             except OffloadError:
                 for before, its in taken.items():
-                    self.update(before, partial(_given_back, its))
+                    self.update(before, lambda record: replace(record, offload=record.offload or its))  # noqa: B023
                 raise
             if offload is not None:
                 taken[lane] = offload
@@ -438,12 +420,6 @@ class LogRegistry:
         )
 
     # -- inside
-
-    def _access(
-        self, kind: str, name: str, change: Callable[[bytes | None], bytes]
-    ) -> tuple[Callable[[], Record | None], Callable[[bytes | None], bytes], Callable[[bytes, int | None], int]]:
-        """Arguments of ``compare_and_set`` for a record."""
-        return partial(self._store.read_record, kind, name), change, partial(self._store.write_record, kind, name)
 
     def _new_id(self) -> int:
         """An id that no log had before. Ids grow, so of two logs of one name the later one has the higher id, also if a server of

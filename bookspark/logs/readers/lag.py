@@ -89,17 +89,13 @@ def readers_of(bookkeeper: BookKeeper, name: Lane, password: Password = b"") -> 
     gone = outdated(records, now)
     ends = _Ends(bookkeeper, log, password)
     found = []
-    for key, what, one in ((*_parted(key), one) for key, one in records.items() if key not in gone):
+    for record_name, one in records.items():
+        key, _, what = record_name.partition(MARK)
         lanes = {lane_of(what)[1]} & wanted if MARK in what else wanted
-        if lanes:
+        if lanes and record_name not in gone:
             named = f"{log.name}{what.removeprefix(log.key)}"
             found.append(_lag(one, key, named, _place(store, one, what, now), lanes, ended, ends, now))
     return sorted(found, key=lambda one: (one.state is not ReaderState.LIVE, -(one.lag_rows or 0), one.title))
-
-
-def _parted(record_name: str) -> tuple[str, str]:
-    key, _, what = record_name.partition(MARK)
-    return key, what
 
 
 def _place(store: MetadataStore, record: ReaderRecord, what: str, now: int) -> Mapping[str, int]:

@@ -10,15 +10,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 from bookspark.errors import UnreadableRecordError
 from bookspark.logs.chain.registry import READERS, LogRegistry
 from bookspark.protocol.logs.lanes import MARK, lane_of
 from bookspark.protocol.logs.reader_record import ReaderRecord, outdated
 from bookspark.store.metadata.records.documents import proven_struct, read_struct
-from bookspark.store.metadata.records.versioned import compare_and_set
-from bookspark.store.metadata.store import MetadataStore
+from bookspark.store.metadata.store import MetadataStore, change_record
 
 log = logging.getLogger(__name__)
 
@@ -41,12 +39,7 @@ def update(
         record = after
         return proven_struct(replace(after, heard_ms=0), f"reader {name!r}")
 
-    compare_and_set(
-        f"reader {name!r}",
-        partial(store.read_record, READERS, name),
-        changed,
-        partial(store.write_record, READERS, name),
-    )
+    change_record(store, READERS, name, f"reader {name!r}", changed)
     return record
 
 

@@ -16,7 +16,6 @@ import hashlib
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -26,8 +25,7 @@ from bookspark.spark.bookies.homes import home_number
 from bookspark.spark.bookies.placement import Claim, Known, Wanted
 from bookspark.store.metadata.bookie_homes import read_home
 from bookspark.store.metadata.records.documents import learn, proven_struct, read_struct
-from bookspark.store.metadata.records.versioned import compare_and_set
-from bookspark.store.metadata.store import MetadataStore
+from bookspark.store.metadata.store import MetadataStore, change_record
 
 log = logging.getLogger(__name__)
 
@@ -128,9 +126,7 @@ def ask_service_to_stop(store: MetadataStore, service: str, run: str = "") -> st
         return proven_struct(ServiceRecord(owner, stop=True), what)
 
     # Conditional on the version: a run that takes the service over meanwhile keeps its own record.
-    compare_and_set(
-        what, partial(store.read_record, SERVICES, service), stopped, partial(store.write_record, SERVICES, service)
-    )
+    change_record(store, SERVICES, service, what, stopped)
     return owner
 
 
@@ -228,6 +224,4 @@ def drop_claim(store: MetadataStore, roots: Sequence[str], number: int) -> None:
 def _replace(store: MetadataStore, kind: str, name: str, record: Record) -> None:
     what = f"{kind} record {name!r}"
     document = proven_struct(record, what)
-    compare_and_set(
-        what, partial(store.read_record, kind, name), lambda _: document, partial(store.write_record, kind, name)
-    )
+    change_record(store, kind, name, what, lambda _: document)

@@ -29,7 +29,7 @@ import random
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -90,7 +90,7 @@ from bookspark.spark.tables.system_tables import system_table
 from bookspark.spark.where.choosing import Chooser
 from bookspark.spark.where.wanted import Wanted
 from bookspark.store.metadata.records.documents import proven_struct, read_struct
-from bookspark.store.metadata.records.versioned import compare_and_set
+from bookspark.store.metadata.store import change_record
 
 if TYPE_CHECKING:
     import pyarrow
@@ -242,8 +242,7 @@ class PinnedStart:
             offset = offset if document is None else _pin(document, name).offset
             return proven_struct(Pin(self._owner, offset), f"start {name!r}")
 
-        read, write = partial(store.read_record, STARTS, name), partial(store.write_record, STARTS, name)
-        compare_and_set(f"start {name!r}", read, owned, write)
+        change_record(store, STARTS, name, f"start {name!r}", owned)
         return {**offset, PIN: self._owner}
 
     def unpin(self, owner: int, key: str) -> None:
