@@ -81,7 +81,6 @@ _HOME = {
     "truncate_expired": "bookspark.logs.chain.retention",
     "truncate_log": "bookspark.logs.chain.maintenance",
 }
-"""Public name → defining module."""
 
 __all__ = [
     "Committer",

@@ -160,7 +160,6 @@ class Moving(NamedTuple):
 
     rows: list[bytes]
     moved: list[Moved]
-    """The moved rows, by their former ledger."""
 
 
 class ProducerLedgers:
@@ -182,7 +181,6 @@ class ProducerLedgers:
         self._on_fenced = on_fenced
         self._end_watch: Callable[[], None] = lambda: None
         self._moving: Moving | None = None
-        """Rows for the next ledger."""
         self._moved: list[Moved] = []
         """Rows of recovered ledgers that began the open ledger."""
         self._recovered_at = self._progress_at = -inf
@@ -204,7 +202,6 @@ class ProducerLedgers:
         self._changed, self._old_ms = False, 0
         """May the lane's record differ from ``_wanted``? And the time at which the open ledger is too old."""
         self._ahead: _Ahead | None = None
-        """The next ledger, if its creation has begun."""
         self._look = LargerLook()
         """By ``now_ms``."""
         self._unsettled: tuple[EntryRange, ...] = ()

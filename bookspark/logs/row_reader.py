@@ -95,7 +95,6 @@ class LaneShare:
         self._name = f"{bookkeeper.metadata.clock.known_ms():013}-{uuid.uuid4().hex[:12]}"
         self._sharing = bookkeeper.metadata.sharing(f"{group}@{log}", self._name)
         self.lanes: frozenset[int] = frozenset()
-        """Lanes that this reader holds."""
         self._due, self._held, self._pid = 0.0, set[str](), os.getpid()
         self._left = weakref.finalize(self, _leave_soon, self._sharing, self._held)
         self._left.atexit = False
@@ -165,7 +164,6 @@ READ_BYTES_MAX = 8 << 20
 _HANDLES_MAX = 64
 _POLL_SECONDS = 1.0
 _ROWS_AHEAD_MAX = 10_000
-"""Most rows that an iteration fetches at once."""
 
 Found = TypeVar("Found")
 Rows = Annotated[int, Meta(ge=1, le=1_000_000)]

@@ -76,7 +76,6 @@ def _defaults(kind: Any) -> dict[str, Any]:
 
 
 _DEFAULTS = {kind: _defaults(kind) for kind in (LogRecord, CommitHeader, Commit)}
-"""The default of each field."""
 
 
 def _decode(data: bytes, field: str, what: str) -> Any:

@@ -112,7 +112,6 @@ class KnownLedgers:
         self.open = -1
         """The ledger of rows that was open at the latest search; −1: none."""
         self.starts: dict[int, LinkStart] = {}
-        """Starts of commit ledgers in the record, by ledger id."""
         self._chain: tuple[CommitLedger, ...] = ()
 
     def follow(self, record: LogRecord) -> None:

@@ -78,7 +78,6 @@ log = logging.getLogger(__name__)
 
 
 CHAIN_MAX = 64
-"""Length from which a chain is compacted."""
 COMMITS_PER_LEDGER_MAX = 10_000
 """Commits in a ledger before the next ledger begins; a recovery reads the whole ledger."""
 
@@ -146,7 +145,6 @@ def _copied(bookkeeper: BookKeeper, record: LogRecord, links: Sequence[CommitLed
 
 
 ATTEMPTS_MAX = 5
-"""Attempts of a commit before it fails."""
 RACES_MAX = 1000
 """Limit of races that a commit may lose. Each lost race is another writer's success."""
 RETENTION_SECONDS = 300.0

@@ -65,7 +65,6 @@ class LogReader:
         self._bookkeeper, self._password = bookkeeper, password
         self._registry = LogRegistry(bookkeeper.metadata)
         self.record: LogRecord = self._registry.get(name)
-        """Last read record of the lane."""
         self.lane = lane_id(self.record)
         check_password(self.record, password)
         self.position = Position()
@@ -89,7 +88,6 @@ class LogReader:
         self._read_to_end: ReadHandle | None = None
         """Handle of the last ledger, if it is closed and read to its end."""
         self._just_read: LogRecord | None = None
-        """Fresh record, passed by the caller of ``newest``."""
         self._next_entry = FIRST_COMMIT
         self._read: dict[int, Commit] = {}
         """Commits of the ledger that the reader read before it searched for its place there."""

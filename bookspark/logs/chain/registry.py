@@ -62,7 +62,6 @@ from bookspark.support.arguments import AtLeastOne, BytesOrNone, Password, Rule,
 logger = logging.getLogger(__name__)
 
 NAMES, RECORDS = "logs", "log_records"
-"""Kinds of the names of logs and of the records of lanes."""
 _NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
 """Kafka's rule for topic names."""
 _LANE = re.compile(rf"{_NAME.pattern}(@(0|[1-9][0-9]{{0,8}}))?")
@@ -84,7 +83,6 @@ Lane = LaneName | LaneId
 
 
 POSITIONS, STARTS = "positions", "starts"
-"""Kinds of records that keep a reader's offset: of a group, and of a stream that began at ``latest``."""
 READERS, ENDED, BLOCKS, RETENTION = "readers", "ended", "ended_blocks", "retention"
 _IDS = 31
 """Bits of a log's number in its cluster."""

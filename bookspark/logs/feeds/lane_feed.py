@@ -56,7 +56,6 @@ class LaneFeed:
 
     @property
     def record(self) -> LogRecord:
-        """Last read record of the lane."""
         return self._head.record
 
     def newest(self) -> int:

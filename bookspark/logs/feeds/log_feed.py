@@ -173,7 +173,6 @@ class LogFeed:
         """``log``: id of the log; None: the log that has ``name`` now."""
         self._bookkeeper, self._password, self._with_times = bookkeeper, password, with_times
         self.name = name
-        """Name of the log or lane."""
         self.choose: Choice | None = None
         """Selects parts of the pieces; None: all."""
         self.passed_over = PassedOver(fail_on_data_loss)
@@ -184,7 +183,6 @@ class LogFeed:
         self._lanes = {self._first: first}
         self._watch = LaneWatch(self._first)
         self._record = first.record
-        """The log's record at the last search for lanes."""
         self._ended: dict[int, _Ended] = {}
         """Ended lanes, cached while the reader still needs them."""
         self._searches: OrderedDict[str, KnownLedgers] = OrderedDict()

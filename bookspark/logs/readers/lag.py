@@ -53,7 +53,6 @@ class ReaderLag(NamedTuple):
     lag_seconds: float | None
     """Age of the first unread row; 0 if there are none; None: unknown."""
     problem: str = ""
-    """Reason of an unknown lag."""
     process: str = ""
     """Host and process id of the reader, ``HOST:PID``."""
 

@@ -36,7 +36,6 @@ log = logging.getLogger(__name__)
 TELL_SECONDS = 1.0
 _LOOK_SECONDS = 0.25
 _LAST_SECONDS_MAX = 5.0
-"""Longest wait of a closing reader for its last report."""
 
 
 class Registration:

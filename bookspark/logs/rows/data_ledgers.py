@@ -115,7 +115,6 @@ class Written(NamedTuple):
     """The rows that a task appended."""
 
     ranges: tuple[EntryRange, ...]
-    """The entries, in the order of the rows."""
     statistics: str
 
 

@@ -24,7 +24,6 @@ PARTITION_BYTES_MIN, PARTITION_BYTES_MAX = 8 << 20, 32 << 20
 """Approximate bounds of a partition, in bytes of payload plus ENTRY_COST_BYTES for each entry; a large ``min_partitions`` makes
 it smaller."""
 PARTITIONS_WANTED = 32
-"""Intended number of partitions of a large read."""
 ENTRY_COST_BYTES = 64
 """Cost of an entry beside its payload, as bytes of payload."""
 
@@ -90,7 +89,6 @@ class Piece(NamedTuple):
 
 
 SizedPiece = tuple[Piece, int]
-"""A piece and its bytes of payload."""
 
 
 def positioned(

@@ -37,7 +37,6 @@ DICTIONARY_BYTES = 16 << 10
 SAMPLES_MAX = 4000
 """Most values to train a dictionary on. More values take longer, and make no better dictionary."""
 SAMPLE_BYTES_MAX = 2 << 20
-"""Most bytes to train a dictionary on, all values together."""
 _LEVEL = 1
 NO_ROW = (InflationError, InvalidRowError)
 """Errors of entries that are no rows, before a reader names their place."""

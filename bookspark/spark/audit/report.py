@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROWS_SHOWN_MAX = 200
-"""Rows of a finding on the page."""
 ROWS_OPEN_MAX = 12
 """Rows shown without a click."""
 HISTORY_MAX = 30
@@ -58,7 +57,6 @@ class Point(NamedTuple):
 
     snapshot: snapshots.Snapshot
     entries: int = 0
-    """Confirmed entries."""
     missing_copies: int = 0
     """Missing copies of these entries on bookies that are up."""
     bytes: int = 0

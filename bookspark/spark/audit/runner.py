@@ -77,7 +77,6 @@ class Finding:
     name: str
     title: str
     explanation: str
-    """The meaning of a row, for people."""
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
     """At most ROWS_MAX, each with a value for each column."""

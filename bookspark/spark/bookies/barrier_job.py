@@ -179,7 +179,6 @@ class BarrierJob:
     ) -> None:
         self.spec = spec
         self.making = False
-        """Whether new bookies are made."""
         self.failure = ""
         """Reason why submission stopped; empty while it goes on."""
         self.told_to_stop = False

@@ -51,7 +51,6 @@ from bookspark.support.threads import BackOff
 SERVED_WELL_SECONDS = 30.0
 """After this time of service a bookie's failures are counted from 0 again."""
 _PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 0.1, 30.0
-"""Pauses before a restart, by consecutive failures."""
 _OLD_TASK_SECONDS = 30.0
 """Time that Spark may take to kill the task of the previous attempt (spark.python.task.killTimeout is 2 s)."""
 _LOOK_SECONDS = 2.0

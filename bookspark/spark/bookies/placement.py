@@ -37,7 +37,6 @@ class Known:
 
     bookie_id: str
     number: int
-    """Number in the names of the home's directories."""
     host: str = ""
     """Host of the bookie's last service; empty if unknown."""
 

@@ -64,7 +64,6 @@ class TaskReport(msgspec.Struct, frozen=True):
     """The bookies of a task."""
 
     run: str
-    """The run that submitted the task."""
     attempt: int
     """Number of earlier submissions of the barrier job by that run."""
     partition: int

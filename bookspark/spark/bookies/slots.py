@@ -36,9 +36,7 @@ class Need(NamedTuple):
     """The tasks that a start needs."""
 
     tasks: int
-    """Wanted number of tasks."""
     at_least: int
-    """Smallest number of tasks."""
     leave_free: bool
 
 

@@ -68,7 +68,6 @@ _SCHEMES = {"s3": "s3", "s3a": "s3", "s3n": "s3", "gs": "gs", "abfs": "abfs", "a
 _SCHEMES |= {"hdfs": "hdfs", "viewfs": "viewfs"}
 """The scheme of ``pyarrow.fs`` for each of Hadoop's."""
 _REMOTE_SECONDS_MAX = 60.0
-"""Longest time for one remote file."""
 
 
 class _LocalFolder:
@@ -174,7 +173,6 @@ class Plan(NamedTuple):
     """Digests of Spark's plan of a micro-batch; empty if the checkpoint has it no more."""
 
     whole: str = ""
-    """Digest of the whole file."""
     offsets: str = ""
     """Digest of the source offsets in the plan; with prefix FILES, also of their files."""
 

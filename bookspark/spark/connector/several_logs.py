@@ -280,7 +280,6 @@ class LogsStreamReader(_LogPartitions, GrowingReader):
         self._liveliest = ""
         """The log that had rows last."""
         self._told: set[tuple[str, int]] = set()
-        """Logs already reported as lost, by name and id."""
         self._patience = Patience(options.poll_timeout_seconds)
         self._delay = TriggerDelay(options.rows_min, options.trigger_delay_seconds) if options.rows_min else None
 

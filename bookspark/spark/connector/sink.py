@@ -96,7 +96,6 @@ log = logging.getLogger(__name__)
 
 
 SUMS = 1 << 64
-"""Modulus of sums."""
 _GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 """The constants of splitmix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014)."""
 _WORD_BITS = 64
@@ -267,7 +266,6 @@ class RangesWritten(WriterCommitMessage):
     batch: int
     """Number of the micro-batch; for a batch write, its ``txnVersion``, else 0."""
     run: str
-    """Id of the query's run."""
     lane: LaneId | None = None
     """The lane that the task wrote to; None if it wrote no rows."""
     epoch: int = 0
@@ -275,7 +273,6 @@ class RangesWritten(WriterCommitMessage):
     ranges: tuple[EntryRange, ...] = ()
     """In the order of the task's rows."""
     statistics: str = ""
-    """See ``logs.rows.statistics``."""
     rows: int = 0
     values: int = 0
     """The sum over the rows (``sum_of``); 0 for a batch write without a version."""

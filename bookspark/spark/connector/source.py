@@ -275,7 +275,6 @@ def _pin(document: bytes, name: str) -> Pin:
 
 
 LARGE_ROWS, LARGE_BYTES = 8192, 256 << 10
-"""A batch is large if it has this many rows or bytes."""
 
 
 def gathered(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
@@ -335,7 +334,6 @@ class Ranges(InputPartition):
         super().__init__(None)
         self.pieces, self.log = tuple(pieces), log
         self.stranger: Stranger | None = None
-        """The stream that the task is to introduce."""
 
 
 class TablePart(InputPartition):
@@ -542,7 +540,6 @@ class EntryStreamReader(EntryPartitions, GrowingReader):
         super().__init__(options, schema, names)
         self._target: Offset | None = None
         self._told: set[str] = set()
-        """Losses that were reported."""
         self._patience = Patience(options.poll_timeout_seconds)
         self._pinned = PinnedStart(options) if options.start == LATEST else None
         self._begins_at: Offset | None = None

@@ -142,7 +142,6 @@ class _Opened:
         self._handle = handle
         self._coming: Iterator[pyarrow.RecordBatch] = iter(())
         self._last = -1
-        """The last requested entry."""
         self._held: pyarrow.RecordBatch | None = None
         self._first_held = self._after_held = 0
         self._gap_max = 0

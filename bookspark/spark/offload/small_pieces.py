@@ -112,9 +112,7 @@ class _Place:
 
     def __init__(self) -> None:
         self.counts: list[int] = []
-        """Rows of each entry."""
         self.rows = 0
-        """Rows of all entries."""
         self.starts: deque[int] = deque()
         """The first row of each piece."""
         self._ledger_id = 0

@@ -89,7 +89,6 @@ INSTEAD: Mapping[str, str] = {
     "kafka.bootstrap.servers": _BOOKIES,
     "kafka.group.id": _GROUPS,
 }
-"""A sentence for each name in lower case."""
 _CLIENTS = ("kafka.", "pulsar.", "kinesis.")
 """Beginnings of names of other clients' options."""
 

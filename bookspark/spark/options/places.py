@@ -36,9 +36,7 @@ class PlaceOfLogs:
     """The start or end of a read of several logs."""
 
     places: Mapping[str, Place]
-    """Own places of logs, by name."""
     others: Place
-    """The place of the other logs."""
 
     def of(self, log: str) -> Place:
         return self.places.get(log, self.others)

@@ -70,17 +70,13 @@ class SinkOptions:
     accept_replay: int | None = None
     """Number of the micro-batch that counts as the one in the log, whatever its rows are."""
     checkpoint: str = ""
-    """Spark's option ``checkpointLocation``, or empty."""
     checkpoint_url: str = ""
     """Where the driver reads the Spark checkpoint; empty: at its place."""
     compare_checkpoint: bool = True
     """Compare the Spark checkpoint with the log; else it is not read."""
     query_name: str = ""
-    """Spark's name for the query, or empty."""
     txn_app_id: str = ""
-    """The application of a batch write, or empty."""
     txn_version: int = 0
-    """Number of the write within the application."""
     statistics: tuple[str, ...] | None = None
     """The columns with statistics in commits; None: default."""
 

@@ -131,38 +131,26 @@ class SourceOptions:
     """The id that the log must have; None: any."""
     logs: tuple[str, ...] | None
     log_pattern: str | None
-    """A regular expression for whole names of logs to read."""
     merge_schema: bool
-    """Whether some of several logs may lack columns of others."""
     ledgers: tuple[int, ...] | None
     table: str | None
     min_partitions: int
     """Least number of tasks, or one for each row if there are fewer rows."""
     fail_on_data_loss: bool
-    """True: the read fails if rows are lost. False: it logs the loss and goes on."""
     start: Place
     end: Place
     """The place before which the read ends; LATEST is the end of the committed rows when the read is planned."""
     starts: PlaceOfLogs
-    """As ``start``, for several logs."""
     ends: PlaceOfLogs
-    """As ``end``, for several logs."""
     where: Node | None
-    """Predicate of the wanted rows of logs; None: all."""
     added: tuple[str, ...]
-    """Wanted columns among ADDED, in this order."""
     subscription: str | None
     """The name under which a stream that starts at LATEST keeps its start."""
     rows_max: int | None
-    """Rows or entries of a micro-batch."""
     bytes_max: int | None
-    """Bytes of payload of a micro-batch."""
     rows_min: int | None
-    """Rows or entries of a micro-batch."""
     trigger_delay_seconds: float
-    """Longest wait of a micro-batch for ``rows_min``, since the previous one began."""
     poll_timeout_seconds: float
-    """Longest wait of a trigger without entries."""
 
     @classmethod
     def parse(cls, given: Mapping[str, str], zookeeper: str | None = None) -> SourceOptions:

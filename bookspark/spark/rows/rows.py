@@ -139,11 +139,9 @@ def _digits(value: Any, scale: int) -> int:
 ENTRY_BYTES = 256 << 10
 """Approximate size of an entry before compression."""
 ROWS_EACH_MAX = 1 << 16
-"""Rows of an entry at most."""
 UNEVEN = 8
 """The number of rows of an entry is chosen anew if an entry would be larger or smaller than ENTRY_BYTES by this factor."""
 ENTRIES_OF_BLOCK = 4
-"""Entries in a block of statistics at most."""
 SMALL_ENTRY_BYTES = 32 << 10
 """Entries up to this mean size are decoded together: alone, each takes some 30 microseconds."""
 WIDENED_MAX = 16

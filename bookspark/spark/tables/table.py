@@ -51,7 +51,6 @@ class SystemTable:
     """A system table."""
 
     name: str
-    """The table's name in option ``table``."""
     comment: str
     """The subject of a row, in one sentence."""
     columns: tuple[tuple[str, DataType, str], ...]

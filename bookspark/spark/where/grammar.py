@@ -40,7 +40,6 @@ from bookspark.errors import ConfigurationError
 TEXT_MAX = 1 << 20
 """Longest text, in characters."""
 _SHOWN_MAX = 200
-"""Longest part in an error, in characters."""
 SUPPORTED = (
     "supported are: a column beside a literal with = == <> != < <= > >= <=>, [NOT] IN (literals), [NOT] BETWEEN, [NOT] LIKE, "
     "IS [NOT] NULL, columns of booleans, AND, OR, NOT and parentheses; literals are numbers, 'text', X'0A', DATE'2026-01-31', "
