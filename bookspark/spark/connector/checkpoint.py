@@ -194,10 +194,6 @@ class _Plan(NamedTuple):
                 found[key] = msgspec.json.decode(text, type=_FileOffset).logOffset
         return found
 
-    @property
-    def is_named(self) -> bool:
-        return not all(key.isdecimal() for key in self.offsets)
-
 
 class _Metadata(msgspec.Struct, frozen=True):
     id: str
@@ -329,7 +325,8 @@ class SparkCheckpoint:
         if all(key in folders for key in offsets):
             # With a repeated DataFrame, the last line's number is above those of all folders.
             return offsets
-        matched = {} if plan.is_named else self._matched(offsets, folders)
+        # Lines with names need no search.
+        matched = self._matched(offsets, folders) if all(key.isdecimal() for key in plan.offsets) else {}
         if not matched:
             raise self._unread(
                 f"offsets/{batch} has {len(offsets)} offsets of files, and which of its {len(folders)} lists of files, "

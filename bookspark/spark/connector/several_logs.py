@@ -491,13 +491,14 @@ class LogsStreamReader(_LogPartitions, GrowingReader):
                 most, size = limit.max_rows, None
             case ReadMaxBytes():
                 size = limit.max_bytes
-                every = [(at, *lane) for at in waiting for lane in self._lanes(names[at], start, end)]
+                sized = ((at, self._logs[name].feed.sized(start[name], end[name])) for at, name in enumerate(names))
+                every = [(at, *lane) for at, lanes in sized for lane in lanes]
                 # Looks at the rows that it takes, not at the whole backlog. Truncated rows are passed with others.
                 left = {number: max(1, rows) for number, (_, rows, _) in enumerate(every)}
                 waiting = Counter[int]()
                 for number, (at, _, _) in enumerate(every):
                     waiting[at] += left[number]
-                rows = rows_in_bytes(left, {number: sized for number, (_, _, sized) in enumerate(every)}, size)
+                rows = rows_in_bytes(left, {number: rows for number, (_, _, rows) in enumerate(every)}, size)
                 # A row of each log at least, or a log of few rows would wait for the others.
                 most = max(min(len(waiting), size), rows)
             case _:
@@ -513,6 +514,3 @@ class LogsStreamReader(_LogPartitions, GrowingReader):
             if waiting[at]
         }
         return {**end, **limited}
-
-    def _lanes(self, name: str, start: Offsets, end: Offsets) -> list[tuple[int, Iterator[tuple[int, int]]]]:
-        return self._logs[name].feed.sized(start[name], end[name])

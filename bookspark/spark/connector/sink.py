@@ -55,7 +55,7 @@ from bookspark.logs.chain.lane_choice import (
 from bookspark.logs.chain.log_run import LogRun
 from bookspark.logs.chain.maintenance import recover_ledgers
 from bookspark.logs.chain.registry import LogRegistry
-from bookspark.logs.rows.data_ledgers import DataWriter, Written, current_data_ledger
+from bookspark.logs.rows.data_ledgers import DataWriter, current_data_ledger
 from bookspark.logs.rows.encodings import ID_COLUMNS
 from bookspark.logs.rows.statistics import joined
 from bookspark.logs.rows.value_rows import train_dictionary
@@ -297,8 +297,11 @@ class LogWriter:
     def bookkeeper(self) -> BookKeeper:
         return client(self.options.log.zookeeper)
 
-    def write_rows(self, rows: Iterator[pyarrow.RecordBatch], run: LogRun, record: LogRecord) -> Written:
-        """In a task: append all rows, of which there is one or more. Returns their ranges when each entry is acknowledged.
+    def write_rows(
+        self, rows: Iterator[pyarrow.RecordBatch], run: LogRun, record: LogRecord, result: RangesWritten
+    ) -> RangesWritten:
+        """In a task: append all rows, of which there is one or more. Returns ``result`` with their ranges when each entry is
+        acknowledged.
 
         Raises BookKeeperError for a null value; LedgerFencedError, LedgerClosedError or AddTimeoutError if entries could not be
         written to a new ledger either; NotEnoughBookiesError and MetadataStoreError if there was no new ledger.
@@ -318,7 +321,8 @@ class LogWriter:
             for payloads in encoder.finish():
                 writer.append(payloads)
             ranges = writer.finish()
-        return Written(ranges, encoder.statistics(sum(item.size for item in ranges)))
+        statistics = encoder.statistics(sum(item.size for item in ranges))
+        return replace(result, lane=run.lane, epoch=run.epoch, ranges=ranges, statistics=statistics)
 
     def commit_of(
         self, written: Sequence[RangesWritten], now_ms: int, fingerprint: Fingerprint | None = None
@@ -397,20 +401,10 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
             return told
         record, summed = self._enter(told), Summed(batches)
         if record is None:
-            for _ in summed:
-                pass
+            deque(summed, maxlen=0)
             return replace(told, rows=summed.rows, values=summed.values, only_compared=True)
-        owner = LogRun.of(self.options.log, record)
-        written = self.write_rows(iter(summed), owner, record)
-        return replace(
-            told,
-            lane=owner.lane,
-            epoch=owner.epoch,
-            ranges=written.ranges,
-            statistics=written.statistics,
-            rows=summed.rows,
-            values=summed.values,
-        )
+        written = self.write_rows(iter(summed), LogRun.of(self.options.log, record), record, told)
+        return replace(written, rows=summed.rows, values=summed.values)
 
     def _checkpoint(self, context: TaskContext) -> str:
         """Location of the query's Spark checkpoint: from the option, else from the session's setting and the query's name."""
@@ -558,14 +552,13 @@ class LogBatchWriter(DataSourceArrowWriter, LogWriter):
             return self._told
         if not self.options.txn_app_id:
             assert self._run is not None, "a write without a version has begun"
-            ranges, known = self.write_rows(batches, self._run, self._record)
-            return replace(self._told, ranges=ranges, statistics=known)
+            return self.write_rows(batches, self._run, self._record, self._told)
         summed = Summed(batches)
         if self._run is None:
             deque(summed, maxlen=0)
             return replace(self._told, rows=summed.rows, values=summed.values, only_compared=True)
-        ranges, known = self.write_rows(iter(summed), self._run, self._record)
-        return replace(self._told, ranges=ranges, statistics=known, rows=summed.rows, values=summed.values)
+        written = self.write_rows(iter(summed), self._run, self._record, self._told)
+        return replace(written, rows=summed.rows, values=summed.values)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """On the driver's side: make all rows part of the log, and close their ledgers.

@@ -79,7 +79,7 @@ from bookspark.spark.connector.query_place import QueryPlace, Stranger, introduc
 from bookspark.spark.connector.trigger_delay import Patience, TriggerDelay
 from bookspark.spark.connector.worker_ends import SilentEnd, ends_in_order
 from bookspark.spark.offload.offloaded import rows_of
-from bookspark.spark.offload.opened_ledgers import OpenedLedgers, handles_of_process
+from bookspark.spark.offload.opened_ledgers import OpenedLedgers, gathered, handles_of_process
 from bookspark.spark.offload.small_pieces import SmallPieces
 from bookspark.spark.options.places import LATEST
 from bookspark.spark.options.source_options import HEADERS, KEY, LANE, TIMESTAMP, SourceOptions, include
@@ -266,39 +266,6 @@ def _place(offset: Offset) -> Offset:
 
 def _pin(document: bytes, name: str) -> Pin:
     return read_struct(document, Pin, f"start {name!r}")
-
-
-# -- Small record batches joined before Spark gets them
-#
-# Law: the same rows in the same order. A large batch passes as it is; small batches are joined to about the size of a large
-# batch. Each batch costs Spark about as much as a thousand small rows, and a log of small micro-batches has a batch for each.
-
-
-LARGE_ROWS, LARGE_BYTES = 8192, 256 << 10
-
-
-def gathered(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-    """The rows of ``batches``, which have the same columns."""
-    small: list[pyarrow.RecordBatch] = []
-    rows = size = 0
-    for batch in batches:
-        more = batch.nbytes
-        if small and (rows + batch.num_rows > LARGE_ROWS or size + more > LARGE_BYTES):
-            yield _one(small)
-            small, rows, size = [], 0, 0
-        if batch.num_rows >= LARGE_ROWS or more >= LARGE_BYTES:
-            yield batch
-            continue
-        small.append(batch)
-        rows, size = rows + batch.num_rows, size + more
-    if small:
-        yield _one(small)
-
-
-def _one(batches: list[pyarrow.RecordBatch]) -> pyarrow.RecordBatch:
-    import pyarrow
-
-    return batches[0] if len(batches) == 1 else pyarrow.concat_batches(batches)
 
 
 # -- The readers

@@ -51,10 +51,9 @@ from bookspark.spark.options.places import (
     LATEST,
     Place,
     PlaceOfLogs,
-    end_in_log,
     number,
+    place_in_log,
     place_in_logs,
-    start_in_log,
 )
 from bookspark.spark.where.grammar import Node, parsed
 from bookspark.store.metadata.records.names import LedgerId
@@ -169,7 +168,7 @@ class SourceOptions:
             starts = place_in_logs(options, "starting", EARLIEST) or starts
             ends = place_in_logs(options, "ending", LATEST) or ends
         else:
-            start, end = start_in_log(options), end_in_log(options)
+            start, end = place_in_log(options, "starting"), place_in_log(options, "ending")
         where = options.text("where")
         trigger_delay = options.take("maxTriggerDelay", _duration, _A_DURATION)
         poll_timeout_ms = options.judged("pollTimeoutMs", PollMilliseconds)
