@@ -57,7 +57,7 @@ def header_of(bookkeeper: BookKeeper, record: LogRecord, password: Password) -> 
         return header_before(bookkeeper, record, password)
     handle = open_commit_ledger(bookkeeper, record.commit_ledgers[-1], password)
     header = read_header(handle)
-    for placed in read_commits(handle, header):
+    for placed in read_commits(handle):
         header = header.followed_by(placed.commit)
     return header
 
@@ -118,9 +118,9 @@ def read_beginning(handle: ReadHandle) -> tuple[CommitHeader, Commit]:
     return decode_header(header.payload, handle.ledger_id), decode_commit(first.payload, handle.ledger_id, FIRST_COMMIT)
 
 
-def read_commits(handle: ReadHandle, header: CommitHeader | None = None) -> Iterator[PlacedCommit]:
-    """The confirmed commits of a commit ledger. ``header``: None: not read yet."""
-    before = (header or read_header(handle)).position
+def read_commits(handle: ReadHandle) -> Iterator[PlacedCommit]:
+    """The confirmed commits of a commit ledger."""
+    before = read_header(handle).position
     for entry in handle.read(FIRST_COMMIT, handle.read_last_add_confirmed()):
         placed = PlacedCommit(before, decode_commit(entry.payload, handle.ledger_id, entry.entry_id))
         before = placed.after

@@ -37,8 +37,8 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import wait
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -49,6 +49,7 @@ import msgspec
 from bookspark.errors import BookKeeperError
 from bookspark.protocol.logs.commits import FILES
 from bookspark.support.hadoop_paths import Place, plain_place
+from bookspark.support.threads import Threads
 
 if TYPE_CHECKING:
     import pyarrow.fs
@@ -127,23 +128,12 @@ Result = TypeVar("Result")
 
 def _within(work: Callable[[], Result]) -> Result:
     """The result of ``work``, done in a thread. Raises its errors, and TimeoutError after _REMOTE_SECONDS_MAX."""
-    results: list[Result] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            results.append(work())
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run, name="bookspark-remote-checkpoint", daemon=True)
-    thread.start()
-    thread.join(_REMOTE_SECONDS_MAX)
-    if errors:
-        raise errors[0]
-    if not results:
+    thread = Threads(1, "bookspark-remote-checkpoint")
+    answer = thread.submit(work)
+    thread.stop(0.0)
+    if not wait((answer,), _REMOTE_SECONDS_MAX).done:
         raise TimeoutError(f"no answer within {_REMOTE_SECONDS_MAX:.0f} s")
-    return results[0]
+    return answer.result()
 
 
 def _folder(place: Place, url: str = "") -> _LocalFolder | _RemoteFolder:
