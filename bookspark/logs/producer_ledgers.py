@@ -120,7 +120,6 @@ class At(NamedTuple):
 
     @property
     def acknowledged(self) -> int:
-        """Number of acknowledged rows in the ledger."""
         return 0 if self.handle is None else self.handle.last_add_confirmed + 1
 
 
@@ -402,7 +401,6 @@ class ProducerLedgers:
         thread.start()
 
     def _next(self, seconds: float) -> tuple[LogRecord, LedgerHandle]:
-        """The next ledger, with its record."""
         record, handle = self._wanted, None
         if self._moving is None:
             record, handle = self._made_ahead(seconds)
@@ -490,7 +488,6 @@ class ProducerLedgers:
         )
 
     def _move(self) -> None:
-        """Append the rows that move to the open ledger."""
         moving, appender = self._moving, self.at.appender
         self._moved = [] if moving is None else moving.moved
         if moving is None or appender is None:

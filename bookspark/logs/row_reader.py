@@ -101,7 +101,6 @@ class LaneShare:
 
     @property
     def due_in(self) -> float:
-        """Seconds until the next look."""
         return max(0.0, self._due - time.monotonic())
 
     def look(self, lanes: Collection[int], unsaved: Collection[int]) -> frozenset[int]:
@@ -121,7 +120,6 @@ class LaneShare:
         return frozenset(held - self.lanes)
 
     def add(self, lanes: Collection[int]) -> None:
-        """Count lanes that ``look`` returned."""
         self.lanes = self.lanes.union(lanes)
 
     def look_again(self) -> None:

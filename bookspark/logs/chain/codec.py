@@ -141,7 +141,6 @@ def decode_record(data: bytes, name: str, changed_ms: int = 0) -> LogRecord:
 
 
 def encode_header(header: CommitHeader) -> bytes:
-    """Encode entry 0 of a commit ledger."""
     return _encode("header", header)
 
 
@@ -152,7 +151,6 @@ def decode_header(data: bytes, ledger_id: int) -> CommitHeader:
 
 
 def encode_commit(commit: Commit) -> bytes:
-    """Encode a commit entry."""
     return _encode("commit", commit)
 
 

@@ -103,7 +103,6 @@ def with_chain(
 
 
 def open_commit_ledger(bookkeeper: BookKeeper, link: CommitLedger, password: bytes) -> ReadHandle:
-    """Open a commit ledger of a chain for reading."""
     return bookkeeper.open_ledger_no_recovery(link.ledger_id, password=password, confirmed=FIRST_COMMIT)
 
 

@@ -148,7 +148,6 @@ class KnownLedgers:
         return any(found >= time_ms for found in newest)
 
     def times(self, ledger_id: int) -> KnownTimes:
-        """Known times of the ledger's commits or rows."""
         return self._times.setdefault(ledger_id, KnownTimes())
 
     def rows(self, ledger_id: int, opened: Callable[[], OpenRows]) -> OpenRows:

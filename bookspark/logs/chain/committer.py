@@ -413,7 +413,6 @@ class Committer:
 
 
 def _key(commit: Commit) -> tuple[object, ...]:
-    """Identity of a commit within its run."""
     return commit.query, commit.batch, commit.open_ledger
 
 

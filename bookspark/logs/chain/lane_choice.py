@@ -39,8 +39,6 @@ ATTEMPTS_MAX = 100
 
 
 class StreamingQuery(NamedTuple):
-    """A streaming query that needs a lane."""
-
     id: str
     follows: str = ""
     """The query whose lane the new query may take over; empty: none."""

@@ -23,8 +23,6 @@ from bookspark.store.metadata.store import MetadataStore, change_record
 
 
 class NewLane(NamedTuple):
-    """Request for a lane."""
-
     writer: str
     checkpoint: str = ""
     """Path of the writer's Spark checkpoint; empty if none or unknown."""

@@ -192,7 +192,6 @@ class LogRegistry:
         return (None if one is None else _record(one, lane) for lane, one in zip(lanes, found, strict=True))
 
     def exists(self, log_id: int) -> bool:
-        """Does the log with this id exist?"""
         return self._store.read_record(RECORDS, str(log_id)) is not None
 
     def create(self, name: LogName, options: LogOptions, password: Password) -> LogRecord:
@@ -312,7 +311,6 @@ class LogRegistry:
         return record.options
 
     def _follow_options(self, lane: LaneId) -> None:
-        """Copy the log's alterable options to the lane."""
         wanted = _alterable(self.get(lane.lane(0)))
         while True:
             self.update(lane, lambda record: decided(LogRecord.altered, record, **wanted))  # noqa: B023

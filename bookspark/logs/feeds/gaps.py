@@ -32,8 +32,6 @@ NOT_READ = (NoSuchEntryError, ReadError)
 
 
 class GapKind(Enum):
-    """Reason why rows were not read."""
-
     TRUNCATED = "truncated"
     """Removed from the log on purpose."""
     LOST = "lost"
@@ -61,7 +59,6 @@ class Gap(NamedTuple):
 
 
 def gap_of(piece: Piece, kind: GapKind) -> Gap:
-    """The gap of all rows of ``piece``."""
     return Gap(piece.lane, piece.position, piece.position + piece.rows - 1, kind)
 
 

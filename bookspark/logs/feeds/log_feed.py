@@ -67,7 +67,6 @@ class LaneWatch:
         """Did ``wait`` see rows that no lane's ``has_news`` covers?"""
 
     def look(self, lanes: Mapping[int, LaneFeed]) -> None:
-        """Update the number of rows of each lane."""
         for number in lanes:
             self._has_more(number, lanes)
         self._looked_at, self._found = time.monotonic(), False
@@ -146,7 +145,6 @@ class Limit(NamedTuple):
 
 
 def another_kind(what: str, offset: Offset) -> ConfigurationError:
-    """Error for an offset that is no place in ``what``."""
     return ConfigurationError(
         f"this query reads {what}, but its checkpoint is at {offset}, an offset of another source: "
         "give each query a checkpointLocation of its own"
@@ -282,7 +280,6 @@ class LogFeed:
         return found
 
     def rows_of(self, lane: int, offset: Offset) -> int:
-        """Rows of the lane before the offset."""
         named = rows_before(offset)
         if lane in named:
             return named[lane]

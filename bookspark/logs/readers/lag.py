@@ -58,7 +58,6 @@ class ReaderLag(NamedTuple):
 
     @property
     def title(self) -> str:
-        """Display name."""
         return self.name or self.reader or self.key
 
     @property

@@ -73,7 +73,6 @@ class Registration:
 
     @property
     def record(self) -> ReaderRecord:
-        """The record of the reader's current state."""
         return replace(self._who, offset=self._place(), closed=self._closed)
 
     def moved(self, offset: Mapping[str, int]) -> None:

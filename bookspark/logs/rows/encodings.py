@@ -42,8 +42,6 @@ ID_COLUMNS = ("position", "ledger_id", "entry_id")
 
 
 class Payloads(NamedTuple):
-    """Entries to append."""
-
     values: pyarrow.Array
     """The payloads: binary, without nulls."""
     rows_each: int = 1

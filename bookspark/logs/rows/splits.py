@@ -53,12 +53,10 @@ class Piece(NamedTuple):
 
     @property
     def last_entry_id(self) -> int:
-        """Entry of the last row."""
         return self.first_entry_id + (self.skip + self.rows - 1) // self.rows_each
 
     @property
     def entries(self) -> int:
-        """Number of entries of the piece."""
         return self.last_entry_id - self.first_entry_id + 1
 
     def continues(self, other: Piece) -> bool:
@@ -158,7 +156,6 @@ def _partition_bytes(total: int, min_partitions: int) -> float:
 
 
 def fewest(pieces: Iterable[Piece]) -> list[Piece]:
-    """The same rows in the fewest pieces."""
     result: list[Piece] = []
     rows = 0
     times: list[TimedRows] = []

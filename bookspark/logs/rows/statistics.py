@@ -26,8 +26,6 @@ BLOCKS_MAX = 4096
 
 
 class Bounds(NamedTuple):
-    """Bounds of a column's non-null values."""
-
     low: Any = None
     high: Any = None
     nulls: int | None = None
@@ -42,8 +40,6 @@ class Block(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """Statistics of some rows."""
-
     columns: tuple[str, ...]
     blocks: tuple[Block, ...]
 
@@ -60,7 +56,6 @@ class Collected:
         self._blocks: list[Block] = []
 
     def add(self, block: Block) -> None:
-        """Add the block of the next rows."""
         self._blocks.append(block)
         if len(self._blocks) > BLOCKS_MAX:
             self._blocks = _coarser(self._blocks, 2)

@@ -81,7 +81,6 @@ class ValueEncoder:
         return iter(())
 
     def statistics(self, size: int) -> str:
-        """No statistics."""
         return ""
 
 
@@ -207,7 +206,6 @@ def _each(convert: Callable[[zstandard.BufferWithSegments], _Values], values: py
 
 
 def _lengths(values: pyarrow.Array) -> numpy.ndarray:
-    """Length of each value of a binary array."""
     import numpy
 
     offsets = values.buffers()[1]

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 
 class Marked(NamedTuple):
-    """Counts of a check."""
-
     ledgers: int
     copies: int
     """Lacking copies of entries in these ledgers."""

@@ -53,8 +53,6 @@ details { margin-top: .5rem } summary { cursor: pointer; color: var(--soft) }
 
 
 class Point(NamedTuple):
-    """A snapshot in the history."""
-
     snapshot: snapshots.Snapshot
     entries: int = 0
     missing_copies: int = 0
@@ -63,8 +61,6 @@ class Point(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """Counts of a snapshot."""
-
     ledgers: int
     open_ledgers: int
     logs: int

@@ -72,8 +72,6 @@ Begins = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Finding:
-    """The answer of one audit query."""
-
     name: str
     title: str
     explanation: str
@@ -324,7 +322,6 @@ def documents(findings: Iterable[Finding]) -> list[dict[str, Any]]:
 
 
 def cell(value: Any) -> str:
-    """A value as text for people."""
     if value is None:
         return "–"
     if isinstance(value, bool):

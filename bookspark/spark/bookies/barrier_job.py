@@ -81,7 +81,6 @@ class Coverage:
         self._asked_for_more = False
 
     def complete(self, executors: Mapping[str, str]) -> None:
-        """Note that no bookie is missing."""
         self.send_back(executors)
         self._asked, self._due = 0, None
         if not self._asked_for_more:
@@ -267,7 +266,6 @@ class BarrierJob:
             self.spec = replace(self.spec, attempt=self.spec.attempt + 1, wanted=wanted)
 
     def _note_end(self) -> None:
-        """Note why all tasks have ended by themselves."""
         if self.stopping.is_set():
             return
         # If the store is away now, it was reachable when the tasks got their order to end.

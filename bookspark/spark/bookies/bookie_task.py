@@ -218,8 +218,6 @@ class TaskKeeper:
 
 
 class BookieKeeper:
-    """Keeps a bookie, from its own thread."""
-
     def __init__(self, config: BookieConfig, holder: str, changed: Callable[[], None], instance_id: str) -> None:
         """``holder``: the task's name for the lease; ``changed`` is called when ``report`` changes; ``instance_id``: the
         cluster's."""

@@ -51,8 +51,6 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A home on a task's host."""
-
     number: int
     bookie_id: str = ""
     """Bookie id in the home's cookie; empty if no directory has a readable cookie."""
@@ -64,8 +62,6 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A task's view of its host."""
-
     partition: int
     host: str
     homes: tuple[Found, ...] = ()
@@ -184,8 +180,6 @@ def _served(found: Mapping[tuple[str, int], str], wanted: Wanted) -> dict[tuple[
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A bookie without a keeper, and the reason."""
-
     name: str
     """The bookie's id, or ``home <number>`` before it has an id."""
     why: str

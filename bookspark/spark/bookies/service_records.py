@@ -61,8 +61,6 @@ class BookieReport(msgspec.Struct, frozen=True):
 
 
 class TaskReport(msgspec.Struct, frozen=True):
-    """The bookies of a task."""
-
     run: str
     attempt: int
     """Number of earlier submissions of the barrier job by that run."""

@@ -33,8 +33,6 @@ class Slots(NamedTuple):
 
 
 class Need(NamedTuple):
-    """The tasks that a start needs."""
-
     tasks: int
     at_least: int
     leave_free: bool

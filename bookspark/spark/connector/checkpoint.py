@@ -194,8 +194,6 @@ class _FileOffset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """A file that a query has read."""
-
     path: str
     """A URI, with escapes."""
     timestamp: int
@@ -450,7 +448,6 @@ def _name(listed: Listed) -> str:
 
 
 def _offset_of(name: str) -> int:
-    """The offset of a list of files, from its name."""
     return int(name.removesuffix(".compact"))
 
 

@@ -256,8 +256,6 @@ class LogsReader(_LogPartitions, DataSourceReader):
 
 
 class _OneLog:
-    """One of the logs of a stream, on the driver's side."""
-
     def __init__(self, options: SourceOptions, schema: StructType, choose: Choice | None) -> None:
         assert options.log is not None
         self.schema = schema

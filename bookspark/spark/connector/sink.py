@@ -259,8 +259,6 @@ def _types(schema: StructType) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class RangesWritten(WriterCommitMessage):
-    """Result of a task."""
-
     query: str
     """Id of the query; for a batch write, TXN and its ``txnAppId``, else its run's id."""
     batch: int
@@ -288,8 +286,6 @@ does."""
 
 
 class LogWriter:
-    """The common part of streaming and batch writes."""
-
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
 

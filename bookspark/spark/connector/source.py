@@ -131,7 +131,6 @@ def added_fields(options: SourceOptions, own: Collection[str]) -> list[StructFie
 
 
 def in_entries(added: Collection[str]) -> tuple[str, ...]:
-    """The columns among ``added`` that a producer's entries have."""
     return tuple(name for name in (APPENDED_AT, KEY, HEADERS) if name in added)
 
 
@@ -218,8 +217,6 @@ _OWNER_BITS = 53
 
 
 class Pin(msgspec.Struct, frozen=True):
-    """The start of a query."""
-
     owner: int
     """A random number of the reader that asked for it last."""
     offset: Offset
@@ -327,7 +324,6 @@ def schema_of(options: SourceOptions) -> StructType:
 
 
 def log_of(source: Feed) -> LaneId | None:
-    """The log of a feed; None for ledgers."""
     return source.log if isinstance(source, LogFeed) else None
 
 
@@ -470,11 +466,9 @@ class GrowingReader(SilentEnd, DataSourceStreamReader, SupportsTriggerAvailableN
     _newest: Mapping[str, object] | None = None
 
     def feeds(self) -> Iterable[Feed]:
-        """The open feeds."""
         raise NotImplementedError
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Limit of a micro-batch by the options."""
         options = self.options
         if options.rows_max is not None:
             return ReadMaxRows(options.rows_max)

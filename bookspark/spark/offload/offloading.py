@@ -70,8 +70,6 @@ if TYPE_CHECKING:
 
 
 class _Part(NamedTuple):
-    """The part that a task compares."""
-
     zookeeper: str
     log: LaneId
     password: bytes
@@ -147,8 +145,6 @@ CLOSING_SECONDS_MAX = 60.0
 
 @dataclass(frozen=True)
 class Offloaded:
-    """Result of an offload."""
-
     rows: int
     position: int
     """All rows before this position, of the lane or of lane 0 of the log, are in the table, by this offload or an earlier one."""

@@ -138,7 +138,6 @@ class GivenOptions:
         return None if text is None else from_text("option", name, text, annotation)
 
     def text(self, name: str) -> str | None:
-        """The option's text, or None."""
         text: str | None = self.judged(name, str)
         return text
 

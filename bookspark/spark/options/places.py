@@ -33,8 +33,6 @@ _Taken = tuple[Callable[[str], T], str]
 
 @dataclass(frozen=True)
 class PlaceOfLogs:
-    """The start or end of a read of several logs."""
-
     places: Mapping[str, Place]
     others: Place
 

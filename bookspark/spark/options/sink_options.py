@@ -59,8 +59,6 @@ def _columns(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """The options of a write."""
-
     log: LogAddress
     chosen: Mapping[str, Any]
     """The given fields of LogOptions. An existing log keeps its other options."""

@@ -62,7 +62,6 @@ def columns_told(schema: pyarrow.Schema, wanted: Sequence[str] | None) -> list[s
 
 
 def block_of(rows: pyarrow.Table, columns: Sequence[str]) -> Block:
-    """The statistics of ``rows``."""
     return Block(rows.num_rows, tuple(_bounds(rows.column(name)) for name in columns))
 
 
@@ -213,7 +212,6 @@ class ArrowEncoder:
         return self._collected.text(size)
 
     def _collect(self, batches: list[pyarrow.RecordBatch]) -> None:
-        """Collect the statistics of the next entries."""
         import pyarrow
 
         if self._told:

@@ -48,8 +48,6 @@ ROWS_PER_BATCH = 256
 
 @dataclass(frozen=True)
 class SystemTable:
-    """A system table."""
-
     name: str
     comment: str
     """The subject of a row, in one sentence."""

@@ -48,8 +48,6 @@ SUPPORTED = (
 
 
 class Kind(Enum):
-    """The kind of a token."""
-
     NAME = "a name"
     QUOTED = "a name in backticks"
     STRING = "a string"
@@ -59,8 +57,6 @@ class Kind(Enum):
 
 
 class Token(NamedTuple):
-    """A part of the text."""
-
     kind: Kind
     text: str
     """The token as written; strings and quoted names without their quotes."""
@@ -137,8 +133,6 @@ _INTEGERS = {"L": 1 << 63, "S": 1 << 15, "Y": 1 << 7}
 
 
 class Of(Enum):
-    """The kind of a literal."""
-
     EXACT = "a whole or decimal number"
     DOUBLE = "a double"
     STRING = "a string"
@@ -159,8 +153,6 @@ class Literal(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A column by its name."""
-
     name: str
     at: int
 
@@ -174,40 +166,28 @@ class Comparison(NamedTuple):
 
 
 class InList(NamedTuple):
-    """``column IN (…)``"""
-
     column: Column
     literals: tuple[Literal, ...]
 
 
 class Like(NamedTuple):
-    """``column LIKE pattern``"""
-
     column: Column
     pattern: Literal
 
 
 class IsNull(NamedTuple):
-    """``column IS NULL``"""
-
     column: Column
 
 
 class Not(NamedTuple):
-    """``NOT part``"""
-
     part: Node
 
 
 class And(NamedTuple):
-    """``part AND part AND …``"""
-
     parts: tuple[Node, ...]
 
 
 class Or(NamedTuple):
-    """``part OR part OR …``"""
-
     parts: tuple[Node, ...]
 
 
