@@ -92,10 +92,6 @@ class LaneFeed:
         """End the lane's watches. Never raises."""
         self._head.close()
 
-    def size(self, first: int, last: int) -> int:
-        """Bytes of payload of the remaining rows in [``first``, ``last``)."""
-        return sum(size for _, size, _ in self._pieces(first, last))
-
     def sized(self, first: int, last: int) -> Iterator[tuple[int, int]]:
         """Number and bytes of the remaining rows in [``first``, ``last``), commit by commit, read as they are asked for."""
         return ((piece.rows, size) for piece, size, _ in self._pieces(first, last))

@@ -352,7 +352,7 @@ class LogFeed:
                 if end < last:
                     return self._at({**before, lane: end}, done)
                 rows = None if rows is None else max(0, rows - (last - first))
-                size = None if size is None else max(0, size - feed.size(first, last))
+                size = None if size is None else max(0, size - sum(weight for _, weight in feed.sized(first, last)))
             before.pop(lane, None)
             done += 1
         return self._at(before, done)

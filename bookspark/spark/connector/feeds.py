@@ -50,17 +50,18 @@ def feed(options: SourceOptions) -> Feed:
     return LedgersFeed(bookkeeper, options.ledgers or (), options.password, options.fail_on_data_loss)
 
 
-def chosen_place(source: LogFeed, option: str, wanted: Place, otherwise: Offset, newest: Offset) -> Offset:
+def chosen_place(source: Feed, option: str, wanted: Place, otherwise: Offset, newest: Offset) -> Offset:
     """The offset before row ``wanted``, before the rows ``wanted`` of lanes, or before the first row of the times ``wanted``;
     ``otherwise`` if it is a word, and for lanes without a name in it.
 
     Raises ReadError if a lane has fewer rows: a read up to a row has all rows before it, and future rows are no place to start
     from. Raises ConfigurationError if the log has several lanes and ``wanted`` is a row, or names a missing lane.
     """
-    if isinstance(wanted, Times):
-        return source.at_times(wanted, otherwise)
     if isinstance(wanted, str):
         return otherwise
+    assert isinstance(source, LogFeed), "options refuse other places of ledgers"
+    if isinstance(wanted, Times):
+        return source.at_times(wanted, otherwise)
     offset = source.at(wanted, option) if isinstance(wanted, int) else source.at_rows(wanted, otherwise)
     ends = source.all_rows(newest)
     for lane, row in rows_before(offset).items():
@@ -85,6 +86,7 @@ class LedgersFeed:
         self._gone: set[int] = set()
         """Ledgers deleted before they were closed. They grow no more."""
         self._fail_on_data_loss = fail_on_data_loss
+        self.log, self.choose = None, None
         self.passed_over = PassedOver(fail_on_data_loss)
         for ledger_id in ledger_ids:
             try:

@@ -22,7 +22,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
@@ -39,6 +39,7 @@ from bookspark.protocol.logs.log_record import NoSuchLogError
 from bookspark.spark.connector.feeds import chosen_place, feed
 from bookspark.spark.connector.query_place import QueryPlace, Stranger, introduce_query
 from bookspark.spark.connector.source import (
+    Computed,
     EntryPartitions,
     EntryReader,
     GrowingReader,
@@ -170,7 +171,6 @@ _PAUSE_SECONDS_MIN, _PAUSE_SECONDS_MAX = 0.01, 0.25
 
 Offsets = dict[str, Offset]
 """A place in several logs, as Spark keeps it."""
-Computed = TypeVar("Computed")
 
 
 class OfLog(InputPartition):

@@ -27,10 +27,10 @@ from __future__ import annotations
 import os
 import random
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -140,6 +140,8 @@ def with_added(
     """``rows`` with the columns ``added``, in the order of ``names``. ``times``: None without a column of times."""
     import pyarrow
 
+    if not added:
+        return rows
     own = {name: rows.column(name) for name in rows.schema.names}
     count = rows.num_rows
     if times is not None:
@@ -152,10 +154,6 @@ def with_added(
     if HEADERS in added:
         own.setdefault(HEADERS, pyarrow.nulls(count, headers_type()))
     return pyarrow.RecordBatch.from_arrays([own[name] for name in names], names=list(names))
-
-
-def without(schema: StructType, added: Collection[str]) -> StructType:
-    return StructType([one for one in schema if one.name not in added])
 
 
 # -- Unreadable entries in a task: which rows they are, and whether the query may go on without them
@@ -323,10 +321,6 @@ def schema_of(options: SourceOptions) -> StructType:
     return LEDGER_SCHEMA
 
 
-def log_of(source: Feed) -> LaneId | None:
-    return source.log if isinstance(source, LogFeed) else None
-
-
 class Partitions:
     """Reads partitions in tasks. ``schema``: all columns (``schema_of``); ``names``: the wanted columns."""
 
@@ -370,14 +364,11 @@ class EntryPartitions(Partitions):
             some = (
                 self._rows(ledgers, log, pieces, times)
                 if together is None
-                else [self._with_added(together, times, lane)]
+                else [with_added(together, self.names, self._added, times, lane)]
             )
             for rows in some:
                 if (found := self.wanted.of(rows)).num_rows:
                     yield found
-
-    def _with_added(self, rows: pyarrow.RecordBatch, times: RowTimes | None, lane: int) -> pyarrow.RecordBatch:
-        return with_added(rows, self.names, self._added, times, lane) if self._added else rows
 
     @cached_property
     def _added(self) -> set[str]:
@@ -387,7 +378,7 @@ class EntryPartitions(Partitions):
     @cached_property
     def _of_entries(self) -> StructType:
         """The columns that come from entries, at least one: it carries the number of rows."""
-        return without(StructType([self.schema[name] for name in self.names]), self._added) or ID_SCHEMA
+        return StructType([self.schema[name] for name in self.names if name not in self._added]) or ID_SCHEMA
 
     def _rows(
         self, ledgers: OpenedLedgers, log: LaneId | None, pieces: deque[Piece], times: RowTimes | None
@@ -399,7 +390,7 @@ class EntryPartitions(Partitions):
         try:
             for rows in rows_of(ledgers, log, pieces, self._of_entries, in_entries(self._added)):
                 delivered += rows.num_rows
-                yield self._with_added(rows, times, piece.lane)
+                yield with_added(rows, self.names, self._added, times, piece.lane)
         except (NoSuchLedgerError, NoSuchLogError):
             rest = piece.part(delivered, piece.rows)
             if times is not None:
@@ -452,11 +443,13 @@ class EntryReader(EntryPartitions, DataSourceReader):
         """The plan of the rows that ``choose`` chooses."""
         with closing(feed(self.options)) as source:
             start, end = source.earliest(), source.newest()
-            if isinstance(source, LogFeed):
-                source.choose = choose
-                start = chosen_place(source, "startingOffsets", self.options.start, start, end)
-                end = chosen_place(source, "endingOffsets", self.options.end, end, end)
-            return self.plan(source.pieces(start, end), log_of(source)) or [Ranges(())]
+            source.choose = choose
+            start = chosen_place(source, "startingOffsets", self.options.start, start, end)
+            end = chosen_place(source, "endingOffsets", self.options.end, end, end)
+            return self.plan(source.pieces(start, end), source.log) or [Ranges(())]
+
+
+Computed = TypeVar("Computed")
 
 
 class GrowingReader(SilentEnd, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -511,10 +504,9 @@ class EntryStreamReader(EntryPartitions, GrowingReader):
 
     @cached_property
     def _feed(self) -> Feed:
-        found = feed(self.options)
-        if isinstance(found, LogFeed):
-            found.choose = self.chooser
-        return found
+        source = feed(self.options)
+        source.choose = self.chooser
+        return source
 
     def feeds(self) -> Iterable[Feed]:
         return [self._feed] if "_feed" in self.__dict__ else []
@@ -543,13 +535,17 @@ class EntryStreamReader(EntryPartitions, GrowingReader):
             self._told.add(str(error))
             data_loss(f"{error}; the query goes on with the new log from its beginning", fail=False)
 
-    def _again(self, error: LogRecreatedError) -> None:
-        """After ``error`` of the feed: read the log that has the name now, or raise."""
-        self._lost(error)
+    def _despite_recreation(self, compute: Callable[[], Computed]) -> Computed:
+        """The result of ``compute``, repeated with the log that has the name now if the query may go on with it."""
+        try:
+            return compute()
+        except LogRecreatedError as error:
+            self._lost(error)
         for source in self.feeds():
             source.close()
         self.__dict__.pop("_feed", None)
         self._place, self._target = self._new_place(), None if self._target is None else self._feed.newest()
+        return compute()
 
     def initialOffset(self) -> Offset:
         """The offset at which a query without a Spark checkpoint starts."""
@@ -558,10 +554,10 @@ class EntryStreamReader(EntryPartitions, GrowingReader):
             self._begins_at = self._pinned.pin(self._feed.newest(), self._feed.key)
             return self._begins_at
         source, wanted = self._feed, self.options.start
-        if isinstance(source, LogFeed) and not isinstance(wanted, str):
-            newest = source.newest()
-            return chosen_place(source, "startingOffsets", wanted, source.earliest(), newest)
-        return source.earliest()
+        if isinstance(wanted, str):
+            return source.earliest()
+        newest = source.newest()
+        return chosen_place(source, "startingOffsets", wanted, source.earliest(), newest)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Make the query end at the feed's present end."""
@@ -570,11 +566,7 @@ class EntryStreamReader(EntryPartitions, GrowingReader):
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """The end of the next micro-batch. With no new rows, or too few, it waits as long as ``Patience`` allows."""
         place = _place(start)
-        try:
-            end = self._latest(place, limit)
-        except LogRecreatedError as error:
-            self._again(error)
-            end = self._latest(place, limit)
+        end = self._despite_recreation(lambda: self._latest(place, limit))
         if PIN not in start:
             return end
         if self._begins_at is None or (self._target is not None and place != _place(self._begins_at)):
@@ -614,11 +606,7 @@ class EntryStreamReader(EntryPartitions, GrowingReader):
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """The plan of a micro-batch, also of a replay."""
         start, end = _place(start), _place(end)
-        try:
-            plan = self._planned(start, end)
-        except LogRecreatedError as error:
-            self._again(error)
-            plan = self._planned(start, end)
+        plan = self._despite_recreation(lambda: self._planned(start, end))
         for first in plan[:1]:
             assert isinstance(first, Ranges)
             first.stranger = self._place.stranger
@@ -631,7 +619,7 @@ class EntryStreamReader(EntryPartitions, GrowingReader):
             self._feed.check(start)
             return []
         self._place.tell(start)
-        return self.plan(self._feed.pieces(start, end), log_of(self._feed))
+        return self.plan(self._feed.pieces(start, end), self._feed.log)
 
     def commit(self, end: Offset) -> None:
         """Note a finished micro-batch: Spark's checkpoint has its end. Spark calls this for each source of the query, even
