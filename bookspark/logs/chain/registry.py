@@ -389,14 +389,6 @@ class LogRegistry:
         """
         return self.update(lane, lambda record: decided(LogRecord.claim, record, run, query, "", ""))
 
-    def begin_batch_write(self, lane: Lane, run: str) -> LogRecord:
-        """Give the batch write ``run`` an epoch. Raises LogTakenOverError if it has ended, and the errors of ``update``."""
-        return self.update(lane, lambda record: decided(LogRecord.batch_write_begun, record, run))
-
-    def end_batch_write(self, lane: Lane, run: str, closed: bool) -> None:
-        """Mark the batch write ``run`` as ended (``LogRecord.batch_write_ended``). Raises the errors of ``update``."""
-        self.update(lane, lambda record: decided(LogRecord.batch_write_ended, record, run, closed))
-
     def add_commit_ledger(
         self,
         lane: Lane,

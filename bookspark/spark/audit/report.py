@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Collection, Sequence
-from functools import reduce
+from functools import partial, reduce
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -186,15 +186,13 @@ def _plots(findings: dict[str, Finding], points: Sequence[Point]) -> str:
     if factors and factors.rows:
         counts = _columns(factors, "replication_factor", "entries")
         plots.append(_plot("Confirmed entries by number of copies", lambda axes: _factors(axes, counts)))
-    if len(points) > 1:
-        missing = [float(point.missing_copies) for point in points]
-        plots.append(
-            _plot("Missing copies, by snapshot", lambda axes: _history(axes, points, missing, _RED, whole=True))
-        )
-        entries = [float(point.entries) for point in points]
-        plots.append(_plot("Confirmed entries, by snapshot", lambda axes: _history(axes, points, entries, whole=True)))
-        stored = [point.bytes / 1e6 for point in points]
-        plots.append(_plot("MB on all bookies, by snapshot", lambda axes: _history(axes, points, stored)))
+    histories: tuple[tuple[str, list[float], str], ...] = (
+        ("Missing copies", [point.missing_copies for point in points], _RED),
+        ("Confirmed entries", [point.entries for point in points], _BLUE),
+        ("MB on all bookies", [point.bytes / 1e6 for point in points], _BLUE),
+    )
+    for what, values, color in histories if len(points) > 1 else ():
+        plots.append(_plot(f"{what}, by snapshot", partial(_history, points, values, color)))
     return "".join(plots)
 
 
@@ -257,15 +255,13 @@ def _short(name: str) -> str:
     return name if len(name) <= NAME_CHARACTERS_MAX else f"{name[: half - 1]}…{name[-half:]}"
 
 
-def _history(
-    axes: Axes, points: Sequence[Point], values: Sequence[float], color: str = _BLUE, whole: bool = False
-) -> None:
+def _history(points: Sequence[Point], values: Sequence[float], color: str, axes: Axes) -> None:
     axes.plot([point.snapshot.version for point in points], values, color=color, marker="o", markersize=4)
     axes.set_ylim(0, 1.1 * max(*values, 1))
     axes.yaxis.set_major_formatter(_NUMBER)
     axes.set_xlabel(f"snapshot ({points[0].snapshot.time:%d %b %H:%M} to {points[-1].snapshot.time:%d %b %H:%M} UTC)")
     axes.locator_params(axis="x", integer=True)
-    axes.locator_params(axis="y", integer=whole)
+    axes.locator_params(axis="y", integer=all(isinstance(value, int) for value in values))
 
 
 def _plot(title: str, draw: Callable[[Axes], None]) -> str:

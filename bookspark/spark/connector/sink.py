@@ -47,6 +47,7 @@ from bookspark.logs.chain.lane_choice import (
     StreamingQuery,
     begun_batch_write,
     claimed,
+    end_batch_write,
     has_version,
     known_lane,
     lane_for_query,
@@ -612,15 +613,9 @@ class LogBatchWriter(DataSourceArrowWriter, LogWriter):
 
     def _end(self) -> None:
         """Record that the write commits no more. If that fails, its epoch stays open for a day, without harm."""
-        run, bookkeeper = self._run, self.bookkeeper
-        if run is None:
+        if self._run is None:
             return
-        registry = LogRegistry(bookkeeper.metadata)
         try:
-            write, closed = registry.get(run.lane).batch_write(run.run), False
-            if write is not None and write.commit_ledger >= 0:
-                recover_ledgers(bookkeeper, [write.commit_ledger], run.password)
-                closed = bookkeeper.get_ledger_metadata(write.commit_ledger).closed
-            registry.end_batch_write(run.lane, run.run, closed)
+            end_batch_write(self.bookkeeper, self._run)
         except BookKeeperError as error:
-            log.info("log %s: batch write %s could not be ended: %s", run.lane, run.run, error)
+            log.info("log %s: batch write %s could not be ended: %s", self._run.lane, self._run.run, error)
