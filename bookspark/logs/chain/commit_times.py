@@ -314,7 +314,9 @@ class _Search:
         for item in commit.ranges if commit.stamped else ():
             first, end = item.first_entry_id, item.last_entry_id + 1
             try:
-                rows = self._known.rows(item.ledger_id, partial(self._opened, item.ledger_id))
+                rows = self._known.rows(
+                    item.ledger_id, partial(OpenRows, self._bookkeeper, item.ledger_id, self._password)
+                )
                 times, at_once = self._known.times(item.ledger_id), rows_at_once(item.size // item.rows)
                 found = self._first_row(rows, times, first, end, lambda: at_once, None)  # noqa: B023
             except NoSuchLedgerError:
@@ -325,9 +327,6 @@ class _Search:
             if found < end:
                 break
         return before
-
-    def _opened(self, ledger_id: int) -> OpenRows:
-        return OpenRows(self._bookkeeper, ledger_id, self._password)
 
     def _first_row(
         self, rows: OpenRows, times: KnownTimes, first: int, end: int, at_once: Callable[[], int], before_ms: int | None

@@ -130,10 +130,12 @@ def rows_within(sized: Iterable[SizedPiece], rows: int | None, size: int | None)
 
 
 def split(sized: Iterable[SizedPiece], min_partitions: int) -> list[list[Piece]]:
-    """Divide the pieces into at least ``min_partitions`` lists of about equal size (``_partition_bytes``); one row each if there
+    """Divide the pieces into at least ``min_partitions`` lists of about equal size; one row each if there
     are fewer rows than ``min_partitions``."""
     weighed = [(piece, size + ENTRY_COST_BYTES * piece.entries) for piece, size in sized]
-    target = _partition_bytes(sum(weight for _, weight in weighed), min_partitions)
+    total = sum(weight for _, weight in weighed)
+    wanted = min(max(total / PARTITIONS_WANTED, PARTITION_BYTES_MIN), PARTITION_BYTES_MAX)
+    target = total / max(min_partitions, math.ceil(total / wanted), 1)
     partitions: list[list[Piece]] = []
     room = 0.0
     for piece, weight in weighed:
@@ -148,11 +150,6 @@ def split(sized: Iterable[SizedPiece], min_partitions: int) -> list[list[Piece]]
             partitions[-1].append(taken)
             room -= each * taken.rows
     return [fewest(partition) for partition in _at_least(partitions, min_partitions)]
-
-
-def _partition_bytes(total: int, min_partitions: int) -> float:
-    wanted = min(max(total / PARTITIONS_WANTED, PARTITION_BYTES_MIN), PARTITION_BYTES_MAX)
-    return total / max(min_partitions, math.ceil(total / wanted), 1)
 
 
 def fewest(pieces: Iterable[Piece]) -> list[Piece]:

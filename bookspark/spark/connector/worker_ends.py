@@ -80,13 +80,9 @@ def _in_order() -> Iterator[None]:
         with closed_if_it_fails(), named_limit():
             yield
     except BookKeeperError:
-        if _in_a_worker():
+        if any(name.startswith(_WORKERS) for name in os.environ):
             os.environ[_HIDDEN] = "1"
         raise
-
-
-def _in_a_worker() -> bool:
-    return any(name.startswith(_WORKERS) for name in os.environ)
 
 
 class SilentEnd:
