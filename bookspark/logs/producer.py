@@ -499,9 +499,9 @@ class Producer:
 
 def _fenced(producer: weakref.ref[Producer], acknowledged: Watermark, error: LedgerFencedError) -> None:
     """Another client has fenced the producer's ledger: have the next one opened (``OnFenced``)."""
-    found = producer()
-    if found is None:
+    owner = producer()
+    if owner is None:
         acknowledged.fail(error)
         return
-    found._ledgers.due_ms = 0
-    threading.Thread(target=found._goes_on, name=f"bookspark-next-ledger-{found.name}", daemon=True).start()
+    owner._ledgers.due_ms = 0
+    threading.Thread(target=owner._goes_on, name=f"bookspark-next-ledger-{owner.name}", daemon=True).start()

@@ -431,8 +431,8 @@ class ProducerLedgers:
             made.add_done_callback(self._discarded)
 
     def _discarded(self, made: _Ahead) -> None:
-        if made.exception() is None and (found := made.result()) is not None:
-            _, handle = found
+        if made.exception() is None and (result := made.result()) is not None:
+            _, handle = result
             # After a failure the ledger is an orphan.
             with suppress(BookKeeperError):
                 handle.close(wait=False, timeout=CLOSE_SECONDS_MAX)

@@ -479,8 +479,8 @@ class RowReader:
         return f"{self._group}@{self._feed.key}"
 
     def _saved(self) -> Offset | None:
-        found = self._bookkeeper.metadata.read_record(POSITIONS, self._record) if self._group else None
-        return None if found is None else self._place_in(found.value)
+        record = self._bookkeeper.metadata.read_record(POSITIONS, self._record) if self._group else None
+        return None if record is None else self._place_in(record.value)
 
     def _place_in(self, document: bytes) -> Offset:
         offset = read_struct(document, dict[str, int], f"position {self._record!r}")
@@ -538,8 +538,8 @@ class RowReader:
 
     def _not_before(self, newest: Offset) -> Offset:
         """``newest``, but never before the reader's own place, and only for its lanes."""
-        found = later(self.offset, newest)
-        return found if self._share is None else self._feed.combined(self._share.lanes, found, self.offset)
+        offset = later(self.offset, newest)
+        return offset if self._share is None else self._feed.combined(self._share.lanes, offset, self.offset)
 
     def _rows_of(self, end: Offset, pieces: Sequence[Piece]) -> Iterator[LogRow]:
         """The rows of ``pieces``, in order. Raises InvalidRowError."""
@@ -591,16 +591,16 @@ class RowReader:
 
     def _read_or_told(self, piece: Piece, there: set[int]) -> Iterator[LogRow | Gap]:
         """``there``: ledgers that exist, as this read has seen in the metadata store. A ledger may be deleted meanwhile."""
-        told = 0
+        returned = 0
         try:
             if piece.ledger_id not in there:
                 self._bookkeeper.get_ledger_metadata(piece.ledger_id)
                 there.add(piece.ledger_id)
-            for one in rows_and_gaps(piece, self._rows_and_invalid, partial(kind_of, self._bookkeeper)):
-                yield one
-                told += one.rows if isinstance(one, Gap) else 1
+            for item in rows_and_gaps(piece, self._rows_and_invalid, partial(kind_of, self._bookkeeper)):
+                yield item
+                returned += item.rows if isinstance(item, Gap) else 1
         except NoSuchLedgerError:
-            rest = piece.part(told, piece.rows)
+            rest = piece.part(returned, piece.rows)
             gap = deleted_gap(self._registry.get(self._id.lane(piece.lane)), rest)
             if gap is None:
                 raise self._gone(rest) from None
@@ -614,17 +614,17 @@ class RowReader:
                 yield row
 
     def _opened(self, piece: Piece) -> tuple[ReadHandle, Callable[[bytes], Row]]:
-        found = self._handles.pop(piece.ledger_id, None)
-        if found is None:
+        opened = self._handles.pop(piece.ledger_id, None)
+        if opened is None:
             handle = self._bookkeeper.open_ledger_no_recovery(
                 piece.ledger_id, password=self._log.password, confirmed=piece.last_entry_id
             )
-            found = handle, self._decoder(handle.metadata.custom_metadata, piece)
+            opened = handle, self._decoder(handle.metadata.custom_metadata, piece)
             while len(self._handles) >= _HANDLES_MAX:
                 self._handles.pop(next(iter(self._handles)))[0].close()
         # Most recently used last.
-        self._handles[piece.ledger_id] = found
-        return found
+        self._handles[piece.ledger_id] = opened
+        return opened
 
     def _decoder(self, labels: Mapping[str, bytes], piece: Piece) -> Callable[[bytes], Row]:
         label = labels.get(ENCODING_LABEL, PLAIN.encode()).decode()

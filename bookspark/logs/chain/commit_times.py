@@ -226,7 +226,7 @@ class _Search:
 
     def _row_behind(self, link: int, last: int, opened: OpenRows | None, last_ms: int) -> int:
         """The first row of the time after all commits; the end, if there is none. ``last_ms``: the last commit's time."""
-        found = 0
+        row = 0
         if opened is not None:
             rows = opened.known_rows
             self._known.open = opened.ledger_id
@@ -234,21 +234,21 @@ class _Search:
             if rows and times.newest_ms is None:
                 # ``newest_ms`` samples the rows' size too.
                 times.add(rows - 1, opened.newest_ms(rows))
-            found = self._first_row(opened, times, 0, rows, partial(opened.at_once, rows), last_ms)
-            self.is_end = found == rows
+            row = self._first_row(opened, times, 0, rows, partial(opened.at_once, rows), last_ms)
+            self.is_end = row == rows
         else:
             self.is_end = True
-        return self._rows_before(link, last) + self._commit(link, last).rows + found
+        return self._rows_before(link, last) + self._commit(link, last).rows + row
 
     def _handle(self, link: int) -> ReadHandle:
-        found, head, ledger = self._handles.get(link), self._head, self._chain[link]
-        if found is None:
-            found = self._known.full.get(ledger) or (None if head is None else head.handle_of(ledger))
-            found = found or open_commit_ledger(self._bookkeeper, ledger, self._password)
-            self._handles[link] = found
-        if found.metadata.closed:
-            self._known.full[ledger] = found
-        return found
+        handle, head, ledger = self._handles.get(link), self._head, self._chain[link]
+        if handle is None:
+            handle = self._known.full.get(ledger) or (None if head is None else head.handle_of(ledger))
+            handle = handle or open_commit_ledger(self._bookkeeper, ledger, self._password)
+            self._handles[link] = handle
+        if handle.metadata.closed:
+            self._known.full[ledger] = handle
+        return handle
 
     def _full(self, link: int) -> ReadHandle:
         """Handle of a ledger before the newest of the chain, which is therefore closed."""
@@ -272,10 +272,10 @@ class _Search:
         return self._known.commit(ledger.ledger_id, entry_id, read)
 
     def _first(self, link: int) -> Commit:
-        found = self._known.firsts.get(self._chain[link])
-        if found is None:
-            found = self._known.firsts[self._chain[link]] = self._commit(link, FIRST_COMMIT)
-        return found
+        first = self._known.firsts.get(self._chain[link])
+        if first is None:
+            first = self._known.firsts[self._chain[link]] = self._commit(link, FIRST_COMMIT)
+        return first
 
     def _entry(self, link: int, entry_id: int) -> bytes:
         if (link, entry_id) not in self._entries:
@@ -318,13 +318,13 @@ class _Search:
                     item.ledger_id, partial(OpenRows, self._bookkeeper, item.ledger_id, self._password)
                 )
                 times, at_once = self._known.times(item.ledger_id), rows_at_once(item.size // item.rows)
-                found = self._first_row(rows, times, first, end, lambda: at_once, None)  # noqa: B023
+                row = self._first_row(rows, times, first, end, lambda: at_once, None)  # noqa: B023
             except NoSuchLedgerError:
                 # The rows were truncated or offloaded, so only the time of the commit is known.
                 self._known.forget(item.ledger_id)
                 return before
-            before += found - first
-            if found < end:
+            before += row - first
+            if row < end:
                 break
         return before
 

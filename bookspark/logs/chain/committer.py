@@ -276,8 +276,8 @@ class Committer:
         try:
             with self._bookkeeper.open_ledger(ledger_id, password=self.run.password) as reader:
                 entries = reader.read(FIRST_COMMIT, reader.last_add_confirmed)
-                found = (decode_commit(entry.payload, ledger_id, entry.entry_id) for entry in entries)
-                return any(_key(commit) == _key(other) for other in found)
+                commits = (decode_commit(entry.payload, ledger_id, entry.entry_id) for entry in entries)
+                return any(_key(commit) == _key(other) for other in commits)
         except BookKeeperError as error:
             # The ledger was compacted and deleted, or its bookies are down.
             raise LedgerRecoveryError(

@@ -71,8 +71,8 @@ class LaneIndex:
         """The kept record of the ended lane of writer ``key``; None if there is none."""
         if not record.ended_count:
             return None
-        found = self._store.read_record(ENDED, self._kept_name(key))
-        kept = None if found is None else _read_kept(found.value, key)
+        document = self._store.read_record(ENDED, self._kept_name(key))
+        kept = None if document is None else _read_kept(document.value, key)
         return kept if kept is not None and kept.key == key else None
 
     def check_claims_first_lane(self, record: LogRecord, writer: str, run: str) -> None:
@@ -131,16 +131,16 @@ class LaneIndex:
         """Create a lane's record, with the options of the log, before the index names it. An existing record is another client's,
         or a crash left it."""
         key, number = lane_id(made).key, lane_id(made).number
-        found = self._store.read_record(RECORDS, key)
-        if found is not None:
+        stored = self._store.read_record(RECORDS, key)
+        if stored is not None:
             newest = self._registry.get(self._log)
-            left = decode_record(found.value, made.name)
+            left = decode_record(stored.value, made.name)
             # If the index has changed since, the lane may be another writer's by now, and the write of this version loses.
             if left.options == made.options or (newest.lanes_made, newest.options) != (number - 1, made.options):
                 return
         # Another client may write it first; then the index changes too, and this client begins again.
         with suppress(MetadataVersionError):
-            self._store.write_record(RECORDS, key, encode_record(made), None if found is None else found.version)
+            self._store.write_record(RECORDS, key, encode_record(made), None if stored is None else stored.version)
 
 
 def _read_kept(data: bytes, key: str) -> Ended:

@@ -113,10 +113,10 @@ class LogRegistry:
         record."""
         names = self.names()
         logs, unreadable = {}, set()
-        for name, one in zip(names, self._store.read_records(NAMES, names), strict=True):
+        for name, document in zip(names, self._store.read_records(NAMES, names), strict=True):
             try:
-                if one is not None:
-                    logs[decode_name(one.value, name)] = name
+                if document is not None:
+                    logs[decode_name(document.value, name)] = name
             except LogFormatError as error:
                 logger.warning("%s", error)
                 unreadable.add(name)
@@ -136,8 +136,8 @@ class LogRegistry:
     def lane(self, name: LaneName) -> LaneId | None:
         """The lane of this name now; None if there is no log of the name. Raises LogFormatError."""
         log, number = lane_of(name)
-        found = self._store.read_record(NAMES, log)
-        return None if found is None else LaneId(decode_name(found.value, log), number, log)
+        record = self._store.read_record(NAMES, log)
+        return None if record is None else LaneId(decode_name(record.value, log), number, log)
 
     def lanes_of(self, name: Lane) -> list[LaneId]:
         """All lanes of a log, ended lanes too, in the order of their numbers; for a lane's name, that lane. Raises the errors of
@@ -152,15 +152,15 @@ class LogRegistry:
     def ended_lanes(self, record: LogRecord, first: int = 0) -> list[int]:
         """Ended lanes of the log, in the order of their ends, from the ``first``-th on. Raises NoSuchLogError and
         UnreadableRecordError."""
-        found: list[int] = []
+        ended: list[int] = []
         for block in blocks_of(record, first):
             name = lane_name(str(record.log_id), block + 1)
             kept = self._store.read_record(BLOCKS, name)
             if kept is None:
                 raise self.gone(lane_id(record))
-            found += read_struct(kept.value, EndedBlock, f"block {name!r} of lanes that ended").lanes
-        found += record.ended_lanes
-        return found[first - (record.ended_count - len(found)) :]
+            ended += read_struct(kept.value, EndedBlock, f"block {name!r} of lanes that ended").lanes
+        ended += record.ended_lanes
+        return ended[first - (record.ended_count - len(ended)) :]
 
     def get(self, name: Lane) -> LogRecord:
         """The record of a lane. Raises NoSuchLogError, with the most similar name, LogRecreatedError and LogFormatError."""
@@ -183,13 +183,14 @@ class LogRegistry:
     def find(self, name: Lane) -> LogRecord | None:
         """The record of a lane; None if it does not exist. Raises LogFormatError."""
         lane = name if isinstance(name, LaneId) else self.lane(name)
-        found = None if lane is None else self._store.read_record(RECORDS, lane.key)
-        return None if lane is None or found is None else _record(found, lane)
+        document = None if lane is None else self._store.read_record(RECORDS, lane.key)
+        return None if lane is None or document is None else _record(document, lane)
 
     def find_each(self, lanes: Sequence[LaneId]) -> Iterator[LogRecord | None]:
         """``find`` for many lanes, in their order, with many requests at a time."""
-        found = self._store.read_records(RECORDS, [lane.key for lane in lanes])
-        return (None if one is None else _record(one, lane) for lane, one in zip(lanes, found, strict=True))
+        documents = self._store.read_records(RECORDS, [lane.key for lane in lanes])
+        each = zip(lanes, documents, strict=True)
+        return (None if document is None else _record(document, lane) for lane, document in each)
 
     def exists(self, log_id: int) -> bool:
         return self._store.read_record(RECORDS, str(log_id)) is not None
@@ -250,19 +251,19 @@ class LogRegistry:
         changing the record.
         """
         lane = lane if isinstance(lane, LaneId) else lane_id(self.get(lane))
-        found: Record | None = None
+        stored: Record | None = None
         changed: LogRecord | None = None
 
         def read() -> Record | None:
-            nonlocal found
-            found = self._store.read_record(RECORDS, lane.key)
-            return found
+            nonlocal stored
+            stored = self._store.read_record(RECORDS, lane.key)
+            return stored
 
         def stepped(document: bytes | None) -> bytes | None:
             nonlocal changed
-            if found is None:
+            if stored is None:
                 raise self.gone(lane)
-            record = _record(found, lane)
+            record = _record(stored, lane)
             changed = transition(record)
             return None if changed == record else encode_record(changed)
 
@@ -305,8 +306,8 @@ class LogRegistry:
         changes = {option: value for option, value in given.items() if value is not None}
         record = self.update(log, lambda record: decided(LogRecord.altered, record, **changes))
         # A lane that is not in this version of the index gets the new options when it is made (``LaneIndex.begin``).
-        for one in record.lanes:
-            self._follow_options(log.lane(one.number))
+        for indexed in record.lanes:
+            self._follow_options(log.lane(indexed.number))
         self._keep_retention(log, retention_ms, retention_bytes)
         return record.options
 
@@ -321,8 +322,8 @@ class LogRegistry:
 
     def retention(self, record: LogRecord) -> Retention:
         """Retention of a log. ``record``: of the log or of one of its lanes. Raises UnreadableRecordError."""
-        found = self._store.read_record(RETENTION, str(record.log_id))
-        return Retention() if found is None else _retention(found.value, record.name)
+        document = self._store.read_record(RETENTION, str(record.log_id))
+        return Retention() if document is None else _retention(document.value, record.name)
 
     def _keep_retention(self, log: LaneId, retention_ms: int | None, retention_bytes: int | None) -> None:
         given = {"retention_ms": retention_ms, "retention_bytes": retention_bytes}
@@ -364,11 +365,11 @@ class LogRegistry:
     def delete(self, log: LaneId) -> None:
         """Delete a log's record, all that lies under its id, and its name, but not its ledgers (``delete_log`` does)."""
         self.forget(log.log)
-        found = self._store.read_record(NAMES, log.name)
-        if found is not None and decode_name(found.value, log.name) == log.log:
+        pointer = self._store.read_record(NAMES, log.name)
+        if pointer is not None and decode_name(pointer.value, log.name) == log.log:
             # A name that points to another log by now has another version.
             with suppress(MetadataVersionError):
-                self._store.delete_record(NAMES, log.name, found.version)
+                self._store.delete_record(NAMES, log.name, pointer.version)
 
     def forget(self, log_id: int) -> None:
         """Delete all records under the id. The log's own goes first, and with it the log."""
@@ -434,8 +435,8 @@ def recreated(name: str, before: int, now: int) -> LogRecreatedError:
     )
 
 
-def _record(found: Record, lane: LaneId) -> LogRecord:
-    return decode_record(found.value, str(lane), found.changed_ms)
+def _record(document: Record, lane: LaneId) -> LogRecord:
+    return decode_record(document.value, str(lane), document.changed_ms)
 
 
 def _new_document(record: LogRecord) -> bytes:

@@ -81,8 +81,8 @@ class LaneWatch:
         heard = [lane for lane in lanes.values() if lane.has_news]
         for lane in heard:
             lane.newest()
-        found, self._found = self._found or bool(heard), False
-        return found
+        has_more, self._found = self._found or bool(heard), False
+        return has_more
 
     def wait(self, lanes: Mapping[int, LaneFeed], seconds: float, changed: Callable[[], bool]) -> bool:
         """Return True when there may be more rows than the lanes know, or when ``changed`` reports other lanes; False after
@@ -248,13 +248,13 @@ class LogFeed:
         lanes = [*self._lanes, *ended]
         check_lanes(self.name, times.lanes, lanes)
         chosen = {number: time_ms for number in lanes if (time_ms := times.of_lane(number)) is not None}
-        found = {
+        rows = {
             number: self._row_of_ended(ended[number], time_ms)
             if number in ended
             else self._lanes[number].row_at(time_ms)
             for number, time_ms in chosen.items()
         }
-        return self._folded({**self.all_rows(otherwise), **found})
+        return self._folded({**self.all_rows(otherwise), **rows})
 
     def at_time(self, time_ms: int) -> Offset:
         """Offset before the first row of each lane at ``time_ms`` or later, else at the lane's end. A lane's number of
@@ -262,22 +262,22 @@ class LogFeed:
         self._look_for_lanes()
         every, lanes = self._all_ended(), list(self._lanes.items())
         known = {number: self._ended[number] for number in every if number in self._ended}
-        found = {number: lane.rows for number, lane in known.items() if lane.newest_ms < time_ms}
-        left = [number for number in every if number not in found]
+        rows = {number: lane.rows for number, lane in known.items() if lane.newest_ms < time_ms}
+        left = [number for number in every if number not in rows]
         every_lane = [*(lane.lane for _, lane in lanes), *(self.log.lane(number) for number in left)]
         # All records in one read.
         records = LogRegistry(self._bookkeeper.metadata).find_each(every_lane)
-        found |= {number: lane.row_at(time_ms, record) for (number, lane), record in zip(lanes, records, strict=False)}
+        rows |= {number: lane.row_at(time_ms, record) for (number, lane), record in zip(lanes, records, strict=False)}
         ended = (self._known_ended(number, record) for number, record in zip(left, records, strict=True))
-        found |= {number: self._row_of_ended(record, time_ms) for number, record in zip(left, ended, strict=True)}
-        return self._folded(found, every)
+        rows |= {number: self._row_of_ended(record, time_ms) for number, record in zip(left, ended, strict=True)}
+        return self._folded(rows, every)
 
     def all_rows(self, offset: Offset) -> dict[int, int]:
         """Rows of each lane before the offset, ended lanes included."""
-        found = rows_before(offset)
+        rows = rows_before(offset)
         for number in self._all_ended()[: ended_before(offset)]:
-            found[number] = self._rows_of_ended(number)
-        return found
+            rows[number] = self._rows_of_ended(number)
+        return rows
 
     def rows_of(self, lane: int, offset: Offset) -> int:
         named = rows_before(offset)
@@ -435,13 +435,13 @@ class LogFeed:
         return self._at({lane: count for lane, count in left.items() if lane not in every[:done]}, done)
 
     def _lane(self, number: int) -> LaneFeed:
-        found = self._lanes.get(number)
-        if found is None:
+        feed = self._lanes.get(number)
+        if feed is None:
             lane = self.log.lane(number)
-            found = LaneFeed(self._bookkeeper, lane, self._password, self.passed_over, self._with_times)
-            if found.record.ended_rows is None:
-                self._lanes[number] = found
-        return found
+            feed = LaneFeed(self._bookkeeper, lane, self._password, self.passed_over, self._with_times)
+            if feed.record.ended_rows is None:
+                self._lanes[number] = feed
+        return feed
 
     def _look_for_lanes(self) -> None:
         # A lane found later is read later: a reader with an open commit ledger needs only the bookies.
@@ -462,8 +462,8 @@ class LogFeed:
         self._end_watch = self._bookkeeper.metadata.watch_record(RECORDS, self.log.key, changed.set)
         record = LogRegistry(self._bookkeeper.metadata).get(self.log)
         live = {self._first, *(lane.number for lane in record.lanes)}
-        found = {number: self._lanes.get(number) or self._lane(number) for number in sorted(live)}
-        self._record, self._lanes = record, found
+        lanes = {number: self._lanes.get(number) or self._lane(number) for number in sorted(live)}
+        self._record, self._lanes = record, lanes
         # Set last, so that a failure is retried.
         self._record_changed = changed
 
@@ -491,8 +491,8 @@ class LogFeed:
     def _records_of_ended(self) -> Iterator[tuple[int, LogRecord]]:
         numbers = self._all_ended()
         lanes = [self.log.lane(number) for number in numbers]
-        found = LogRegistry(self._bookkeeper.metadata).find_each(lanes)
-        return ((number, self._known_ended(number, record)) for number, record in zip(numbers, found, strict=True))
+        records = LogRegistry(self._bookkeeper.metadata).find_each(lanes)
+        return ((number, self._known_ended(number, record)) for number, record in zip(numbers, records, strict=True))
 
     def _known_ended(self, number: int, record: LogRecord | None) -> LogRecord:
         if record is None:

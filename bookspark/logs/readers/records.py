@@ -45,22 +45,22 @@ def update(
 
 def records_of(store: MetadataStore, log_id: int) -> dict[str, ReaderRecord]:
     """Record name → record, for the readers of a log and of its lanes. Skips and logs a damaged record."""
-    found = {}
+    records = {}
     for name in store.list_records(READERS):
         if _log_of(name) != log_id:
             continue
         document = store.read_record(READERS, name)
         record = None if document is None else _decoded(document.value, name)
         if document is not None and record is not None:
-            found[name] = replace(record, heard_ms=document.changed_ms)
-    return found
+            records[name] = replace(record, heard_ms=document.changed_ms)
+    return records
 
 
 def forget_outdated(store: MetadataStore, log_id: int) -> None:
     """Delete the outdated records of a log's readers. For a reader that has just reported: its own record shows the time by the
     store's clock. Raises MetadataStoreError."""
-    found = records_of(store, log_id)
-    for name in outdated(found, max((one.heard_ms for one in found.values()), default=0)):
+    records = records_of(store, log_id)
+    for name in outdated(records, max((record.heard_ms for record in records.values()), default=0)):
         store.delete_record(READERS, name)
 
 

@@ -143,10 +143,10 @@ def introduce(bookkeeper: BookKeeper, name: str, record: ReaderRecord) -> None:
     """Add the reader's query or group to the record ``name``, from a process that knows them; in a thread of its own. Never
     raises, never blocks. ``record``: written if there is no record yet."""
 
-    def named(found: ReaderRecord | None) -> ReaderRecord | None:
-        if found is None:
+    def named(stored: ReaderRecord | None) -> ReaderRecord | None:
+        if stored is None:
             return record
-        return None if found.reader else replace(found, reader=record.reader, run=record.run, name=record.name)
+        return None if stored.reader else replace(stored, reader=record.reader, run=record.run, name=record.name)
 
     def run() -> None:
         try:
@@ -212,5 +212,5 @@ _tellers: dict[int, _Teller] = {}
 
 def _teller() -> _Teller:
     pid = os.getpid()
-    found = _tellers.get(pid)
-    return _tellers.setdefault(pid, _Teller()) if found is None else found
+    teller = _tellers.get(pid)
+    return _tellers.setdefault(pid, _Teller()) if teller is None else teller

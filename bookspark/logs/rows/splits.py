@@ -188,13 +188,13 @@ def ends_of_runs(pieces: Sequence[Piece]) -> list[int]:
 
 
 def _part_of(times: Sequence[TimedRows], start: int, stop: int) -> tuple[TimedRows, ...]:
-    found = []
+    parts = []
     for rows, time_ms in times:
         count = min(stop, rows) - max(start, 0)
         if count > 0:
-            found.append(TimedRows(count, time_ms))
+            parts.append(TimedRows(count, time_ms))
         start, stop = start - rows, stop - rows
-    return tuple(found)
+    return tuple(parts)
 
 
 def _at_least(partitions: list[list[Piece]], minimum: int) -> list[list[Piece]]:

@@ -77,7 +77,7 @@ def write_report(
     ``spark``: a session with Delta. ``version``: that of the snapshot; None: the newest. ``findings``: the result of ``run`` on
     it. Raises ConfigurationError if there is no snapshot, OSError if ``file`` can't be written, and Spark's errors.
     """
-    snapshot = next(one for one in snapshots.history(spark, path) if version in (None, one.version))
+    snapshot = next(known for known in snapshots.history(spark, path) if version in (None, known.version))
     with question(spark, snapshots.tables(spark, path, snapshot.version), "summary") as answer:
         summary = Summary(*answer.first())
     file.write_text(page(findings, history(spark, path), snapshot, summary), encoding="utf-8")
@@ -85,10 +85,10 @@ def write_report(
 
 def history(spark: SparkSession, path: str) -> list[Point]:
     """The newest HISTORY_MAX snapshots under ``path``, the oldest first. Raises ConfigurationError and Spark's errors."""
-    found = snapshots.commits(spark, path)
-    newest = snapshots.kept(found)[:HISTORY_MAX][::-1]
+    commits = snapshots.commits(spark, path)
+    newest = snapshots.kept(commits)[:HISTORY_MAX][::-1]
     names = ("ledgers", "fragments", "log_commits", "index_ranges")
-    each = [snapshots.tables_of(spark, path, found, snapshot, names) for snapshot in newest]
+    each = [snapshots.tables_of(spark, path, commits, snapshot, names) for snapshot in newest]
     tables = {name: reduce(DataFrame.unionByName, [tables[name] for tables in each]) for name in names}
     # One job for all snapshots.
     with question(spark, tables, "history") as answer:
@@ -126,15 +126,15 @@ def _title(snapshot: snapshots.Snapshot) -> str:
 def _summary(snapshot: snapshots.Snapshot, summary: Summary | None, points: Sequence[Point]) -> str:
     if summary is None:
         return ""
-    told = [
+    parts = [
         f"{counted(summary.bookies, 'bookie')}, {summary.bookies_down:,} of them down",
         f"{counted(summary.ledgers, 'ledger')}, {summary.open_ledgers:,} of them not closed",
         counted(summary.logs, "log"),
     ]
     for point in points:
         if point.snapshot.snapshot_id == snapshot.snapshot_id:
-            told += [f"{point.entries:,} confirmed entries", f"{point.bytes / 1e6:,.1f} MB on all bookies"]
-    return f"<p>{'; '.join(told)}</p>"
+            parts += [f"{point.entries:,} confirmed entries", f"{point.bytes / 1e6:,.1f} MB on all bookies"]
+    return f"<p>{'; '.join(parts)}</p>"
 
 
 def _not_audited(findings: Sequence[Finding]) -> str:

@@ -99,7 +99,7 @@ class Coverage:
 
     def ask(self, executors: Mapping[str, str], with_task: Collection[str], missing: Sequence[Missing]) -> None:
         """Ask for executors on the hosts of missing bookies. Returns at once; call it about every second."""
-        hosts = sorted({one.host for one in missing if one.host})
+        hosts = sorted({bookie.host for bookie in missing if bookie.host})
         if not self._can_ask or not hosts:
             return
         now = time.monotonic()
@@ -314,7 +314,7 @@ class BarrierJob:
                     coverage.ask(executors, with_task, missing)
 
     def _tell_changes(self, missing: tuple[Missing, ...]) -> None:
-        now = {one.name: one.why for one in missing}
+        now = {bookie.name: bookie.why for bookie in missing}
         for name, why in now.items():
             if self._told.get(name) != why:
                 self._tell(f"{name} {why}")
@@ -345,17 +345,17 @@ class BarrierJob:
     def _look(self) -> Wanted:
         """The metadata store's knowledge. While the store is away: the earlier knowledge, and no new bookies."""
         try:
-            found = read_wanted(self._store, self.spec.roots)
-            numbers = {home.number for home in found.known}
-            for claim in found.claims:
+            wanted = read_wanted(self._store, self.spec.roots)
+            numbers = {home.number for home in wanted.known}
+            for claim in wanted.claims:
                 if claim.number in numbers:
                     drop_claim(self._store, self.spec.roots, claim.number)
         except BookKeeperError as error:
             log.warning("the metadata store does not tell which bookies there are: %s", error)
             return replace(self.spec.wanted, claims=(), bookies=0, certain=False)
-        left = tuple(claim for claim in found.claims if claim.number not in numbers)
+        left = tuple(claim for claim in wanted.claims if claim.number not in numbers)
         bookies = self._size.bookies if self.making else 0
-        return replace(found, claims=left, bookies=bookies, forget_begun=self.spec.wanted.forget_begun)
+        return replace(wanted, claims=left, bookies=bookies, forget_begun=self.spec.wanted.forget_begun)
 
     def _await_room(self) -> bool:
         """Wait until a task fits; False if Spark has ended or the job is to end."""

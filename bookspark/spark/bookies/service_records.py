@@ -98,8 +98,8 @@ def roots_name(roots: Sequence[str]) -> str:
 
 def read_service(store: MetadataStore, service: str) -> ServiceRecord | None:
     """The service's record, or None. Raises MetadataStoreError, and UnreadableRecordError."""
-    found = store.read_record(SERVICES, service)
-    return None if found is None else read_struct(found.value, ServiceRecord, f"record of service {service}")
+    record = store.read_record(SERVICES, service)
+    return None if record is None else read_struct(record.value, ServiceRecord, f"record of service {service}")
 
 
 def write_service(store: MetadataStore, service: str, record: ServiceRecord) -> None:
@@ -142,9 +142,9 @@ def read_tasks(store: MetadataStore, service: str, run: str) -> list[TaskReport]
     reports = []
     for name in store.list_records(TASKS):
         if name.startswith(service + "."):
-            found = store.read_record(TASKS, name)
+            document = store.read_record(TASKS, name)
             try:
-                report = None if found is None else read_struct(found.value, TaskReport, f"report of task {name}")
+                report = None if document is None else read_struct(document.value, TaskReport, f"report of task {name}")
             except UnreadableRecordError as error:
                 log.warning("%s", error)
                 continue
@@ -167,11 +167,11 @@ def delete_service(store: MetadataStore, service: str, run: str) -> None:
 
 
 def _delete_of_run(store: MetadataStore, kind: str, name: str, shape: type[Record], run: str) -> None:
-    found = store.read_record(kind, name)
+    stored = store.read_record(kind, name)
     # Records that are unreadable or were written meanwhile are another run's.
     with suppress(UnreadableRecordError, MetadataVersionError):
-        if found is not None and read_struct(found.value, shape, f"{kind} record {name!r}").run == run:
-            store.delete_record(kind, name, found.version)
+        if stored is not None and read_struct(stored.value, shape, f"{kind} record {name!r}").run == run:
+            store.delete_record(kind, name, stored.version)
 
 
 def read_wanted(store: MetadataStore, roots: Sequence[str]) -> Wanted:
@@ -180,26 +180,27 @@ def read_wanted(store: MetadataStore, roots: Sequence[str]) -> Wanted:
     claims = read_claims(store, roots)
     known, others = [], []
     for bookie_id in store.list_cookies():
-        found = store.read_cookie(bookie_id)
-        if found is None:
+        cookie = store.read_cookie(bookie_id)
+        if cookie is None:
             continue
-        number = home_number(found.value.directories, roots)
+        number = home_number(cookie.value.directories, roots)
         if number is None:
             others.append(bookie_id)
         else:
             home = read_home(store, bookie_id)
             known.append(Known(bookie_id, number, "" if home is None else home.host))
-    return Wanted(tuple(sorted(known, key=lambda one: (one.number, one.bookie_id))), claims, others=tuple(others))
+    known.sort(key=lambda bookie: (bookie.number, bookie.bookie_id))
+    return Wanted(tuple(known), claims, others=tuple(others))
 
 
 def read_claims(store: MetadataStore, roots: Sequence[str]) -> tuple[Claim, ...]:
     """The present claims of homes in ``roots``. Raises MetadataStoreError."""
     claims = []
     for name in store.list_records(CLAIMS):
-        found = store.read_record(CLAIMS, name)
+        document = store.read_record(CLAIMS, name)
         service, _, number = name.rpartition(".")
-        if found is not None and service == roots_name(roots):
-            claims.append(Claim(int(number), read_struct(found.value, ClaimRecord, f"claim {name}").host))
+        if document is not None and service == roots_name(roots):
+            claims.append(Claim(int(number), read_struct(document.value, ClaimRecord, f"claim {name}").host))
     return tuple(sorted(claims, key=lambda claim: claim.number))
 
 

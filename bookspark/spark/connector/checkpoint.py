@@ -178,11 +178,11 @@ class _Plan(NamedTuple):
     @property
     def files(self) -> dict[str, int]:
         """The offset of each source of files that has one."""
-        found = {}
+        ends = {}
         for key, text in self.offsets.items():
             with suppress(msgspec.MsgspecError):
-                found[key] = msgspec.json.decode(text, type=_FileOffset).logOffset
-        return found
+                ends[key] = msgspec.json.decode(text, type=_FileOffset).logOffset
+        return ends
 
 
 class _Metadata(msgspec.Struct, frozen=True):
@@ -231,11 +231,11 @@ class SparkCheckpoint:
                 "fs.defaultFS, and a local one on the driver's host)"
             )
         try:
-            found = msgspec.json.decode(text, type=_Metadata).id
+            own_id = msgspec.json.decode(text, type=_Metadata).id
         except msgspec.MsgspecError as error:
             raise self._unread(f"its file metadata has an unknown form ({error})") from error
-        if query and found != query:
-            raise self._unread(f"it is of query {found}, and this is query {query}")
+        if query and own_id != query:
+            raise self._unread(f"it is of query {own_id}, and this is query {query}")
         plans = self._numbers("offsets")
         if not plans:
             raise self._unread("it has no plan of a micro-batch, offsets/<number>")
@@ -326,7 +326,7 @@ class SparkCheckpoint:
         """The range of each folder, by content: Spark writes the list of an offset just before the plan with it. Of equally far
         lines, a folder gets the longest range. Empty if a line or folder has no match."""
         newest = self._plan(self._numbers("offsets")[-1])
-        found: dict[str, range] = {}
+        ranges: dict[str, range] = {}
         matched: set[str] = set()
         for folder in folders:
             end = _offset_of(self._lists(folder)[-1])
@@ -334,16 +334,16 @@ class SparkCheckpoint:
             if not lines:
                 return {}
             starts, ends = [offsets[line].start for line in lines], [offsets[line].stop for line in lines]
-            found[folder] = range(min(starts), max(ends))
+            ranges[folder] = range(min(starts), max(ends))
             matched.update(lines)
-        return found if matched == set(offsets) else {}
+        return ranges if matched == set(offsets) else {}
 
     def _files_of(self, batch: int) -> bytes:
         """The files behind the offsets of sources of files, in any order; empty if there is no such source.
 
         A source without new files contributes the files of its last offset.
         """
-        found = set()
+        lines = set()
         for source, offsets in self.files_read(batch).items():
             there = self._lists(source)
             for number in offsets or range(offsets.stop - 1, offsets.stop):
@@ -352,10 +352,10 @@ class SparkCheckpoint:
                 later = [name for name in there if name.endswith(".compact") and _offset_of(name) > number]
                 for name in names or later[:1]:
                     listed = self._listed(source, name, number)
-                    found |= {f"\n{source} {file.timestamp} {file.path}" for file in listed}
+                    lines |= {f"\n{source} {file.timestamp} {file.path}" for file in listed}
                 if number >= 0 and not (names or later):
                     raise self._unread(f"there is no list sources/{source}/{number}, which offsets/{batch} names")
-        return "".join(sorted(found)).encode()
+        return "".join(sorted(lines)).encode()
 
     def _plan(self, batch: int) -> _Plan | None:
         """The plan of ``batch``; None if it is not there."""
@@ -431,8 +431,8 @@ class SparkCheckpoint:
                 self._opened = _folder(Place.of(self.place), self._url)
             return work(self._opened)
         except (OSError, ValueError, ImportError, NotImplementedError) as error:
-            told = " ".join(str(error).split())[:300]
-            raise self._unread(f"{name} can't be read where the query's batches are committed ({told})") from error
+            words = " ".join(str(error).split())[:300]
+            raise self._unread(f"{name} can't be read where the query's batches are committed ({words})") from error
 
     def _unread(self, why: str) -> UnreadCheckpointError:
         return UnreadCheckpointError(

@@ -100,7 +100,7 @@ class LedgersFeed:
         return {str(ledger_id): 0 for ledger_id in self._handles}
 
     def newest(self) -> Offset:
-        found: Offset = {}
+        ends: Offset = {}
         for ledger_id, handle in self._handles.items():
             try:
                 if ledger_id not in self._gone:
@@ -108,8 +108,8 @@ class LedgersFeed:
             except NoSuchLedgerError:
                 data_loss(_deleted(ledger_id, f"from {handle.last_add_confirmed + 1} on"), self._fail_on_data_loss)
                 self._gone.add(ledger_id)
-            found[str(ledger_id)] = handle.last_add_confirmed + 1
-        return found
+            ends[str(ledger_id)] = handle.last_add_confirmed + 1
+        return ends
 
     def wait(self, seconds: float) -> bool:
         growing = [

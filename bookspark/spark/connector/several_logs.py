@@ -120,15 +120,15 @@ def with_all_columns(rows: pyarrow.RecordBatch, columns: pyarrow.Schema, log: st
     """``rows`` of ``log`` with these columns: missing columns are null, and LOG is its name."""
     import pyarrow
 
-    found = []
+    arrays = []
     for field in columns:
         if field.name == LOG:
-            found.append(pyarrow.repeat(pyarrow.scalar(log, field.type), rows.num_rows))
+            arrays.append(pyarrow.repeat(pyarrow.scalar(log, field.type), rows.num_rows))
         elif field.name in rows.schema.names:
-            found.append(rows.column(field.name))
+            arrays.append(rows.column(field.name))
         else:
-            found.append(pyarrow.nulls(rows.num_rows, field.type))
-    return pyarrow.RecordBatch.from_arrays(found, names=columns.names)
+            arrays.append(pyarrow.nulls(rows.num_rows, field.type))
+    return pyarrow.RecordBatch.from_arrays(arrays, names=columns.names)
 
 
 def _check_no_log_column(log: str, schema: StructType) -> None:
@@ -467,9 +467,9 @@ class LogsStreamReader(_LogPartitions, GrowingReader):
             if log is None:
                 return end
             log.feed.wait(min(pauses.next(), left))
-            found = self._behind(start)
-            if found != end:
-                return found
+            behind = self._behind(start)
+            if behind != end:
+                return behind
         return end
 
     def _rows(self, start: Offsets, end: Offsets) -> int:
@@ -486,7 +486,7 @@ class LogsStreamReader(_LogPartitions, GrowingReader):
         waiting = {at: self._logs[name].feed.rows(start[name], end[name]) for at, name in enumerate(names)}
         match limit:
             case ReadMaxRows():
-                most, size = limit.max_rows, None
+                rows_max, size = limit.max_rows, None
             case ReadMaxBytes():
                 size = limit.max_bytes
                 sized = ((at, self._logs[name].feed.sized(start[name], end[name])) for at, name in enumerate(names))
@@ -498,12 +498,12 @@ class LogsStreamReader(_LogPartitions, GrowingReader):
                     waiting[at] += left[number]
                 rows = rows_in_bytes(left, {number: rows for number, (_, _, rows) in enumerate(every)}, size)
                 # A row of each log at least, or a log of few rows would wait for the others.
-                most = max(min(len(waiting), size), rows)
+                rows_max = max(min(len(waiting), size), rows)
             case _:
                 return end
-        if sum(waiting.values()) <= most:
+        if sum(waiting.values()) <= rows_max:
             return end
-        shares = shared_out(waiting, most)
+        shares = shared_out(waiting, rows_max)
         limited = {
             name: self._logs[name].feed.limited(start[name], end[name], Limit(shares[at], size))
             if shares[at]

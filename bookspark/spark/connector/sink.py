@@ -411,7 +411,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
         root = context.getLocalProperty("spark.sql.streaming.checkpointLocation")
         return plain_place(f"{root.rstrip('/')}/{options.query_name}") if root and options.query_name else ""
 
-    def _enter(self, told: RangesWritten) -> LogRecord | None:
+    def _enter(self, message: RangesWritten) -> LogRecord | None:
         """Make the run the owner of its query's lane, if its batch is new. None if the lane has a batch of this number.
 
         Raises CheckpointRewoundError if the lane has a later batch of the query, AnotherQueryError if another query followed this
@@ -419,26 +419,26 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
         unreadable lane.
         """
         password, bookkeeper = self.options.log.password, self.bookkeeper
-        query = StreamingQuery(told.query, self.options.follows, told.checkpoint)
-        if self._planned.owner == told.run:
+        query = StreamingQuery(message.query, self.options.follows, message.checkpoint)
+        if self._planned.owner == message.run:
             # A takeover of the lane after the plan fences the commit, as it would after a read here.
             return self._planned
         while True:
             lane = lane_for_query(bookkeeper, self._log, password, query)
             record = LogRegistry(bookkeeper.metadata).get(lane)
-            if record.owner == told.run:
+            if record.owner == message.run:
                 note_writer(bookkeeper, record, query)
                 return record
             record, header = newest_header(bookkeeper, lane, password)
             # The Spark checkpoint may be out of an executor's reach; the commit compares it in any case.
-            if decided(is_committed, header, self._batch(told, None, is_first=True, in_task=True)):
+            if decided(is_committed, header, self._batch(message, None, is_first=True, in_task=True)):
                 return None
             # Another writer may have been the first in lane 0, which happens once. Then this query gets another lane.
             with suppress(LogChangedError):
-                return claimed(bookkeeper, record, told.run, query, header)
+                return claimed(bookkeeper, record, message.run, query, header)
 
     def _batch(
-        self, told: RangesWritten, fingerprint: Fingerprint | None, is_first: bool = False, in_task: bool = False
+        self, message: RangesWritten, fingerprint: Fingerprint | None, is_first: bool = False, in_task: bool = False
     ) -> Batch:
         """The batch to be judged. ``is_first``: the run has committed none yet."""
         accepted = self.options.accept_replay
@@ -448,15 +448,15 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
                 return Fingerprint(0)
             plan = Plan()
             try:
-                plan = self._spark_checkpoint(told.checkpoint).plan(number)
+                plan = self._spark_checkpoint(message.checkpoint).plan(number)
             except UnreadCheckpointError:
                 if not in_task:
                     raise
             return Fingerprint(0, "", *plan)
 
-        known = None if accepted == told.batch else fingerprint
+        known = None if accepted == message.batch else fingerprint
         return Batch(
-            self.options.log.name, told.query, told.batch, known, told.checkpoint, before if is_first else None
+            self.options.log.name, message.query, message.batch, known, message.checkpoint, before if is_first else None
         )
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

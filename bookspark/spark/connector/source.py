@@ -244,11 +244,11 @@ class PinnedStart:
         """Delete the pin of ``owner``, or of this run, which took that over to replay the first micro-batch; not that of another
         owner. After a micro-batch Spark's own checkpoint has the query's place. Raises MetadataStoreError."""
         store, name = client(self._zookeeper).metadata, self._name(key)
-        found = store.read_record(STARTS, name)
-        if found is not None and _pin(found.value, name).owner in (owner, self._owner):
+        record = store.read_record(STARTS, name)
+        if record is not None and _pin(record.value, name).owner in (owner, self._owner):
             # At another version it has another owner.
             with suppress(MetadataVersionError):
-                store.delete_record(STARTS, name, found.version)
+                store.delete_record(STARTS, name, record.version)
 
     def _name(self, key: str) -> str:
         return f"{self._subscription}@{key}"
@@ -367,8 +367,8 @@ class EntryPartitions(Partitions):
                 else [with_added(together, self.names, self._added, times, lane)]
             )
             for rows in some:
-                if (found := self.wanted.of(rows)).num_rows:
-                    yield found
+                if (chosen := self.wanted.of(rows)).num_rows:
+                    yield chosen
 
     @cached_property
     def _added(self) -> set[str]:

@@ -104,9 +104,9 @@ class OpenedLedgers:
         at = 0
         with self._reading(spans[0]) as opened:
             for entries in gathered(opened.entries_of(spans, following)):
-                found = opened.decoder.whole(entries, counts[at : at + entries.num_rows])
-                yield found
-                if found is None:
+                rows = opened.decoder.whole(entries, counts[at : at + entries.num_rows])
+                yield rows
+                if rows is None:
                     return
                 at += entries.num_rows
 

@@ -67,10 +67,10 @@ def place_in_logs(options: GivenOptions, which: str, all_rows: str) -> PlaceOfLo
 
 def number(text: str) -> int:
     """A number from 0 below 2^63. Raises ValueError."""
-    found = int(text)
-    if not 0 <= found < 1 << 63:
+    value = int(text)
+    if not 0 <= value < 1 << 63:
         raise ValueError
-    return found
+    return value
 
 
 def _offset(*words: str) -> Callable[[str], Place]:

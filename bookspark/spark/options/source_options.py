@@ -105,10 +105,10 @@ def _ids(text: str) -> tuple[int, ...]:
 
 def _duration(text: str) -> float:
     """The seconds of a text such as ``15m``. Raises ValueError."""
-    found = _DURATION.fullmatch(text.strip().lower())
-    if found is None:
+    match = _DURATION.fullmatch(text.strip().lower())
+    if match is None:
         raise ValueError
-    return int(found[1]) * _UNITS[found[2] or "ms"]
+    return int(match[1]) * _UNITS[match[2] or "ms"]
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -120,8 +120,8 @@ def _finite(value: float) -> float | None:
 
 def _digits(value: Any, scale: int) -> int:
     sign, digits, exponent = value.as_tuple()
-    found: int = int("".join(map(str, digits))) * 10 ** (scale + exponent)
-    return -int(found) if sign else int(found)
+    number: int = int("".join(map(str, digits))) * 10 ** (scale + exponent)
+    return -int(number) if sign else int(number)
 
 
 # -- Entries of logs of row format ``arrow``: an entry is a record batch of rows with all their columns
@@ -322,8 +322,8 @@ class ArrowDecoder:
         """The record batch of an entry. Raises InflationError or ArrowException if it is none of so many rows."""
         import pyarrow
 
-        if (told := arrow_sizes(message, FRAME_BYTES_MAX, ROWS_EACH_MAX).rows) != rows:
-            raise InflationError(f"an entry of {counted(told, 'row')}, where its commit has {rows:,}")
+        if (count := arrow_sizes(message, FRAME_BYTES_MAX, ROWS_EACH_MAX).rows) != rows:
+            raise InflationError(f"an entry of {counted(count, 'row')}, where its commit has {rows:,}")
         batch = pyarrow.ipc.read_record_batch(message, self._schema)
         try:
             batch.validate(full=True)

@@ -86,7 +86,7 @@ def tokens(text: str) -> list[Token]:
     """The tokens of ``text``, with END behind them. Raises ConfigurationError."""
     if len(text) > TEXT_MAX:
         raise ConfigurationError(f"option where has {len(text)} characters, and {TEXT_MAX} are the most")
-    found, at = [], 0
+    result, at = [], 0
     while at < len(text):
         match = _TOKEN.match(text, at)
         if match is None or text.startswith("--", at):
@@ -99,9 +99,9 @@ def tokens(text: str) -> list[Token]:
                 part = part[1:-1].replace("''", "'")
             elif group == "quoted":
                 part = part[1:-1].replace("``", "`")
-            found.append(Token(Kind[group.upper()], part, at))
+            result.append(Token(Kind[group.upper()], part, at))
         at = end
-    return [*found, Token(Kind.END, "", len(text))]
+    return [*result, Token(Kind.END, "", len(text))]
 
 
 def _what(text: str, at: int) -> str:
@@ -349,20 +349,20 @@ class _Parser:
 
 
 def _number(token: Token, minus: bool) -> Literal:
-    found = _NUMBER.fullmatch(token.text)
-    if found is None:
+    match = _NUMBER.fullmatch(token.text)
+    if match is None:
         raise unsupported(f"the number {token.text}", token.at)
-    suffix = (found["suffix"] or "").upper()
+    suffix = (match["suffix"] or "").upper()
     sign = "-" if minus else ""
-    digits = sign + found["digits"] + (found["exponent"] or "")
-    if suffix == "D" or found["exponent"]:
+    digits = sign + match["digits"] + (match["exponent"] or "")
+    if suffix == "D" or match["exponent"]:
         value = float(digits)
         if suffix not in ("", "D") or value in (float("inf"), float("-inf")):
             raise unsupported(f"the number {token.text}", token.at)
         return Literal(Of.DOUBLE, value, token.at)
     exact = Decimal(digits)
-    most = _INTEGERS.get(suffix)
-    if most is not None and ("." in digits or not -most <= exact < most):
+    limit = _INTEGERS.get(suffix)
+    if limit is not None and ("." in digits or not -limit <= exact < limit):
         raise unsupported(f"the number {token.text}", token.at)
     _, number_digits, exponent = exact.as_tuple()
     assert isinstance(exponent, int)
