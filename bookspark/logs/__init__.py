@@ -49,39 +49,23 @@ if TYPE_CHECKING:
     from bookspark.logs.rows.data_ledgers import DataWriter, RollPolicy, current_data_ledger
     from bookspark.protocol.logs.log_options import LogOptions
 
-_HOME = {
-    "Committer": "bookspark.logs.chain.committer",
-    "DataWriter": "bookspark.logs.rows.data_ledgers",
-    "Gap": "bookspark.logs.feeds.gaps",
-    "GapKind": "bookspark.logs.feeds.gaps",
-    "Log": "bookspark.logs.log",
-    "LogAddress": "bookspark.logs.chain.log_run",
-    "LogOptions": "bookspark.protocol.logs.log_options",
-    "LogReader": "bookspark.logs.chain.reader",
-    "LogRegistry": "bookspark.logs.chain.registry",
-    "LogRow": "bookspark.logs.row_reader",
-    "LogRun": "bookspark.logs.chain.log_run",
-    "PlacedCommit": "bookspark.logs.chain.commit_ledgers",
-    "Producer": "bookspark.logs.producer",
-    "RollPolicy": "bookspark.logs.rows.data_ledgers",
-    "RowPosition": "bookspark.logs.appended",
-    "RowReader": "bookspark.logs.row_reader",
-    "UnexpectedPositionError": "bookspark.logs.appended",
-    "check_password": "bookspark.logs.chain.registry",
-    "collect_orphans": "bookspark.logs.chain.maintenance",
-    "commits": "bookspark.logs.chain.reader",
-    "create_log": "bookspark.logs.log",
-    "current_committer": "bookspark.logs.chain.committer",
-    "current_data_ledger": "bookspark.logs.rows.data_ledgers",
-    "delete_log": "bookspark.logs.chain.maintenance",
-    "header_of": "bookspark.logs.chain.commit_ledgers",
-    "newest_header": "bookspark.logs.chain.commit_ledgers",
-    "open_log": "bookspark.logs.log",
-    "recover_ledgers": "bookspark.logs.chain.maintenance",
-    "truncate_expired": "bookspark.logs.chain.retention",
-    "truncate_log": "bookspark.logs.chain.maintenance",
+_NAMES = {
+    "bookspark.logs.appended": ("RowPosition", "UnexpectedPositionError"),
+    "bookspark.logs.chain.commit_ledgers": ("PlacedCommit", "header_of", "newest_header"),
+    "bookspark.logs.chain.committer": ("Committer", "current_committer"),
+    "bookspark.logs.chain.log_run": ("LogAddress", "LogRun"),
+    "bookspark.logs.chain.maintenance": ("collect_orphans", "delete_log", "recover_ledgers", "truncate_log"),
+    "bookspark.logs.chain.reader": ("LogReader", "commits"),
+    "bookspark.logs.chain.registry": ("LogRegistry", "check_password"),
+    "bookspark.logs.chain.retention": ("truncate_expired",),
+    "bookspark.logs.feeds.gaps": ("Gap", "GapKind"),
+    "bookspark.logs.log": ("Log", "create_log", "open_log"),
+    "bookspark.logs.producer": ("Producer",),
+    "bookspark.logs.row_reader": ("LogRow", "RowReader"),
+    "bookspark.logs.rows.data_ledgers": ("DataWriter", "RollPolicy", "current_data_ledger"),
+    "bookspark.protocol.logs.log_options": ("LogOptions",),
 }
-"""Public name → defining module."""
+_HOME = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
     "Committer",

@@ -56,7 +56,8 @@ def _end(bookkeeper: BookKeeper, lane: LaneId, password: bytes, since_ms: float 
     if lane.number and lane.number in registry.ended_lanes(log):
         return registry.get(lane).ended_rows or 0
     check_may_end(log, lane.number)
-    run, writer = f"{ENDER}{uuid.uuid4().hex}", next(one.writers[-1] for one in log.lanes if one.number == lane.number)
+    run = f"{ENDER}{uuid.uuid4().hex}"
+    writer = next(indexed.writers[-1] for indexed in log.lanes if indexed.number == lane.number)
     record = registry.update(lane, partial(ending, run=run, since_ms=since_ms))
     if record.ended_rows is None:
         ledgers = ProducerLedgers(bookkeeper, LogRun.of(LogAddress("", lane.name, password), record), record, writer)
@@ -81,9 +82,9 @@ def end_idle_lanes(bookkeeper: BookKeeper, name: LogName, password: Password = b
     check_password(record, password)
     since_ms = bookkeeper.metadata.clock.now_ms() - round(idle_days * 86_400_000)
     ended = []
-    for one in record.lanes:
-        lane = lane_id(record).lane(one.number)
-        if BATCH_WRITES in one.writers or _newest_ms(bookkeeper, lane, password) > since_ms:
+    for indexed in record.lanes:
+        lane = lane_id(record).lane(indexed.number)
+        if BATCH_WRITES in indexed.writers or _newest_ms(bookkeeper, lane, password) > since_ms:
             continue
         with suppress(LogTakenOverError, ConfigurationError):
             _end(bookkeeper, lane, password, since_ms)

@@ -89,11 +89,6 @@ def judged_row(
     return value, sequence, judged(_APPEND, "expect", _NUMBER, expect), key, headers
 
 
-def judged_rows(values: object) -> Any:
-    """The values of a batch, as a list of bytes. Raises InvalidArgumentError."""
-    return judged(_BATCH, "values", _VALUES, values)
-
-
 # -- Turns
 
 
@@ -284,7 +279,7 @@ class Producer:
             if not self._lock.acquire(False):
                 self._turns.wait()
         except BaseException:
-            self._leave()
+            self._turns.let_go()
             raise
         try:
             ledgers = self._ledgers
@@ -335,7 +330,7 @@ class Producer:
     def append_batch_async(self, values: Sequence[Payload]) -> AwaitableFuture[range]:
         """Like ``append_batch``, without a wait for the acknowledgement. Waits like ``append_async``."""
         if type(values) is not list or not set(map(type, values)) <= {bytes}:
-            values = judged_rows(values)
+            values = judged(_BATCH, "values", _VALUES, values)
         if not values:
             return done_with(range(0))
         size = max(map(len, values))
@@ -347,7 +342,7 @@ class Producer:
             self._begin()
             ledgers = self._ledgers
         except BaseException:
-            self._leave()
+            self._turns.let_go()
             raise
         try:
             _, before, numbers, appender = ledgers.at
@@ -437,10 +432,6 @@ class Producer:
             self._check_open()
             ledgers.now_ms()
 
-    def _leave(self) -> None:
-        if self._is_mine():
-            self._turns.let_go()
-
     def _check_open(self) -> None:
         """Ensure an open ledger for the next row, or raise."""
         self._turns.check_process()
@@ -508,9 +499,9 @@ class Producer:
 
 def _fenced(producer: weakref.ref[Producer], acknowledged: Watermark, error: LedgerFencedError) -> None:
     """Another client has fenced the producer's ledger: have the next one opened (``OnFenced``)."""
-    found = producer()
-    if found is None:
+    owner = producer()
+    if owner is None:
         acknowledged.fail(error)
         return
-    found._ledgers.due_ms = 0
-    threading.Thread(target=found._goes_on, name=f"bookspark-next-ledger-{found.name}", daemon=True).start()
+    owner._ledgers.due_ms = 0
+    threading.Thread(target=owner._goes_on, name=f"bookspark-next-ledger-{owner.name}", daemon=True).start()

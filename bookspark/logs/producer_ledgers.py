@@ -120,7 +120,6 @@ class At(NamedTuple):
 
     @property
     def acknowledged(self) -> int:
-        """Number of acknowledged rows in the ledger."""
         return 0 if self.handle is None else self.handle.last_add_confirmed + 1
 
 
@@ -160,7 +159,6 @@ class Moving(NamedTuple):
 
     rows: list[bytes]
     moved: list[Moved]
-    """The moved rows, by their former ledger."""
 
 
 class ProducerLedgers:
@@ -182,7 +180,6 @@ class ProducerLedgers:
         self._on_fenced = on_fenced
         self._end_watch: Callable[[], None] = lambda: None
         self._moving: Moving | None = None
-        """Rows for the next ledger."""
         self._moved: list[Moved] = []
         """Rows of recovered ledgers that began the open ledger."""
         self._recovered_at = self._progress_at = -inf
@@ -204,7 +201,6 @@ class ProducerLedgers:
         self._changed, self._old_ms = False, 0
         """May the lane's record differ from ``_wanted``? And the time at which the open ledger is too old."""
         self._ahead: _Ahead | None = None
-        """The next ledger, if its creation has begun."""
         self._look = LargerLook()
         """By ``now_ms``."""
         self._unsettled: tuple[EntryRange, ...] = ()
@@ -269,7 +265,8 @@ class ProducerLedgers:
                     handle.close(wait=False, timeout=CLOSE_SECONDS_MAX)
             raise
         handle.tell_last_add_confirmed_soon()
-        self._record, self.encode = record, _encoder(record)
+        encoding = value_encoding(record)
+        self._record, self.encode = record, value_encoder(encoding, record.dictionary) if encoding else None
         self.at = self.at._replace(handle=handle, appender=handle.sole_appender(self._on_fenced))
         self.bytes_left = LEDGER_BYTES_MAX
         self.ahead_ns = self._bookkeeper.metadata.clock.ahead_ns()
@@ -404,7 +401,6 @@ class ProducerLedgers:
         thread.start()
 
     def _next(self, seconds: float) -> tuple[LogRecord, LedgerHandle]:
-        """The next ledger, with its record."""
         record, handle = self._wanted, None
         if self._moving is None:
             record, handle = self._made_ahead(seconds)
@@ -435,8 +431,8 @@ class ProducerLedgers:
             made.add_done_callback(self._discarded)
 
     def _discarded(self, made: _Ahead) -> None:
-        if made.exception() is None and (found := made.result()) is not None:
-            _, handle = found
+        if made.exception() is None and (result := made.result()) is not None:
+            _, handle = result
             # After a failure the ledger is an orphan.
             with suppress(BookKeeperError):
                 handle.close(wait=False, timeout=CLOSE_SECONDS_MAX)
@@ -492,7 +488,6 @@ class ProducerLedgers:
         )
 
     def _move(self) -> None:
-        """Append the rows that move to the open ledger."""
         moving, appender = self._moving, self.at.appender
         self._moved = [] if moving is None else moving.moved
         if moving is None or appender is None:
@@ -568,8 +563,3 @@ def _last_row(reader: ReadHandle, last: int) -> Stamped | None:
                 return stamp_of(entry.payload, f"ledger {entry.ledger_id}, entry {entry.entry_id}")
         last, count = first - 1, min(2 * count, _ROWS_BACK_MAX)
     return None
-
-
-def _encoder(record: LogRecord) -> Callable[[bytes], bytes] | None:
-    encoding = value_encoding(record)
-    return value_encoder(encoding, record.dictionary) if encoding else None

@@ -60,7 +60,7 @@ from bookspark.protocol.logs.log_options import RowFormat
 from bookspark.protocol.logs.log_record import ENCODING_LABEL
 from bookspark.protocol.logs.reader_record import ReaderKind
 from bookspark.store.metadata.records.documents import proven, read_struct
-from bookspark.store.metadata.records.versioned import compare_and_set
+from bookspark.store.metadata.store import change_record
 from bookspark.support.arguments import Rule, WaitSeconds, checks_methods
 
 if TYPE_CHECKING:
@@ -95,14 +95,12 @@ class LaneShare:
         self._name = f"{bookkeeper.metadata.clock.known_ms():013}-{uuid.uuid4().hex[:12]}"
         self._sharing = bookkeeper.metadata.sharing(f"{group}@{log}", self._name)
         self.lanes: frozenset[int] = frozenset()
-        """Lanes that this reader holds."""
         self._due, self._held, self._pid = 0.0, set[str](), os.getpid()
         self._left = weakref.finalize(self, _leave_soon, self._sharing, self._held)
         self._left.atexit = False
 
     @property
     def due_in(self) -> float:
-        """Seconds until the next look."""
         return max(0.0, self._due - time.monotonic())
 
     def look(self, lanes: Collection[int], unsaved: Collection[int]) -> frozenset[int]:
@@ -122,7 +120,6 @@ class LaneShare:
         return frozenset(held - self.lanes)
 
     def add(self, lanes: Collection[int]) -> None:
-        """Count lanes that ``look`` returned."""
         self.lanes = self.lanes.union(lanes)
 
     def look_again(self) -> None:
@@ -165,7 +162,6 @@ READ_BYTES_MAX = 8 << 20
 _HANDLES_MAX = 64
 _POLL_SECONDS = 1.0
 _ROWS_AHEAD_MAX = 10_000
-"""Most rows that an iteration fetches at once."""
 
 Found = TypeVar("Found")
 Rows = Annotated[int, Meta(ge=1, le=1_000_000)]
@@ -338,7 +334,7 @@ class RowReader:
             if lanes != had:
                 # Fetched rows of a lost lane come to its new reader.
                 self._fetched.clear()
-        wanted = self._offset if row is None else self._behind(row)
+        wanted = self.offset if row is None else self._behind(row)
 
         def changed(saved: Offset | None) -> Offset:
             return wanted if lanes is None or saved is None else self._feed.combined(lanes, wanted, saved)
@@ -366,7 +362,7 @@ class RowReader:
         self.close()
 
     def __repr__(self) -> str:
-        return f"RowReader(log={self._log.name!r}, group={self._group!r}, offset={self._offset})"
+        return f"RowReader(log={self._log.name!r}, group={self._group!r}, offset={self.offset})"
 
     def __reduce__(self) -> Any:
         raise TypeError("a RowReader can't be pickled: pickle its Log and its offset, make a reader there, and seek")
@@ -376,10 +372,6 @@ class RowReader:
     def _check_open(self) -> None:
         if self._closed:
             raise LedgerClosedError(f"this reader of log {self._log.name!r} is closed; make another one")
-
-    @property
-    def _offset(self) -> Offset:
-        return self._place.offset()
 
     def _each(self, timeout: float) -> Iterator[LogRow]:
         while True:
@@ -426,7 +418,7 @@ class RowReader:
         waits = timeout > 0 and self._share is None and self._feed.looked_just_now
         newest = self._not_before(self._feed.known()) if waits else self._newest()
         while True:
-            offset = self._offset
+            offset = self.offset
             if self._feed.spans(offset, newest):
                 end = self._feed.limited(offset, newest, Limit(rows_max, READ_BYTES_MAX))
                 pieces = [piece for piece, _ in self._feed.pieces(offset, end)]
@@ -455,11 +447,11 @@ class RowReader:
                 elif isinstance(row, Gap):
                     ends[row.lane] = row.last + 1
                 if size > READ_BYTES_MAX:
-                    return rows, with_rows(self._offset, ends)
+                    return rows, with_rows(self.offset, ends)
         except InvalidRowError:
             if not rows:
                 raise
-            return rows, with_rows(self._offset, ends)
+            return rows, with_rows(self.offset, ends)
         return rows, end
 
     def _go_to(self, offset: Offset) -> None:
@@ -470,7 +462,7 @@ class RowReader:
     def _behind(self, row: LogRow) -> Offset:
         """The offset behind ``row`` in its lane, and behind all returned rows of other lanes. A row of a lane that was lost and
         taken again does not count."""
-        offset, lane = self._offset, row.lane
+        offset, lane = self.offset, row.lane
         first, end = (self._feed.rows_of(lane, place) for place in (self._since, offset))
         if first <= row.position + 1 <= end:
             behind = with_rows(self._since, {lane: row.position + 1})
@@ -487,8 +479,8 @@ class RowReader:
         return f"{self._group}@{self._feed.key}"
 
     def _saved(self) -> Offset | None:
-        found = self._bookkeeper.metadata.read_record(POSITIONS, self._record) if self._group else None
-        return None if found is None else self._place_in(found.value)
+        record = self._bookkeeper.metadata.read_record(POSITIONS, self._record) if self._group else None
+        return None if record is None else self._place_in(record.value)
 
     def _place_in(self, document: bytes) -> Offset:
         offset = read_struct(document, dict[str, int], f"position {self._record!r}")
@@ -510,14 +502,13 @@ class RowReader:
             stands = offset or saved or {}
             return None if offset is None else proven(offset, msgspec.json.encode, msgspec.json.decode, what)
 
-        read, write = partial(store.read_record, POSITIONS, name), partial(store.write_record, POSITIONS, name)
-        compare_and_set(what, read, changed, write)
+        change_record(store, POSITIONS, name, what, changed)
         return stands
 
     def _look_at_group(self, share: LaneShare) -> None:
         """Give back and take lanes. Lanes just taken, and lanes of other readers, continue at their saved offsets. A lane that
         was lost, and is taken again before another reader saved rows of it, continues where it was."""
-        offset = self._offset
+        offset = self.offset
         added = frozenset[int]()
         try:
             added = share.look(self._feed.lanes_after(offset), self._different(self._committed, offset))
@@ -547,8 +538,8 @@ class RowReader:
 
     def _not_before(self, newest: Offset) -> Offset:
         """``newest``, but never before the reader's own place, and only for its lanes."""
-        found = later(self._offset, newest)
-        return found if self._share is None else self._feed.combined(self._share.lanes, found, self._offset)
+        offset = later(self.offset, newest)
+        return offset if self._share is None else self._feed.combined(self._share.lanes, offset, self.offset)
 
     def _rows_of(self, end: Offset, pieces: Sequence[Piece]) -> Iterator[LogRow]:
         """The rows of ``pieces``, in order. Raises InvalidRowError."""
@@ -590,7 +581,7 @@ class RowReader:
                 del streams[piece.ledger_id]
 
     def _rows_and_gaps(self, end: Offset, pieces: Sequence[Piece]) -> Iterator[LogRow | Gap]:
-        spans, there = self._feed.spans(self._offset, end), set[int]()
+        spans, there = self._feed.spans(self.offset, end), set[int]()
 
         def each() -> Iterator[LogRow | Gap]:
             for part in with_truncated(spans, fewest(pieces)):
@@ -600,16 +591,16 @@ class RowReader:
 
     def _read_or_told(self, piece: Piece, there: set[int]) -> Iterator[LogRow | Gap]:
         """``there``: ledgers that exist, as this read has seen in the metadata store. A ledger may be deleted meanwhile."""
-        told = 0
+        returned = 0
         try:
             if piece.ledger_id not in there:
                 self._bookkeeper.get_ledger_metadata(piece.ledger_id)
                 there.add(piece.ledger_id)
-            for one in rows_and_gaps(piece, self._rows_and_invalid, self._kind_of):
-                yield one
-                told += one.rows if isinstance(one, Gap) else 1
+            for item in rows_and_gaps(piece, self._rows_and_invalid, partial(kind_of, self._bookkeeper)):
+                yield item
+                returned += item.rows if isinstance(item, Gap) else 1
         except NoSuchLedgerError:
-            rest = piece.part(told, piece.rows)
+            rest = piece.part(returned, piece.rows)
             gap = deleted_gap(self._registry.get(self._id.lane(piece.lane)), rest)
             if gap is None:
                 raise self._gone(rest) from None
@@ -622,21 +613,18 @@ class RowReader:
             else:
                 yield row
 
-    def _kind_of(self, error: BookKeeperError, piece: Piece) -> GapKind:
-        return kind_of(error, self._bookkeeper.get_ledger_metadata(piece.ledger_id), piece.first_entry_id)
-
     def _opened(self, piece: Piece) -> tuple[ReadHandle, Callable[[bytes], Row]]:
-        found = self._handles.pop(piece.ledger_id, None)
-        if found is None:
+        opened = self._handles.pop(piece.ledger_id, None)
+        if opened is None:
             handle = self._bookkeeper.open_ledger_no_recovery(
                 piece.ledger_id, password=self._log.password, confirmed=piece.last_entry_id
             )
-            found = handle, self._decoder(handle.metadata.custom_metadata, piece)
+            opened = handle, self._decoder(handle.metadata.custom_metadata, piece)
             while len(self._handles) >= _HANDLES_MAX:
                 self._handles.pop(next(iter(self._handles)))[0].close()
         # Most recently used last.
-        self._handles[piece.ledger_id] = found
-        return found
+        self._handles[piece.ledger_id] = opened
+        return opened
 
     def _decoder(self, labels: Mapping[str, bytes], piece: Piece) -> Callable[[bytes], Row]:
         label = labels.get(ENCODING_LABEL, PLAIN.encode()).decode()

@@ -139,10 +139,10 @@ def _by_spark(spark: SparkSession, table: str, log: str, start: int, stop: int) 
 
     position = F.col("position")
     rows = spark.read.format("delta").load(table).where((position >= start) & (position < stop))
-    found = rows.select(F.count("*").alias("rows"), F.countDistinct("position").alias("positions")).collect()[0]
-    if (found["rows"], found["positions"]) != (stop - start, stop - start):
+    counts = rows.select(F.count("*").alias("rows"), F.countDistinct("position").alias("positions")).collect()[0]
+    if (counts["rows"], counts["positions"]) != (stop - start, stop - start):
         raise ReadError(
-            f"rows {start} to {stop - 1} of log {log!r} in {table}: there are {found['rows']}, {found['positions']} different; "
+            f"rows {start} to {stop - 1} of log {log!r} in {table}: there are {counts['rows']}, {counts['positions']} different; "
             f"there should be {stop - start}, each once: restore a version of the table that has them"
         )
     return rows

@@ -61,7 +61,6 @@ class IdleCloser:
                     self._thread.start()
 
     def close_all(self) -> None:
-        """Close all idle handles."""
         while self._close_first(float("inf")):
             pass
 

@@ -26,7 +26,6 @@ ZOOKEEPER_CONF = "spark.bookspark.zookeeper"
 _REUSED = "SPARK_REUSE_WORKER"
 """Environment variable that marks a worker that Spark will reuse."""
 _frozen_modules = 0
-"""Number of loaded modules at the last freeze."""
 
 
 def client(zookeeper: str) -> BookKeeper:

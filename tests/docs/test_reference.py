@@ -9,7 +9,6 @@ import msgspec
 import pytest
 import typer
 
-from bookspark.spark.bookies import bookies_job
 from bookspark.spark.tables.system_tables import TABLES
 from tests.docs import reference
 
@@ -35,12 +34,6 @@ def test_no_other_page_exists() -> None:
 
 def _parameters(app: typer.Typer) -> list[Any]:
     return [one for one in typer.main.get_command(app).params if one.name != "queries"]
-
-
-def test_bookies_job_accepts_exactly_its_documented_options() -> None:
-    every = _parameters(reference.all_jobs()["bookies"])
-    told = {name for one in every for name in (*one.opts, *one.secondary_opts)}
-    assert {*told, "--help"} == set(bookies_job._OPTIONS) and "--console-port" in told
 
 
 def test_everything_has_an_entry_with_a_meaning(pages: dict[str, str]) -> None:

@@ -410,7 +410,7 @@ PLANTED_GROUPS = {
         3,
         planted(RowReader, "_next_fetched", behind_fetched(RowReader._next_fetched)),
     ),
-    "a row's commit saves all returned rows": (109, planted(RowReader, "_behind", lambda reader, row: reader._offset)),
+    "a row's commit saves all returned rows": (109, planted(RowReader, "_behind", lambda reader, row: reader.offset)),
     "a reader does not begin where its group was": (0, silent(RowReader, "_saved", None)),
     "a lane is taken that another reader of the group has": (1, planted(Sharing, "take", whoever_has_them)),
     "a place in a log that was deleted is one in the next log": (

@@ -229,7 +229,7 @@ def test_reader_reports_at_most_once_a_second(
         clock[0] = 1001.0
         told.tell()
         assert not told.due(1005.9) and told.due(1006)
-        told._over = True
+        told.over = True
 
 
 class _Refusing:

@@ -132,7 +132,11 @@ def test_dictionary_made_after_the_first_rows_begins_a_ledger_labelled_with_it(
     for values in (["a", "b"], ["c"], VALUES):
         record = registry.claim("orders", "run")
         run = LogRun.of(writer.options.log, record)
-        written.append(writer.write_rows(iter([pyarrow.record_batch({"value": values})]), run, record).ranges)
+        written.append(
+            writer.write_rows(
+                iter([pyarrow.record_batch({"value": values})]), run, record, sink.RangesWritten("q", 0, "run")
+            ).ranges
+        )
     ledgers = [item.ledger_id for ranges in written for item in ranges]
     assert ledgers[0] == ledgers[1] != ledgers[2]
     metadata = [bookkeeper.get_ledger_metadata(ledger_id) for ledger_id in ledgers[1:]]

@@ -245,7 +245,7 @@ def test_batch_of_unknown_outcome_after_a_takeover_raises_and_says_so(
 
 
 def batch_write(bookkeeper: MemoryBookKeeper, run: str) -> Writer:
-    record = LogRegistry(bookkeeper.metadata).begin_batch_write("orders", run)
+    record = LogRegistry(bookkeeper.metadata).update("orders", lambda record: record.batch_write_begun(run))
     return Writer(bookkeeper, LogRun.of_batch_write(ORDERS, record, run))
 
 

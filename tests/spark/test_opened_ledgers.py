@@ -14,9 +14,8 @@ import pytest
 from bookspark.errors import NoSuchEntryError, NoSuchLedgerError
 from bookspark.logs.rows.splits import Piece
 from bookspark.logs.rows.value_rows import ValueDecoder
-from bookspark.spark.connector.source import LARGE_BYTES, LARGE_ROWS, gathered
 from bookspark.spark.offload import opened_ledgers
-from bookspark.spark.offload.opened_ledgers import OpenedLedgers
+from bookspark.spark.offload.opened_ledgers import LARGE_BYTES, LARGE_ROWS, OpenedLedgers, gathered
 from bookspark.store.client import BookKeeper
 from tests.spark.memory_bookkeeper import MemoryBookKeeper, MemoryReader
 

@@ -11,7 +11,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from bookspark.errors import ConfigurationError
 from bookspark.protocol.ledger.ledger_metadata import DigestType
 from bookspark.spark.connector.data_source import BookSparkDataSource
-from bookspark.spark.options.foreign_names import INSTEAD
+from bookspark.spark.options.given_options import INSTEAD
 from bookspark.spark.options.places import EARLIEST, LATEST
 from bookspark.spark.options.sink_options import SinkOptions
 from bookspark.spark.options.source_options import SourceOptions

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import pyarrow
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from bookspark.errors import ConfigurationError, DataLossError
@@ -115,6 +117,14 @@ def test_filtered_read_has_the_matching_rows_and_reads_few_others(
     assert rows_read <= read_max
     some, _ = read(["position"], log=log, where=where)
     assert some == [{"position": one["position"]} for one in found], "columns of the predicate alone do not come"
+
+
+def test_stream_reader_in_a_task_gives_the_wanted_columns_only(log: str) -> None:
+    given = options_of(log=log, where="id = 3141").for_stream()
+    reader = EntryStreamReader(given, schema_of(given), ["name"])
+    (part,) = reader.partitions(reader.initialOffset(), reader.latestOffset(reader.initialOffset(), ReadAllAvailable()))
+    copied: EntryStreamReader = pickle.loads(pickle.dumps(reader))
+    assert [row for rows in copied.read(part) for row in rows.to_pylist()] == [{"name": "n03141"}]
 
 
 def test_replayed_plan_is_the_same_and_offsets_count_all_rows(log: str) -> None:

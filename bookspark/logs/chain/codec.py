@@ -66,24 +66,23 @@ _TIME_DECODER = msgspec.json.Decoder(_Timed)
 
 
 def _defaults(kind: Any) -> dict[str, Any]:
-    found = {}
-    for one in fields(kind):
-        if one.default is not MISSING:
-            found[one.name] = one.default
-        elif one.default_factory is not MISSING:
-            found[one.name] = one.default_factory()
-    return found
+    defaults = {}
+    for field in fields(kind):
+        if field.default is not MISSING:
+            defaults[field.name] = field.default
+        elif field.default_factory is not MISSING:
+            defaults[field.name] = field.default_factory()
+    return defaults
 
 
 _DEFAULTS = {kind: _defaults(kind) for kind in (LogRecord, CommitHeader, Commit)}
-"""The default of each field."""
 
 
 def _decode(data: bytes, field: str, what: str) -> Any:
     try:
         try:
-            found = _DECODER.decode(data)
-            version = found.format
+            envelope = _DECODER.decode(data)
+            version = envelope.format
         except NOT_DECODED:
             # A newer version may write fields of unknown types.
             version = _VERSION_DECODER.decode(data).format
@@ -91,7 +90,7 @@ def _decode(data: bytes, field: str, what: str) -> Any:
                 raise
         if version > FORMAT:
             raise LogFormatError(f"{what}: format {version} is newer than {FORMAT}; use a newer version of bookspark")
-        value = getattr(found, field)
+        value = getattr(envelope, field)
     except NOT_DECODED as error:
         raise LogFormatError(f"{what}: not a {field} of a log ({error})") from error
     if value is None:
@@ -102,11 +101,11 @@ def _decode(data: bytes, field: str, what: str) -> Any:
 def _encode(what: str, value: Any) -> bytes:
     defaults = _DEFAULTS[type(value)]
     kept = {
-        one.name: found
-        for one in fields(value)
+        field.name: content
+        for field in fields(value)
         # A later version may have other default options, and a log keeps its own.
-        if one.compare
-        and ((found := getattr(value, one.name)) != defaults.get(one.name, MISSING) or one.name == "options")
+        if field.compare
+        and ((content := getattr(value, field.name)) != defaults.get(field.name, MISSING) or field.name == "options")
     }
     return _ENCODER.encode({"format": FORMAT, what: kept})
 
@@ -118,8 +117,8 @@ def encode_name(log_id: int) -> bytes:
 
 def decode_name(data: bytes, name: str) -> int:
     """Decode the id to which a log's name points. Raises LogFormatError, with the name."""
-    found: Named = _decode(data, "name", f"name {name!r} of a log")
-    return found.id
+    named: Named = _decode(data, "name", f"name {name!r} of a log")
+    return named.id
 
 
 def encode_record(record: LogRecord) -> bytes:
@@ -142,7 +141,6 @@ def decode_record(data: bytes, name: str, changed_ms: int = 0) -> LogRecord:
 
 
 def encode_header(header: CommitHeader) -> bytes:
-    """Encode entry 0 of a commit ledger."""
     return _encode("header", header)
 
 
@@ -153,7 +151,6 @@ def decode_header(data: bytes, ledger_id: int) -> CommitHeader:
 
 
 def encode_commit(commit: Commit) -> bytes:
-    """Encode a commit entry."""
     return _encode("commit", commit)
 
 
@@ -166,7 +163,7 @@ def decode_commit(data: bytes, ledger_id: int, entry_id: int) -> Commit:
 def time_of_commit(data: bytes, ledger_id: int, entry_id: int) -> int:
     """Decode only the time of a commit, in ms since 1970. Raises LogFormatError, with the ids of ledger and entry."""
     with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        found = _TIME_DECODER.decode(data)
-        if found.format <= FORMAT:
-            return found.commit.time_ms
+        timed = _TIME_DECODER.decode(data)
+        if timed.format <= FORMAT:
+            return timed.commit.time_ms
     return decode_commit(data, ledger_id, entry_id).time_ms

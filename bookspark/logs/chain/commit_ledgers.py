@@ -55,12 +55,10 @@ def header_of(bookkeeper: BookKeeper, record: LogRecord, password: Password) -> 
     """
     if not record.commit_ledgers:
         return header_before(bookkeeper, record, password)
-    header = CommitHeader()
-    for link in record.commit_ledgers[-1:]:
-        handle = open_commit_ledger(bookkeeper, link, password)
-        header = read_header(handle)
-        for placed in read_commits(handle):
-            header = header.followed_by(placed.commit)
+    handle = open_commit_ledger(bookkeeper, record.commit_ledgers[-1], password)
+    header = read_header(handle)
+    for placed in read_commits(handle):
+        header = header.followed_by(placed.commit)
     return header
 
 
@@ -105,7 +103,6 @@ def with_chain(
 
 
 def open_commit_ledger(bookkeeper: BookKeeper, link: CommitLedger, password: bytes) -> ReadHandle:
-    """Open a commit ledger of a chain for reading."""
     return bookkeeper.open_ledger_no_recovery(link.ledger_id, password=password, confirmed=FIRST_COMMIT)
 
 

@@ -109,10 +109,9 @@ class KnownLedgers:
         """Times of commits or rows, by ledger."""
         self._rows: OrderedDict[int, OpenRows] = OrderedDict()
         """Most recently used ledgers of rows, all closed."""
-        self._open = -1
+        self.open = -1
         """The ledger of rows that was open at the latest search; −1: none."""
         self.starts: dict[int, LinkStart] = {}
-        """Starts of commit ledgers in the record, by ledger id."""
         self._chain: tuple[CommitLedger, ...] = ()
 
     def follow(self, record: LogRecord) -> None:
@@ -123,7 +122,7 @@ class KnownLedgers:
             self.full = {link: self.full[link] for link in chain if link in self.full}
             self.firsts = {link: self.firsts[link] for link in chain if link in self.firsts}
         if len(self._times) > len(self.full) + len(self._rows):
-            kept = {link.ledger_id for link in chain} | self._rows.keys() | {self._open}
+            kept = {link.ledger_id for link in chain} | self._rows.keys() | {self.open}
             self._times = {ledger: times for ledger, times in self._times.items() if ledger in kept}
         while sum(map(len, self._times.values())) > _POINTS_MAX:
             for times in self._times.values():
@@ -149,13 +148,7 @@ class KnownLedgers:
         return any(found >= time_ms for found in newest)
 
     def times(self, ledger_id: int) -> KnownTimes:
-        """Known times of the ledger's commits or rows."""
         return self._times.setdefault(ledger_id, KnownTimes())
-
-    def times_of_open(self, ledger_id: int) -> KnownTimes:
-        """Known times of the open ledger's rows. Replaces those of the previous open ledger."""
-        self._open = ledger_id
-        return self.times(ledger_id)
 
     def rows(self, ledger_id: int, opened: Callable[[], OpenRows]) -> OpenRows:
         """The rows of a ledger, kept if the ledger is closed. Raises the errors of ``opened``."""
@@ -194,7 +187,8 @@ class _Search:
     def row(self, known_rows: int) -> int:
         """The first row of the time; the end, if there is none."""
         chain, time_ms = self._chain, self._time_ms
-        link = first_at(time_ms, 0, len(chain), self._times_of_links, 1) - 1
+        times_of = lambda first, last: [self._time_of_link(link) for link in range(first, last + 1)]  # noqa: E731
+        link = first_at(time_ms, 0, len(chain), times_of, 1) - 1
         if link < 0:
             return self._row_of_link(0) if chain else 0
         newest, times = link == len(chain) - 1, self._known.times(chain[link].ledger_id)
@@ -232,28 +226,29 @@ class _Search:
 
     def _row_behind(self, link: int, last: int, opened: OpenRows | None, last_ms: int) -> int:
         """The first row of the time after all commits; the end, if there is none. ``last_ms``: the last commit's time."""
-        found = 0
+        row = 0
         if opened is not None:
             rows = opened.known_rows
-            times = self._known.times_of_open(opened.ledger_id)
+            self._known.open = opened.ledger_id
+            times = self._known.times(opened.ledger_id)
             if rows and times.newest_ms is None:
                 # ``newest_ms`` samples the rows' size too.
                 times.add(rows - 1, opened.newest_ms(rows))
-            found = self._first_row(opened, times, 0, rows, partial(opened.at_once, rows), last_ms)
-            self.is_end = found == rows
+            row = self._first_row(opened, times, 0, rows, partial(opened.at_once, rows), last_ms)
+            self.is_end = row == rows
         else:
             self.is_end = True
-        return self._rows_before(link, last) + self._commit(link, last).rows + found
+        return self._rows_before(link, last) + self._commit(link, last).rows + row
 
     def _handle(self, link: int) -> ReadHandle:
-        found, head, ledger = self._handles.get(link), self._head, self._chain[link]
-        if found is None:
-            found = self._known.full.get(ledger) or (None if head is None else head.handle_of(ledger))
-            found = found or open_commit_ledger(self._bookkeeper, ledger, self._password)
-            self._handles[link] = found
-        if found.metadata.closed:
-            self._known.full[ledger] = found
-        return found
+        handle, head, ledger = self._handles.get(link), self._head, self._chain[link]
+        if handle is None:
+            handle = self._known.full.get(ledger) or (None if head is None else head.handle_of(ledger))
+            handle = handle or open_commit_ledger(self._bookkeeper, ledger, self._password)
+            self._handles[link] = handle
+        if handle.metadata.closed:
+            self._known.full[ledger] = handle
+        return handle
 
     def _full(self, link: int) -> ReadHandle:
         """Handle of a ledger before the newest of the chain, which is therefore closed."""
@@ -277,10 +272,10 @@ class _Search:
         return self._known.commit(ledger.ledger_id, entry_id, read)
 
     def _first(self, link: int) -> Commit:
-        found = self._known.firsts.get(self._chain[link])
-        if found is None:
-            found = self._known.firsts[self._chain[link]] = self._commit(link, FIRST_COMMIT)
-        return found
+        first = self._known.firsts.get(self._chain[link])
+        if first is None:
+            first = self._known.firsts[self._chain[link]] = self._commit(link, FIRST_COMMIT)
+        return first
 
     def _entry(self, link: int, entry_id: int) -> bytes:
         if (link, entry_id) not in self._entries:
@@ -292,9 +287,6 @@ class _Search:
         handle.confirm(last)
         for entry in handle.read(first, last):
             self._entries.setdefault((link, entry.entry_id), entry.payload)
-
-    def _times_of_links(self, first: int, last: int) -> list[int]:
-        return [self._time_of_link(link) for link in range(first, last + 1)]
 
     def _time_of_link(self, link: int) -> int:
         start = self._known.starts.get(self._chain[link].ledger_id)
@@ -322,20 +314,19 @@ class _Search:
         for item in commit.ranges if commit.stamped else ():
             first, end = item.first_entry_id, item.last_entry_id + 1
             try:
-                rows = self._known.rows(item.ledger_id, partial(self._opened, item.ledger_id))
+                rows = self._known.rows(
+                    item.ledger_id, partial(OpenRows, self._bookkeeper, item.ledger_id, self._password)
+                )
                 times, at_once = self._known.times(item.ledger_id), rows_at_once(item.size // item.rows)
-                found = self._first_row(rows, times, first, end, lambda: at_once, None)  # noqa: B023
+                row = self._first_row(rows, times, first, end, lambda: at_once, None)  # noqa: B023
             except NoSuchLedgerError:
                 # The rows were truncated or offloaded, so only the time of the commit is known.
                 self._known.forget(item.ledger_id)
                 return before
-            before += found - first
-            if found < end:
+            before += row - first
+            if row < end:
                 break
         return before
-
-    def _opened(self, ledger_id: int) -> OpenRows:
-        return OpenRows(self._bookkeeper, ledger_id, self._password)
 
     def _first_row(
         self, rows: OpenRows, times: KnownTimes, first: int, end: int, at_once: Callable[[], int], before_ms: int | None

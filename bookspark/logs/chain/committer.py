@@ -78,7 +78,6 @@ log = logging.getLogger(__name__)
 
 
 CHAIN_MAX = 64
-"""Length from which a chain is compacted."""
 COMMITS_PER_LEDGER_MAX = 10_000
 """Commits in a ledger before the next ledger begins; a recovery reads the whole ledger."""
 
@@ -146,7 +145,6 @@ def _copied(bookkeeper: BookKeeper, record: LogRecord, links: Sequence[CommitLed
 
 
 ATTEMPTS_MAX = 5
-"""Attempts of a commit before it fails."""
 RACES_MAX = 1000
 """Limit of races that a commit may lose. Each lost race is another writer's success."""
 RETENTION_SECONDS = 300.0
@@ -278,8 +276,8 @@ class Committer:
         try:
             with self._bookkeeper.open_ledger(ledger_id, password=self.run.password) as reader:
                 entries = reader.read(FIRST_COMMIT, reader.last_add_confirmed)
-                found = (decode_commit(entry.payload, ledger_id, entry.entry_id) for entry in entries)
-                return any(_key(commit) == _key(other) for other in found)
+                commits = (decode_commit(entry.payload, ledger_id, entry.entry_id) for entry in entries)
+                return any(_key(commit) == _key(other) for other in commits)
         except BookKeeperError as error:
             # The ledger was compacted and deleted, or its bookies are down.
             raise LedgerRecoveryError(
@@ -415,7 +413,6 @@ class Committer:
 
 
 def _key(commit: Commit) -> tuple[object, ...]:
-    """Identity of a commit within its run."""
     return commit.query, commit.batch, commit.open_ledger
 
 

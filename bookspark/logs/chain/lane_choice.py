@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from bookspark.errors import MetadataVersionError
 from bookspark.logs.chain.commit_ledgers import newest_header
 from bookspark.logs.chain.lane_index import LaneIndex, NewLane
+from bookspark.logs.chain.log_run import LogRun
+from bookspark.logs.chain.maintenance import recover_ledgers
 from bookspark.logs.chain.registry import LogRegistry
 from bookspark.protocol.logs.commits import CommitHeader
 from bookspark.protocol.logs.lanes import (
@@ -39,8 +41,6 @@ ATTEMPTS_MAX = 100
 
 
 class StreamingQuery(NamedTuple):
-    """A streaming query that needs a lane."""
-
     id: str
     follows: str = ""
     """The query whose lane the new query may take over; empty: none."""
@@ -127,16 +127,29 @@ def begun_batch_write(bookkeeper: BookKeeper, log: LaneId, run: str) -> LogRecor
     has ended, NoSuchLogError and TooManyLanesError."""
     registry = LogRegistry(bookkeeper.metadata)
 
+    def begun(record: LogRecord) -> LogRecord:
+        return decided(LogRecord.batch_write_begun, record, run)
+
     def first(record: LogRecord) -> LogRecord:
         if lane_of_batch_write(record, run) != 0:
             raise LogChangedError(f"log '{log}': a query was the first")
-        return decided(LogRecord.batch_write_begun, record, run)
+        return begun(record)
 
     try:
         return registry.update(log, first)
     except LogChangedError:
         # Versions of batch writes are looked up in one lane only.
-        return registry.begin_batch_write(LaneIndex(bookkeeper.metadata, log).begin(NewLane(BATCH_WRITES)), run)
+        return registry.update(LaneIndex(bookkeeper.metadata, log).begin(NewLane(BATCH_WRITES)), begun)
+
+
+def end_batch_write(bookkeeper: BookKeeper, run: LogRun) -> None:
+    """Record that the batch write ``run`` commits no more, and close its commit ledger. Raises NoSuchLogError."""
+    registry = LogRegistry(bookkeeper.metadata)
+    write, closed = registry.get(run.lane).batch_write(run.run), False
+    if write is not None and write.commit_ledger >= 0:
+        recover_ledgers(bookkeeper, [write.commit_ledger], run.password)
+        closed = bookkeeper.get_ledger_metadata(write.commit_ledger).closed
+    registry.update(run.lane, lambda record: decided(LogRecord.batch_write_ended, record, run.run, closed))
 
 
 def has_version(bookkeeper: BookKeeper, log: LogRecord, password: bytes, version: Batch) -> bool:

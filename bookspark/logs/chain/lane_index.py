@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import suppress
-from functools import partial
 from typing import NamedTuple
 
 from bookspark.errors import MetadataVersionError
@@ -20,13 +19,10 @@ from bookspark.protocol.logs.ended_lanes import Ended, full_block, kept_of, out_
 from bookspark.protocol.logs.lanes import MARK, LaneId, has_lane, lane_id, lane_in_index, lane_name, new_lane, with_lane
 from bookspark.protocol.logs.log_record import LogChangedError, LogRecord
 from bookspark.store.metadata.records.documents import proven_struct, read_struct
-from bookspark.store.metadata.records.versioned import compare_and_set
-from bookspark.store.metadata.store import MetadataStore
+from bookspark.store.metadata.store import MetadataStore, change_record
 
 
 class NewLane(NamedTuple):
-    """Request for a lane."""
-
     writer: str
     checkpoint: str = ""
     """Path of the writer's Spark checkpoint; empty if none or unknown."""
@@ -62,7 +58,9 @@ class LaneIndex:
                 raise LogChangedError(f"log '{self._log}': {follows}, which {new.writer} follows, has a lane by now")
             number = record.lanes_made + 1
             self._put(new_lane(record, number))
-            after = 0 if before is None else self._with_commits(before.lane)
+            ended = None if before is None else self._registry.get(self._log.lane(before.lane))
+            # The last ended lane with commits: this one, or one before it.
+            after = 0 if ended is None else lane_id(ended).number if ended.commit_ledgers else ended.after
             made = with_lane(record, number, new.writer, new.checkpoint, after, follows)
             return room_for_writer(made, new.writer)
 
@@ -73,8 +71,8 @@ class LaneIndex:
         """The kept record of the ended lane of writer ``key``; None if there is none."""
         if not record.ended_count:
             return None
-        found = self._store.read_record(ENDED, self._kept_name(key))
-        kept = None if found is None else _read_kept(found.value, key)
+        document = self._store.read_record(ENDED, self._kept_name(key))
+        kept = None if document is None else _read_kept(document.value, key)
         return kept if kept is not None and kept.key == key else None
 
     def check_claims_first_lane(self, record: LogRecord, writer: str, run: str) -> None:
@@ -120,8 +118,7 @@ class LaneIndex:
                 return None
             return proven_struct(kept, f"lane that ended of {kept.key!r}")
 
-        read, write = partial(self._store.read_record, ENDED, name), partial(self._store.write_record, ENDED, name)
-        compare_and_set(f"ended lane {kept.lane} of log {self._log}", read, later, write)
+        change_record(self._store, ENDED, name, f"ended lane {kept.lane} of log {self._log}", later)
 
     def _put_block(self, block: int, lanes: tuple[int, ...]) -> None:
         name = lane_name(self._log.key, block + 1)
@@ -134,21 +131,16 @@ class LaneIndex:
         """Create a lane's record, with the options of the log, before the index names it. An existing record is another client's,
         or a crash left it."""
         key, number = lane_id(made).key, lane_id(made).number
-        found = self._store.read_record(RECORDS, key)
-        if found is not None:
+        stored = self._store.read_record(RECORDS, key)
+        if stored is not None:
             newest = self._registry.get(self._log)
-            left = decode_record(found.value, made.name)
+            left = decode_record(stored.value, made.name)
             # If the index has changed since, the lane may be another writer's by now, and the write of this version loses.
             if left.options == made.options or (newest.lanes_made, newest.options) != (number - 1, made.options):
                 return
         # Another client may write it first; then the index changes too, and this client begins again.
         with suppress(MetadataVersionError):
-            self._store.write_record(RECORDS, key, encode_record(made), None if found is None else found.version)
-
-    def _with_commits(self, number: int) -> int:
-        """The ended lane ``number``, or the last one with commits before it; 0: none."""
-        record = self._registry.get(self._log.lane(number))
-        return number if record.commit_ledgers else record.after
+            self._store.write_record(RECORDS, key, encode_record(made), None if stored is None else stored.version)
 
 
 def _read_kept(data: bytes, key: str) -> Ended:

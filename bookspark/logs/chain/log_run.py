@@ -106,7 +106,6 @@ class LogRun:
     run: str
     """Id of the run: Spark's, or a random one."""
     epoch: int
-    """The only epoch in which the run may commit."""
 
     @classmethod
     def of(cls, address: LogAddress, record: LogRecord) -> LogRun:

@@ -18,6 +18,7 @@ from bookspark.protocol.logs.commits import EntryRange
 
 if TYPE_CHECKING:
     from bookspark.store.client import BookKeeper
+    from bookspark.store.wire.entry_batch import Entry
 
 _BYTES_AT_ONCE, _ROWS_AT_ONCE_MAX = 16384, 32
 _ROW_BYTES = 1024
@@ -81,31 +82,34 @@ class OpenRows:
         """Read the confirmed rows ``first`` to ``last``. Returns a function from entry id to time of append, in ms since 1970,
         which raises BookKeeperError if the entry is no row."""
         self._handle.confirm(last)
-        found = list(self._handle.read(first, last))
-        where = f"ledger {self.ledger_id}, entry "
-        return lambda entry_id: stamp_of(found[entry_id - first].payload, f"{where}{entry_id}").time_ms
+        entries = list(self._handle.read(first, last))
+        return lambda entry_id: _stamp(entries[entry_id - first]).time_ms
 
     def newest_ms(self, rows: int) -> int:
         """Time of append of row ``rows - 1``, in ms since 1970; the rows before it are confirmed. Also samples the size of rows,
         for ``at_once``."""
-        self._handle.confirm(rows - 1)
-        (entry,) = self._handle.read(rows - 1, rows - 1)
+        entry = self._entry(rows - 1)
         if rows > 2 * self._sampled_rows:
             self._sampled_rows, self._sampled_bytes = rows, entry.length
-        return stamp_of(entry.payload, f"ledger {self.ledger_id}, entry {rows - 1}").time_ms
+        return _stamp(entry).time_ms
 
     def _bytes_of(self, rows: int) -> int:
-        self._handle.confirm(rows - 1)
         with suppress(NoSuchEntryError, ReadError):
-            (entry,) = self._handle.read(rows - 1, rows - 1)
-            return entry.length
+            return self._entry(rows - 1).length
         return rows * (self._sampled_bytes // self._sampled_rows if self._sampled_rows else _ROW_BYTES)
 
     def stamp_at(self, entry_id: int) -> Stamped:
         """The row in a confirmed entry."""
+        return _stamp(self._entry(entry_id))
+
+    def _entry(self, entry_id: int) -> Entry:
         self._handle.confirm(entry_id)
         (entry,) = self._handle.read(entry_id, entry_id)
-        return stamp_of(entry.payload, f"ledger {self.ledger_id}, entry {entry_id}")
+        return entry
+
+
+def _stamp(entry: Entry) -> Stamped:
+    return stamp_of(entry.payload, f"ledger {entry.ledger_id}, entry {entry.entry_id}")
 
 
 def rows_at_once(size: int) -> int:

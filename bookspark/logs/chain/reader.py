@@ -65,7 +65,6 @@ class LogReader:
         self._bookkeeper, self._password = bookkeeper, password
         self._registry = LogRegistry(bookkeeper.metadata)
         self.record: LogRecord = self._registry.get(name)
-        """Last read record of the lane."""
         self.lane = lane_id(self.record)
         check_password(self.record, password)
         self.position = Position()
@@ -89,7 +88,6 @@ class LogReader:
         self._read_to_end: ReadHandle | None = None
         """Handle of the last ledger, if it is closed and read to its end."""
         self._just_read: LogRecord | None = None
-        """Fresh record, passed by the caller of ``newest``."""
         self._next_entry = FIRST_COMMIT
         self._read: dict[int, Commit] = {}
         """Commits of the ledger that the reader read before it searched for its place there."""
@@ -275,25 +273,25 @@ class LogReader:
         """At the first call, skip to the commit with the wanted row, or to the ledger's last commit (entry ``last``). Returns
         that commit if it was read."""
         row, first = self._wanted, self._next_entry
-        found, self._read = self._read, {}
+        commits, self._read = self._read, {}
 
         def rows_before(low: int, high: int) -> list[int]:
             for entry in handle.read(low, high):
-                found[entry.entry_id] = decode_commit(entry.payload, handle.ledger_id, entry.entry_id)
-            return [found[entry_id].first_row for entry_id in range(low, high + 1)]
+                commits[entry.entry_id] = decode_commit(entry.payload, handle.ledger_id, entry.entry_id)
+            return [commits[entry_id].first_row for entry_id in range(low, high + 1)]
 
         if row is not None and first < last:
-            end = rows_before(last, last)[0] if last not in found else found[last].first_row
+            end = rows_before(last, last)[0] if last not in commits else commits[last].first_row
             at = last
             if row < end:
                 at = first_at(row + 1, first + 1, last, rows_before, COMMITS_AT_ONCE, self.position.rows, end) - 1
             if at > first:
-                if at not in found:
+                if at not in commits:
                     rows_before(at, at)
                 batches = self.position.batches + at - first
-                self.position, self._next_entry = Position(batches, found[at].first_row, found[at].first_byte), at
+                self.position, self._next_entry = Position(batches, commits[at].first_row, commits[at].first_byte), at
         self._wanted = None
-        return found.get(self._next_entry)
+        return commits.get(self._next_entry)
 
     def _pass(self, commit: Commit) -> PlacedCommit:
         placed = PlacedCommit(self.position, commit)

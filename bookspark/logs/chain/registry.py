@@ -55,16 +55,13 @@ from bookspark.protocol.logs.retention import Retention, check_not_offloaded
 from bookspark.store.decisions.seam import decided
 from bookspark.store.metadata.records.documents import proven_struct, read_struct
 from bookspark.store.metadata.records.versioned import Record, compare_and_set
-from bookspark.store.metadata.store import MetadataStore
+from bookspark.store.metadata.store import MetadataStore, change_record
 from bookspark.store.wire.digests import master_key
 from bookspark.support.arguments import AtLeastOne, BytesOrNone, Password, Rule, checked, checks_methods
 
 logger = logging.getLogger(__name__)
 
-NAMES = "logs"
-"""Kind of the names of logs."""
-RECORDS = "log_records"
-"""Kind of the records of lanes."""
+NAMES, RECORDS = "logs", "log_records"
 _NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
 """Kafka's rule for topic names."""
 _LANE = re.compile(rf"{_NAME.pattern}(@(0|[1-9][0-9]{{0,8}}))?")
@@ -86,15 +83,7 @@ Lane = LaneName | LaneId
 
 
 POSITIONS, STARTS = "positions", "starts"
-"""Kinds of records that keep a reader's offset, ``<reader>@<key>``: of a group, and of a stream that began at ``latest``."""
-READERS = "readers"
-"""Kind of the records in which readers report their offsets, ``<reader>@<key>`` (``logs.readers``)."""
-ENDED, BLOCKS = "ended", "ended_blocks"
-"""Kinds of records of ended lanes: by writer, ``<id>@<digest>``, and lists of ended lanes, 1,000 in each record,
-``<id>@<number>``."""
-
-RETENTION = "retention"
-"""Kind of the records of retention, ``<id>``."""
+READERS, ENDED, BLOCKS, RETENTION = "readers", "ended", "ended_blocks", "retention"
 _IDS = 31
 """Bits of a log's number in its cluster."""
 
@@ -103,15 +92,6 @@ class EndedBlock(msgspec.Struct, frozen=True):
     """Lanes in the order of their ends."""
 
     lanes: tuple[int, ...]
-
-
-def ended_block(document: bytes, name: str) -> EndedBlock:
-    """Decode a block of ended lanes. Raises UnreadableRecordError."""
-    return read_struct(document, EndedBlock, f"block {name!r} of lanes that ended")
-
-
-def _given_back(offload: Offload, record: LogRecord) -> LogRecord:
-    return replace(record, offload=record.offload or offload)
 
 
 @checks_methods
@@ -133,10 +113,10 @@ class LogRegistry:
         record."""
         names = self.names()
         logs, unreadable = {}, set()
-        for name, one in zip(names, self._store.read_records(NAMES, names), strict=True):
+        for name, document in zip(names, self._store.read_records(NAMES, names), strict=True):
             try:
-                if one is not None:
-                    logs[decode_name(one.value, name)] = name
+                if document is not None:
+                    logs[decode_name(document.value, name)] = name
             except LogFormatError as error:
                 logger.warning("%s", error)
                 unreadable.add(name)
@@ -156,8 +136,8 @@ class LogRegistry:
     def lane(self, name: LaneName) -> LaneId | None:
         """The lane of this name now; None if there is no log of the name. Raises LogFormatError."""
         log, number = lane_of(name)
-        found = self._store.read_record(NAMES, log)
-        return None if found is None else LaneId(decode_name(found.value, log), number, log)
+        record = self._store.read_record(NAMES, log)
+        return None if record is None else LaneId(decode_name(record.value, log), number, log)
 
     def lanes_of(self, name: Lane) -> list[LaneId]:
         """All lanes of a log, ended lanes too, in the order of their numbers; for a lane's name, that lane. Raises the errors of
@@ -172,15 +152,15 @@ class LogRegistry:
     def ended_lanes(self, record: LogRecord, first: int = 0) -> list[int]:
         """Ended lanes of the log, in the order of their ends, from the ``first``-th on. Raises NoSuchLogError and
         UnreadableRecordError."""
-        found: list[int] = []
+        ended: list[int] = []
         for block in blocks_of(record, first):
             name = lane_name(str(record.log_id), block + 1)
             kept = self._store.read_record(BLOCKS, name)
             if kept is None:
                 raise self.gone(lane_id(record))
-            found += ended_block(kept.value, name).lanes
-        found += record.ended_lanes
-        return found[first - (record.ended_count - len(found)) :]
+            ended += read_struct(kept.value, EndedBlock, f"block {name!r} of lanes that ended").lanes
+        ended += record.ended_lanes
+        return ended[first - (record.ended_count - len(ended)) :]
 
     def get(self, name: Lane) -> LogRecord:
         """The record of a lane. Raises NoSuchLogError, with the most similar name, LogRecreatedError and LogFormatError."""
@@ -203,16 +183,16 @@ class LogRegistry:
     def find(self, name: Lane) -> LogRecord | None:
         """The record of a lane; None if it does not exist. Raises LogFormatError."""
         lane = name if isinstance(name, LaneId) else self.lane(name)
-        found = None if lane is None else self._store.read_record(RECORDS, lane.key)
-        return None if lane is None or found is None else _record(found, lane)
+        document = None if lane is None else self._store.read_record(RECORDS, lane.key)
+        return None if lane is None or document is None else _record(document, lane)
 
     def find_each(self, lanes: Sequence[LaneId]) -> Iterator[LogRecord | None]:
         """``find`` for many lanes, in their order, with many requests at a time."""
-        found = self._store.read_records(RECORDS, [lane.key for lane in lanes])
-        return (None if one is None else _record(one, lane) for lane, one in zip(lanes, found, strict=True))
+        documents = self._store.read_records(RECORDS, [lane.key for lane in lanes])
+        each = zip(lanes, documents, strict=True)
+        return (None if document is None else _record(document, lane) for lane, document in each)
 
     def exists(self, log_id: int) -> bool:
-        """Does the log with this id exist?"""
         return self._store.read_record(RECORDS, str(log_id)) is not None
 
     def create(self, name: LogName, options: LogOptions, password: Password) -> LogRecord:
@@ -232,7 +212,7 @@ class LogRegistry:
 
         self._store.write_record(RECORDS, made.key, _new_document(record), None)
         try:
-            compare_and_set(f"log name {name!r}", *self._access(NAMES, name, point))
+            change_record(self._store, NAMES, name, f"log name {name!r}", point)
         except LogExistsError:
             self.forget(made.log)
             raise
@@ -271,19 +251,19 @@ class LogRegistry:
         changing the record.
         """
         lane = lane if isinstance(lane, LaneId) else lane_id(self.get(lane))
-        found: Record | None = None
+        stored: Record | None = None
         changed: LogRecord | None = None
 
         def read() -> Record | None:
-            nonlocal found
-            found = self._store.read_record(RECORDS, lane.key)
-            return found
+            nonlocal stored
+            stored = self._store.read_record(RECORDS, lane.key)
+            return stored
 
         def stepped(document: bytes | None) -> bytes | None:
             nonlocal changed
-            if found is None:
+            if stored is None:
                 raise self.gone(lane)
-            record = _record(found, lane)
+            record = _record(stored, lane)
             changed = transition(record)
             return None if changed == record else encode_record(changed)
 
@@ -326,13 +306,12 @@ class LogRegistry:
         changes = {option: value for option, value in given.items() if value is not None}
         record = self.update(log, lambda record: decided(LogRecord.altered, record, **changes))
         # A lane that is not in this version of the index gets the new options when it is made (``LaneIndex.begin``).
-        for one in record.lanes:
-            self._follow_options(log.lane(one.number))
+        for indexed in record.lanes:
+            self._follow_options(log.lane(indexed.number))
         self._keep_retention(log, retention_ms, retention_bytes)
         return record.options
 
     def _follow_options(self, lane: LaneId) -> None:
-        """Copy the log's alterable options to the lane."""
         wanted = _alterable(self.get(lane.lane(0)))
         while True:
             self.update(lane, lambda record: decided(LogRecord.altered, record, **wanted))  # noqa: B023
@@ -343,8 +322,8 @@ class LogRegistry:
 
     def retention(self, record: LogRecord) -> Retention:
         """Retention of a log. ``record``: of the log or of one of its lanes. Raises UnreadableRecordError."""
-        found = self._store.read_record(RETENTION, str(record.log_id))
-        return Retention() if found is None else _retention(found.value, record.name)
+        document = self._store.read_record(RETENTION, str(record.log_id))
+        return Retention() if document is None else _retention(document.value, record.name)
 
     def _keep_retention(self, log: LaneId, retention_ms: int | None, retention_bytes: int | None) -> None:
         given = {"retention_ms": retention_ms, "retention_bytes": retention_bytes}
@@ -357,7 +336,7 @@ class LogRegistry:
             kept = Retention() if document is None else _retention(document, log.name)
             return proven_struct(replace(kept, **changes), what)
 
-        compare_and_set(what, *self._access(RETENTION, log.key, changed))
+        change_record(self._store, RETENTION, log.key, what, changed)
 
     def take_back_offload(self, name: LogName | LaneId) -> list[str]:
         """End the offload of a log. Returns the tables, which stay as they are, and are the log's no more.
@@ -375,7 +354,7 @@ class LogRegistry:
                 self.update(lane, lambda record: decided(LogRecord.offload_taken_back, record))
             except OffloadError:
                 for before, its in taken.items():
-                    self.update(before, partial(_given_back, its))
+                    self.update(before, lambda record: replace(record, offload=record.offload or its))  # noqa: B023
                 raise
             if offload is not None:
                 taken[lane] = offload
@@ -386,11 +365,11 @@ class LogRegistry:
     def delete(self, log: LaneId) -> None:
         """Delete a log's record, all that lies under its id, and its name, but not its ledgers (``delete_log`` does)."""
         self.forget(log.log)
-        found = self._store.read_record(NAMES, log.name)
-        if found is not None and decode_name(found.value, log.name) == log.log:
+        pointer = self._store.read_record(NAMES, log.name)
+        if pointer is not None and decode_name(pointer.value, log.name) == log.log:
             # A name that points to another log by now has another version.
             with suppress(MetadataVersionError):
-                self._store.delete_record(NAMES, log.name, found.version)
+                self._store.delete_record(NAMES, log.name, pointer.version)
 
     def forget(self, log_id: int) -> None:
         """Delete all records under the id. The log's own goes first, and with it the log."""
@@ -411,14 +390,6 @@ class LogRegistry:
         """
         return self.update(lane, lambda record: decided(LogRecord.claim, record, run, query, "", ""))
 
-    def begin_batch_write(self, lane: Lane, run: str) -> LogRecord:
-        """Give the batch write ``run`` an epoch. Raises LogTakenOverError if it has ended, and the errors of ``update``."""
-        return self.update(lane, lambda record: decided(LogRecord.batch_write_begun, record, run))
-
-    def end_batch_write(self, lane: Lane, run: str, closed: bool) -> None:
-        """Mark the batch write ``run`` as ended (``LogRecord.batch_write_ended``). Raises the errors of ``update``."""
-        self.update(lane, lambda record: decided(LogRecord.batch_write_ended, record, run, closed))
-
     def add_commit_ledger(
         self,
         lane: Lane,
@@ -438,12 +409,6 @@ class LogRegistry:
         )
 
     # -- inside
-
-    def _access(
-        self, kind: str, name: str, change: Callable[[bytes | None], bytes]
-    ) -> tuple[Callable[[], Record | None], Callable[[bytes | None], bytes], Callable[[bytes, int | None], int]]:
-        """Arguments of ``compare_and_set`` for a record."""
-        return partial(self._store.read_record, kind, name), change, partial(self._store.write_record, kind, name)
 
     def _new_id(self) -> int:
         """An id that no log had before. Ids grow, so of two logs of one name the later one has the higher id, also if a server of
@@ -470,8 +435,8 @@ def recreated(name: str, before: int, now: int) -> LogRecreatedError:
     )
 
 
-def _record(found: Record, lane: LaneId) -> LogRecord:
-    return decode_record(found.value, str(lane), found.changed_ms)
+def _record(document: Record, lane: LaneId) -> LogRecord:
+    return decode_record(document.value, str(lane), document.changed_ms)
 
 
 def _new_document(record: LogRecord) -> bytes:

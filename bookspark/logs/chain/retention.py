@@ -106,10 +106,10 @@ def truncate_expired_of_lane(bookkeeper: BookKeeper, lane: LaneId, password: byt
 def _complete(bookkeeper: BookKeeper, last_entries: dict[int, int]) -> list[int]:
     """The ledgers that end with the given entry. Open and deleted ledgers are not included."""
     unreadable: dict[int, str] = {}
-    found = [metadata for metadata, _ in bookkeeper.metadata.read_ledgers(sorted(last_entries), unreadable)]
+    ledgers = [metadata for metadata, _ in bookkeeper.metadata.read_ledgers(sorted(last_entries), unreadable)]
     for ledger_id, why in unreadable.items():
         log.warning("ledger %d is not deleted, because its record can't be read: %s", ledger_id, why)
-    return [one.ledger_id for one in found if one.last_entry_id == last_entries[one.ledger_id]]
+    return [one.ledger_id for one in ledgers if one.last_entry_id == last_entries[one.ledger_id]]
 
 
 def _delete(bookkeeper: BookKeeper, ledger_ids: Iterable[int]) -> list[int]:

@@ -31,7 +31,6 @@ from bookspark.store.wire.columns import Heads, consecutive, repeated
 
 STAMP_BYTES = 17
 FLAGS_AT = 16
-"""Position of the flags for key and headers."""
 TIME_MS_MAX = 253_402_300_799_999
 """End of the year 9999: no later time can be shown."""
 SEQUENCE_MAX = 3 << 61

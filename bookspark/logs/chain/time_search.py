@@ -106,9 +106,9 @@ def first_at(
         after_ms = times[0]
     if low < high and before_ms is None:
         times = read(low, min(low + stretch, high) - 1)
-        found = bisect_left(times, time_ms)
-        if found < len(times):
-            return low + found
+        index = bisect_left(times, time_ms)
+        if index < len(times):
+            return low + index
         low, before_ms = low + len(times), times[-1]
     left = stretch / 2 * 2.0 ** (_MORE_READS + math.ceil(math.log2(max(1.0, (high - low + 1) / stretch))))
     while low < high:
@@ -118,11 +118,11 @@ def first_at(
             first = _place(time_ms - 0.5, low - 1, high, before_ms, after_ms, left) - stretch // 2
             first = min(max(first, low), high - stretch)
         times = read(first, min(first + stretch, high) - 1)
-        found = bisect_left(times, time_ms)
-        if found == len(times):
-            low, before_ms = first + found, times[-1]
-        elif found or first == low:
-            return first + found
+        index = bisect_left(times, time_ms)
+        if index == len(times):
+            low, before_ms = first + index, times[-1]
+        elif index or first == low:
+            return first + index
         else:
             high, after_ms = first, times[0]
         left /= 2

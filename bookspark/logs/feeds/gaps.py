@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from bookspark.errors import BookKeeperError, NoSuchEntryError, NoSuchLedgerError, ReadError
@@ -20,7 +21,6 @@ from bookspark.logs.feeds.lane_feed import LaneFeed
 from bookspark.logs.feeds.lost_rows import PassedOver
 from bookspark.logs.rows.splits import Piece
 from bookspark.protocol.ledger.accepted_loss import LossKind
-from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.logs.log_record import LogRecord
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ NOT_READ = (NoSuchEntryError, ReadError)
 
 
 class GapKind(Enum):
-    """Reason why rows were not read."""
-
     TRUNCATED = "truncated"
     """Removed from the log on purpose."""
     LOST = "lost"
@@ -61,7 +59,6 @@ class Gap(NamedTuple):
 
 
 def gap_of(piece: Piece, kind: GapKind) -> Gap:
-    """The gap of all rows of ``piece``."""
     return Gap(piece.lane, piece.position, piece.position + piece.rows - 1, kind)
 
 
@@ -80,8 +77,9 @@ def with_truncated(spans: Mapping[int, tuple[int, int]], pieces: Iterable[Piece]
             yield Gap(lane, at, end - 1, GapKind.TRUNCATED)
 
 
-def kind_of(error: BookKeeperError, metadata: LedgerMetadata, entry_id: int) -> GapKind:
-    """Kind of gap after the failed read of an entry. ``metadata``: the ledger's, read after the failure."""
+def kind_of(bookkeeper: BookKeeper, error: BookKeeperError, piece: Piece) -> GapKind:
+    """Kind of gap after the failed read of ``piece``, of one entry."""
+    metadata, entry_id = bookkeeper.get_ledger_metadata(piece.ledger_id), piece.first_entry_id
     if isinstance(error, NoSuchEntryError) or (metadata.closed and entry_id > metadata.last_entry_id):
         return GapKind.LOST
     losses = metadata.accepted_loss.losses if metadata.accepted_loss is not None else ()
@@ -116,7 +114,8 @@ def joined(items: Iterable[Row | Gap]) -> Iterator[Row | Gap]:
     """The same items, with consecutive gaps of one kind merged."""
     open_gap: Gap | None = None
     for item in items:
-        if isinstance(item, Gap) and open_gap is not None and _continues(item, open_gap):
+        continued = None if open_gap is None else (open_gap.lane, open_gap.last + 1, open_gap.kind)
+        if isinstance(item, Gap) and open_gap is not None and (item.lane, item.first, item.kind) == continued:
             open_gap = open_gap._replace(last=item.last)
             continue
         if open_gap is not None:
@@ -126,10 +125,6 @@ def joined(items: Iterable[Row | Gap]) -> Iterator[Row | Gap]:
             yield item
     if open_gap is not None:
         yield open_gap
-
-
-def _continues(gap: Gap, before: Gap) -> bool:
-    return (gap.lane, gap.first, gap.kind) == (before.lane, before.last + 1, before.kind)
 
 
 def deleted_gap(record: LogRecord, piece: Piece) -> Gap | None:
@@ -150,10 +145,7 @@ def readable_and_gaps(bookkeeper: BookKeeper, password: bytes, piece: Piece) -> 
         deque(handle.read(part.first_entry_id, part.last_entry_id), 0)
         return [part]
 
-    def kind(error: BookKeeperError, part: Piece) -> GapKind:
-        return kind_of(error, bookkeeper.get_ledger_metadata(part.ledger_id), part.first_entry_id)
-
-    return joined(rows_and_gaps(piece, read, kind))
+    return joined(rows_and_gaps(piece, read, partial(kind_of, bookkeeper)))
 
 
 def gaps_of_lane(bookkeeper: BookKeeper, name: Lane, password: bytes) -> Iterator[Gap]:

@@ -56,7 +56,6 @@ class LaneFeed:
 
     @property
     def record(self) -> LogRecord:
-        """Last read record of the lane."""
         return self._head.record
 
     def newest(self) -> int:
@@ -92,10 +91,6 @@ class LaneFeed:
     def close(self) -> None:
         """End the lane's watches. Never raises."""
         self._head.close()
-
-    def size(self, first: int, last: int) -> int:
-        """Bytes of payload of the remaining rows in [``first``, ``last``)."""
-        return sum(size for _, size, _ in self._pieces(first, last))
 
     def sized(self, first: int, last: int) -> Iterator[tuple[int, int]]:
         """Number and bytes of the remaining rows in [``first``, ``last``), commit by commit, read as they are asked for."""

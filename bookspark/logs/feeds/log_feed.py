@@ -42,37 +42,6 @@ if TYPE_CHECKING:
     from bookspark.store.client import BookKeeper
 
 
-# -- Times in ended lanes
-
-
-_LANES_MAX = 64
-"""Number of lanes with kept searches."""
-
-
-class EndedTimes:
-    """Searches by time in a feed's ended lanes.
-
-    Law: an ended lane changes only by truncation and deletion of the log. Its record shows both, so a search needs the record but
-    no reader of the lane. The most recently searched lanes keep their ``KnownLedgers``.
-    """
-
-    def __init__(self, bookkeeper: BookKeeper, password: bytes) -> None:
-        self._bookkeeper, self._password = bookkeeper, password
-        self._known: OrderedDict[str, KnownLedgers] = OrderedDict()
-
-    def row_at(self, record: LogRecord, time_ms: int) -> int:
-        """The first remaining row of time ``time_ms`` or later; the end, if there is none. ``record``: a fresh copy of the
-        lane's. Raises the errors of ``commit_times.row_at``."""
-        rows = record.ended_rows or 0
-        if record.ended_ms < time_ms:
-            return rows
-        known = self._known.setdefault(record.name, KnownLedgers())
-        self._known.move_to_end(record.name)
-        if len(self._known) > _LANES_MAX:
-            self._known.popitem(last=False)
-        return row_at(self._bookkeeper, lane_id(record), self._password, time_ms, rows, None, known, record)
-
-
 # -- Waiting for rows in any lane
 
 
@@ -98,7 +67,6 @@ class LaneWatch:
         """Did ``wait`` see rows that no lane's ``has_news`` covers?"""
 
     def look(self, lanes: Mapping[int, LaneFeed]) -> None:
-        """Update the number of rows of each lane."""
         for number in lanes:
             self._has_more(number, lanes)
         self._looked_at, self._found = time.monotonic(), False
@@ -113,8 +81,8 @@ class LaneWatch:
         heard = [lane for lane in lanes.values() if lane.has_news]
         for lane in heard:
             lane.newest()
-        found, self._found = self._found or bool(heard), False
-        return found
+        has_more, self._found = self._found or bool(heard), False
+        return has_more
 
     def wait(self, lanes: Mapping[int, LaneFeed], seconds: float, changed: Callable[[], bool]) -> bool:
         """Return True when there may be more rows than the lanes know, or when ``changed`` reports other lanes; False after
@@ -164,6 +132,8 @@ Offset = dict[str, int]
 
 _ENDED_KEPT = 1000
 """Number of passed ended lanes whose rows stay known."""
+_LANES_MAX = 64
+"""Number of ended lanes with kept searches by time."""
 
 
 class Limit(NamedTuple):
@@ -175,7 +145,6 @@ class Limit(NamedTuple):
 
 
 def another_kind(what: str, offset: Offset) -> ConfigurationError:
-    """Error for an offset that is no place in ``what``."""
     return ConfigurationError(
         f"this query reads {what}, but its checkpoint is at {offset}, an offset of another source: "
         "give each query a checkpointLocation of its own"
@@ -202,21 +171,20 @@ class LogFeed:
         """``log``: id of the log; None: the log that has ``name`` now."""
         self._bookkeeper, self._password, self._with_times = bookkeeper, password, with_times
         self.name = name
-        """Name of the log or lane."""
         self.choose: Choice | None = None
         """Selects parts of the pieces; None: all."""
         self.passed_over = PassedOver(fail_on_data_loss)
         self._one_lane, self._first = MARK in name, lane_of(name)[1]
         found = name if log is None else log.lane(self._first)
         first = LaneFeed(bookkeeper, found, password, self.passed_over, with_times)
-        self._log = first.lane
+        self.log = first.lane
         self._lanes = {self._first: first}
         self._watch = LaneWatch(self._first)
         self._record = first.record
-        """The log's record at the last search for lanes."""
         self._ended: dict[int, _Ended] = {}
         """Ended lanes, cached while the reader still needs them."""
-        self._ended_times = EndedTimes(bookkeeper, password)
+        self._searches: OrderedDict[str, KnownLedgers] = OrderedDict()
+        """By the names of ended lanes, the most recently searched last."""
         self._record_changed: Latch | None = None
         self._look_at, self._look_pauses = -math.inf, BackOff(_PAUSE_SECONDS_MAX, _LOOK_SECONDS_MAX)
         """Earliest time of the next look for lanes, after a look failed."""
@@ -224,12 +192,8 @@ class LogFeed:
         self._find_lanes()
 
     @property
-    def log(self) -> LaneId:
-        return self._log
-
-    @property
     def log_id(self) -> int:
-        return self._log.log
+        return self.log.log
 
     @property
     def key(self) -> str:
@@ -237,11 +201,13 @@ class LogFeed:
         return f"{self.log_id}{MARK}{self._first}" if self._one_lane else str(self.log_id)
 
     def earliest(self) -> Offset:
+        """The offset before the first existing row."""
         first = {number: lane.record.first_position for number, lane in self._lanes.items()}
         ended = {number: record.first_position for number, record in self._records_of_ended()}
         return self._folded({**first, **ended})
 
     def newest(self) -> Offset:
+        """The offset after the last confirmed row. Raises DataLossError, ReadError and MetadataStoreError."""
         self._look_for_lanes()
         self._watch.look(self._lanes)
         return self.known()
@@ -282,39 +248,45 @@ class LogFeed:
         lanes = [*self._lanes, *ended]
         check_lanes(self.name, times.lanes, lanes)
         chosen = {number: time_ms for number in lanes if (time_ms := times.of_lane(number)) is not None}
-        found = {number: self._row_at(number, time_ms, ended.get(number)) for number, time_ms in chosen.items()}
-        return self._folded({**self.all_rows(otherwise), **found})
+        rows = {
+            number: self._row_of_ended(ended[number], time_ms)
+            if number in ended
+            else self._lanes[number].row_at(time_ms)
+            for number, time_ms in chosen.items()
+        }
+        return self._folded({**self.all_rows(otherwise), **rows})
 
     def at_time(self, time_ms: int) -> Offset:
         """Offset before the first row of each lane at ``time_ms`` or later, else at the lane's end. A lane's number of
         rows is read again only if no row of that time or later is known."""
         self._look_for_lanes()
         every, lanes = self._all_ended(), list(self._lanes.items())
-        found = {number: self._ended[number].rows for number in every if self._ended_before(number, time_ms)}
-        left = [number for number in every if number not in found]
-        every_lane = [*(lane.lane for _, lane in lanes), *(self._log.lane(number) for number in left)]
+        known = {number: self._ended[number] for number in every if number in self._ended}
+        rows = {number: lane.rows for number, lane in known.items() if lane.newest_ms < time_ms}
+        left = [number for number in every if number not in rows]
+        every_lane = [*(lane.lane for _, lane in lanes), *(self.log.lane(number) for number in left)]
         # All records in one read.
         records = LogRegistry(self._bookkeeper.metadata).find_each(every_lane)
-        found |= {number: lane.row_at(time_ms, record) for (number, lane), record in zip(lanes, records, strict=False)}
+        rows |= {number: lane.row_at(time_ms, record) for (number, lane), record in zip(lanes, records, strict=False)}
         ended = (self._known_ended(number, record) for number, record in zip(left, records, strict=True))
-        found |= {number: self._ended_times.row_at(record, time_ms) for number, record in zip(left, ended, strict=True)}
-        return self._folded(found, every)
+        rows |= {number: self._row_of_ended(record, time_ms) for number, record in zip(left, ended, strict=True)}
+        return self._folded(rows, every)
 
     def all_rows(self, offset: Offset) -> dict[int, int]:
         """Rows of each lane before the offset, ended lanes included."""
-        found = rows_before(offset)
+        rows = rows_before(offset)
         for number in self._all_ended()[: ended_before(offset)]:
-            found[number] = self._rows_of_ended(number)
-        return found
+            rows[number] = self._rows_of_ended(number)
+        return rows
 
     def rows_of(self, lane: int, offset: Offset) -> int:
-        """Rows of the lane before the offset."""
         named = rows_before(offset)
         if lane in named:
             return named[lane]
         return self._rows_of_ended(lane) if lane in self._ended_from(0, ended_before(offset)) else 0
 
     def wait(self, seconds: float) -> bool:
+        """Wait until there may be rows after the last ``newest``, or for ``seconds``. False: there are none."""
         changed, pause = self._record_changed, self._look_at - time.monotonic()
         if changed is None:
             return self._watch.wait(self._lanes, seconds, lambda: False)
@@ -331,15 +303,18 @@ class LogFeed:
             lane.close()
 
     def check(self, offset: Offset) -> None:
+        """Raise LogRecreatedError if ``offset`` belongs to another log of this name, ConfigurationError if it has another
+        form."""
         if not is_offset(offset):
             raise another_kind(f"log {self.name!r}", offset)
         if offset["log"] != self.log_id:
-            raise recreated(self._log.name, offset["log"], self.log_id)
+            raise recreated(self.log.name, offset["log"], self.log_id)
         others = {lane for lane, rows in rows_before(offset).items() if rows} - {self._first}
         if self._one_lane and (others or ended_before(offset)):
             raise another_kind(f"lane {self._first} of log {self.name!r}", offset)
 
     def rows(self, start: Offset, end: Offset) -> int:
+        """Number of rows between two offsets, with the deleted. Raises MetadataStoreError."""
         return sum(last - first for first, last in self.spans(start, end).values())
 
     def sized(self, start: Offset, end: Offset) -> list[tuple[int, Iterator[tuple[int, int]]]]:
@@ -349,6 +324,7 @@ class LogFeed:
         return [(lane.remaining(*span), lane.sized(*span)) for lane, span in lanes]
 
     def limited(self, start: Offset, end: Offset, limit: Limit) -> Offset:
+        """``end``, or an earlier offset, so that no more than ``limit`` lies between ``start`` and the result."""
         spans = self.spans(start, end)
         ended = self._ended_between(start, end)
         if any(lane in spans for lane in ended):
@@ -376,7 +352,7 @@ class LogFeed:
                 if end < last:
                     return self._at({**before, lane: end}, done)
                 rows = None if rows is None else max(0, rows - (last - first))
-                size = None if size is None else max(0, size - feed.size(first, last))
+                size = None if size is None else max(0, size - sum(weight for _, weight in feed.sized(first, last)))
             before.pop(lane, None)
             done += 1
         return self._at(before, done)
@@ -402,6 +378,7 @@ class LogFeed:
         return span[0] if nothing else self._lane(lane).limited(*span, limit.rows, limit.size)
 
     def pieces(self, start: Offset, end: Offset) -> list[SizedPiece]:
+        """The rows between two offsets, in order, with their bytes. Raises DataLossError, ReadError and MetadataStoreError."""
         spans = self.spans(start, end)
         return [piece for lane, span in spans.items() for piece in self._lane(lane).pieces(*span, self.choose)]
 
@@ -458,13 +435,13 @@ class LogFeed:
         return self._at({lane: count for lane, count in left.items() if lane not in every[:done]}, done)
 
     def _lane(self, number: int) -> LaneFeed:
-        found = self._lanes.get(number)
-        if found is None:
-            lane = self._log.lane(number)
-            found = LaneFeed(self._bookkeeper, lane, self._password, self.passed_over, self._with_times)
-            if found.record.ended_rows is None:
-                self._lanes[number] = found
-        return found
+        feed = self._lanes.get(number)
+        if feed is None:
+            lane = self.log.lane(number)
+            feed = LaneFeed(self._bookkeeper, lane, self._password, self.passed_over, self._with_times)
+            if feed.record.ended_rows is None:
+                self._lanes[number] = feed
+        return feed
 
     def _look_for_lanes(self) -> None:
         # A lane found later is read later: a reader with an open commit ledger needs only the bookies.
@@ -482,11 +459,11 @@ class LogFeed:
             return
         changed = Latch()
         self._end_watch()
-        self._end_watch = self._bookkeeper.metadata.watch_record(RECORDS, self._log.key, changed.set)
-        record = LogRegistry(self._bookkeeper.metadata).get(self._log)
+        self._end_watch = self._bookkeeper.metadata.watch_record(RECORDS, self.log.key, changed.set)
+        record = LogRegistry(self._bookkeeper.metadata).get(self.log)
         live = {self._first, *(lane.number for lane in record.lanes)}
-        found = {number: self._lanes.get(number) or self._lane(number) for number in sorted(live)}
-        self._record, self._lanes = record, found
+        lanes = {number: self._lanes.get(number) or self._lane(number) for number in sorted(live)}
+        self._record, self._lanes = record, lanes
         # Set last, so that a failure is retried.
         self._record_changed = changed
 
@@ -508,34 +485,36 @@ class LogFeed:
         registry = LogRegistry(self._bookkeeper.metadata)
         if last > self._record.ended_count:
             # The offset is from a reader with a newer record.
-            self._record = registry.get(self._log)
+            self._record = registry.get(self.log)
         return registry.ended_lanes(self._record, first)[: last - first]
 
     def _records_of_ended(self) -> Iterator[tuple[int, LogRecord]]:
         numbers = self._all_ended()
-        lanes = [self._log.lane(number) for number in numbers]
-        found = LogRegistry(self._bookkeeper.metadata).find_each(lanes)
-        return ((number, self._known_ended(number, record)) for number, record in zip(numbers, found, strict=True))
-
-    def _of_ended(self, number: int) -> LogRecord:
-        return self._known_ended(number, LogRegistry(self._bookkeeper.metadata).get(self._log.lane(number)))
+        lanes = [self.log.lane(number) for number in numbers]
+        records = LogRegistry(self._bookkeeper.metadata).find_each(lanes)
+        return ((number, self._known_ended(number, record)) for number, record in zip(numbers, records, strict=True))
 
     def _known_ended(self, number: int, record: LogRecord | None) -> LogRecord:
         if record is None:
-            # The log was deleted meanwhile; this raises the reason.
-            record = LogRegistry(self._bookkeeper.metadata).get(self._log.lane(number))
+            # If the log was deleted meanwhile, this raises the reason.
+            record = LogRegistry(self._bookkeeper.metadata).get(self.log.lane(number))
         assert record.ended_rows is not None, "the index says so"
         self._ended[number] = _Ended(record.ended_rows, record.ended_ms)
         return record
 
     def _rows_of_ended(self, number: int) -> int:
         if number not in self._ended:
-            self._of_ended(number)
+            self._known_ended(number, None)
         return self._ended[number].rows
 
-    def _ended_before(self, number: int, time_ms: int) -> bool:
-        return number in self._ended and self._ended[number].newest_ms < time_ms
-
-    def _row_at(self, number: int, time_ms: int, record: LogRecord | None) -> int:
-        """``record``: the lane's, if it has ended."""
-        return self._lanes[number].row_at(time_ms) if record is None else self._ended_times.row_at(record, time_ms)
+    def _row_of_ended(self, record: LogRecord, time_ms: int) -> int:
+        """The first remaining row of time ``time_ms`` or later in an ended lane; the end, if there is none. ``record``: a fresh
+        copy of the lane's, which shows truncation, the only change of such a lane. Raises the errors of ``row_at``."""
+        rows = record.ended_rows or 0
+        if record.ended_ms < time_ms:
+            return rows
+        known = self._searches.setdefault(record.name, KnownLedgers())
+        self._searches.move_to_end(record.name)
+        if len(self._searches) > _LANES_MAX:
+            self._searches.popitem(last=False)
+        return row_at(self._bookkeeper, lane_id(record), self._password, time_ms, rows, None, known, record)

@@ -26,7 +26,6 @@ class PassedOver:
     def __init__(self, fail: bool) -> None:
         self._fail = fail
         self.rows = 0
-        """Number of missing rows."""
         self.told_elsewhere = False
         """Does the caller report each gap itself? Then rows are not counted, and the read does not fail."""
         self._up_to: dict[str, int] = {}

@@ -99,8 +99,6 @@ def _by_lane(text: str) -> dict[str, Any]:
 
 
 class RowTimes:
-    """The times of the rows of some pieces, in order."""
-
     def __init__(self, pieces: Iterable[Piece]) -> None:
         self._left: list[TimedRows] = [timed for piece in pieces for timed in piece.times][::-1]
 

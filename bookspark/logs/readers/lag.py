@@ -53,13 +53,11 @@ class ReaderLag(NamedTuple):
     lag_seconds: float | None
     """Age of the first unread row; 0 if there are none; None: unknown."""
     problem: str = ""
-    """Reason of an unknown lag."""
     process: str = ""
     """Host and process id of the reader, ``HOST:PID``."""
 
     @property
     def title(self) -> str:
-        """Display name."""
         return self.name or self.reader or self.key
 
     @property
@@ -88,18 +86,14 @@ def readers_of(bookkeeper: BookKeeper, name: Lane, password: Password = b"") -> 
     records, now = records_of(store, log.log), learn_time(bookkeeper)
     gone = outdated(records, now)
     ends = _Ends(bookkeeper, log, password)
-    found = []
-    for key, what, one in ((*_parted(key), one) for key, one in records.items() if key not in gone):
+    readers = []
+    for record_name, one in records.items():
+        key, _, what = record_name.partition(MARK)
         lanes = {lane_of(what)[1]} & wanted if MARK in what else wanted
-        if lanes:
+        if lanes and record_name not in gone:
             named = f"{log.name}{what.removeprefix(log.key)}"
-            found.append(_lag(one, key, named, _place(store, one, what, now), lanes, ended, ends, now))
-    return sorted(found, key=lambda one: (one.state is not ReaderState.LIVE, -(one.lag_rows or 0), one.title))
-
-
-def _parted(record_name: str) -> tuple[str, str]:
-    key, _, what = record_name.partition(MARK)
-    return key, what
+            readers.append(_lag(one, key, named, _place(store, one, what, now), lanes, ended, ends, now))
+    return sorted(readers, key=lambda one: (one.state is not ReaderState.LIVE, -(one.lag_rows or 0), one.title))
 
 
 def _place(store: MetadataStore, record: ReaderRecord, what: str, now: int) -> Mapping[str, int]:
@@ -187,16 +181,18 @@ class _Ends:
 
 def lag_figures(bookkeeper: BookKeeper, log: LaneId, password: bytes) -> tuple[Figures, Mapping[str, str]]:
     """The current figures, and the log's label. Raises the errors of ``readers_of``."""
-    told: dict[tuple[str, str], ReaderLag] = {}
+    readers: dict[tuple[str, str], ReaderLag] = {}
     # Live readers come first, the largest lag first.
-    for one in readers_of(bookkeeper, log, password):
-        if one.name or one.reader:
-            told.setdefault((one.kind.value, one.title), one)
+    for reader in readers_of(bookkeeper, log, password):
+        if reader.name or reader.reader:
+            readers.setdefault((reader.kind.value, reader.title), reader)
     figures: Figures = {
-        "bookspark_log_reader_lag_rows": {key: one.lag_rows for key, one in told.items() if one.lag_rows is not None},
-        "bookspark_log_reader_lag_seconds": {
-            key: one.lag_seconds for key, one in told.items() if one.lag_seconds is not None
+        "bookspark_log_reader_lag_rows": {
+            key: reader.lag_rows for key, reader in readers.items() if reader.lag_rows is not None
         },
-        "bookspark_log_reader_gone": {key: float(one.gone) for key, one in told.items()},
+        "bookspark_log_reader_lag_seconds": {
+            key: reader.lag_seconds for key, reader in readers.items() if reader.lag_seconds is not None
+        },
+        "bookspark_log_reader_gone": {key: float(reader.gone) for key, reader in readers.items()},
     }
     return figures, {"log": str(log)}

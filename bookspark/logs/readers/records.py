@@ -10,15 +10,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 from bookspark.errors import UnreadableRecordError
 from bookspark.logs.chain.registry import READERS, LogRegistry
 from bookspark.protocol.logs.lanes import MARK, lane_of
 from bookspark.protocol.logs.reader_record import ReaderRecord, outdated
 from bookspark.store.metadata.records.documents import proven_struct, read_struct
-from bookspark.store.metadata.records.versioned import compare_and_set
-from bookspark.store.metadata.store import MetadataStore
+from bookspark.store.metadata.store import MetadataStore, change_record
 
 log = logging.getLogger(__name__)
 
@@ -41,33 +39,28 @@ def update(
         record = after
         return proven_struct(replace(after, heard_ms=0), f"reader {name!r}")
 
-    compare_and_set(
-        f"reader {name!r}",
-        partial(store.read_record, READERS, name),
-        changed,
-        partial(store.write_record, READERS, name),
-    )
+    change_record(store, READERS, name, f"reader {name!r}", changed)
     return record
 
 
 def records_of(store: MetadataStore, log_id: int) -> dict[str, ReaderRecord]:
     """Record name → record, for the readers of a log and of its lanes. Skips and logs a damaged record."""
-    found = {}
+    records = {}
     for name in store.list_records(READERS):
         if _log_of(name) != log_id:
             continue
         document = store.read_record(READERS, name)
         record = None if document is None else _decoded(document.value, name)
         if document is not None and record is not None:
-            found[name] = replace(record, heard_ms=document.changed_ms)
-    return found
+            records[name] = replace(record, heard_ms=document.changed_ms)
+    return records
 
 
 def forget_outdated(store: MetadataStore, log_id: int) -> None:
     """Delete the outdated records of a log's readers. For a reader that has just reported: its own record shows the time by the
     store's clock. Raises MetadataStoreError."""
-    found = records_of(store, log_id)
-    for name in outdated(found, max((one.heard_ms for one in found.values()), default=0)):
+    records = records_of(store, log_id)
+    for name in outdated(records, max((record.heard_ms for record in records.values()), default=0)):
         store.delete_record(READERS, name)
 
 

@@ -36,7 +36,6 @@ log = logging.getLogger(__name__)
 TELL_SECONDS = 1.0
 _LOOK_SECONDS = 0.25
 _LAST_SECONDS_MAX = 5.0
-"""Longest wait of a closing reader for its last report."""
 
 
 class Registration:
@@ -67,19 +66,14 @@ class Registration:
         self._told_at = time.monotonic() if kind is ReaderKind.PYTHON else float("-inf")
         self._cleaned_for: str | None = None
         self._failed = self._kept = False
-        self._over = False
+        self.over = False
         """No more reports: the reader was closed, or the log deleted."""
         self._written = Latch()
         _teller().add(self)
 
     @property
-    def _offset(self) -> Mapping[str, int]:
-        return self._place()
-
-    @property
     def record(self) -> ReaderRecord:
-        """The record of the reader's current state."""
-        return replace(self._who, offset=self._offset, closed=self._closed)
+        return replace(self._who, offset=self._place(), closed=self._closed)
 
     def moved(self, offset: Mapping[str, int]) -> None:
         """Set the reader's offset. Never blocks."""
@@ -90,27 +84,23 @@ class Registration:
     def close(self, kept: bool = False) -> None:
         """End the reader. Waits for the last report, at most _LAST_SECONDS_MAX. The record stays if the reader has a name, or is
         to be ``kept`` because its name may come later (``introduce``)."""
-        if self._over or self._closed or self._pid != os.getpid():
+        if self.over or self._closed or self._pid != os.getpid():
             return
         self._written.clear()
         self._kept = kept
         self._closed = True
         if self._told is None and not self._who.reader and not kept:
-            self._over = True
+            self.over = True
             return
         _teller().wake()
         self._written.wait(_LAST_SECONDS_MAX)
 
     def due(self, now: float) -> bool:
         """Is a report due at ``now`` (``time.monotonic``)?"""
-        if self._over:
+        if self.over:
             return False
         since = now - self._told_at
-        return self._closed or since >= (TELL_SECONDS if self._told != self._offset else BEAT_MS / 1000)
-
-    @property
-    def over(self) -> bool:
-        return self._over
+        return self._closed or since >= (TELL_SECONDS if self._told != self._place() else BEAT_MS / 1000)
 
     def tell(self) -> None:
         """Write the record, in the reporting thread. Never raises."""
@@ -124,7 +114,7 @@ class Registration:
                 log.warning("reader %s can't tell how far it is, and reads on: %s", self.name, error)
             self._failed = True
         finally:
-            self._over = self._over or record.closed
+            self.over = self.over or record.closed
             if record.closed:
                 self._written.set()
 
@@ -140,7 +130,7 @@ class Registration:
 
         written = update(store, self.name, told)
         if written is None:
-            self._over = True
+            self.over = True
             return
         self._told = record.offset
         self._who = replace(self._who, reader=written.reader, run=written.run, name=written.name)
@@ -153,10 +143,10 @@ def introduce(bookkeeper: BookKeeper, name: str, record: ReaderRecord) -> None:
     """Add the reader's query or group to the record ``name``, from a process that knows them; in a thread of its own. Never
     raises, never blocks. ``record``: written if there is no record yet."""
 
-    def named(found: ReaderRecord | None) -> ReaderRecord | None:
-        if found is None:
+    def named(stored: ReaderRecord | None) -> ReaderRecord | None:
+        if stored is None:
             return record
-        return None if found.reader else replace(found, reader=record.reader, run=record.run, name=record.name)
+        return None if stored.reader else replace(stored, reader=record.reader, run=record.run, name=record.name)
 
     def run() -> None:
         try:
@@ -222,5 +212,5 @@ _tellers: dict[int, _Teller] = {}
 
 def _teller() -> _Teller:
     pid = os.getpid()
-    found = _tellers.get(pid)
-    return _tellers.setdefault(pid, _Teller()) if found is None else found
+    teller = _tellers.get(pid)
+    return _tellers.setdefault(pid, _Teller()) if teller is None else teller

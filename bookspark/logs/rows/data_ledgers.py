@@ -64,14 +64,11 @@ class DataLedger:
     @property
     def due(self) -> bool:
         """Has the ledger reached a limit of the policy, or is there a larger one?"""
-        now = time.monotonic()
-        return self._ledger is not None and (
-            self._ledger.length >= self._policy.bytes_max
-            or now - self._opened_at >= self._policy.seconds_max
-            or self._has_larger(self._ledger, now)
-        )
-
-    def _has_larger(self, ledger: LedgerHandle, now: float) -> bool:
+        ledger, now = self._ledger, time.monotonic()
+        if ledger is None:
+            return False
+        if ledger.length >= self._policy.bytes_max or now - self._opened_at >= self._policy.seconds_max:
+            return True
         if self._larger is None and self._look.is_due(int(1000 * now)):
             self._larger = self.run.larger_ledger(self._bookkeeper, self.options, ledger, DATA_ROLE, self.encoding)
             self._look.is_over(int(1000 * time.monotonic()))
@@ -109,14 +106,6 @@ class DataLedger:
                 ledger.close(wait=wait, timeout=CLOSE_SECONDS_MAX)
             except BookKeeperError as error:
                 log.info("data ledger %d is left for recovery: %s", ledger.ledger_id, error)
-
-
-class Written(NamedTuple):
-    """The rows that a task appended."""
-
-    ranges: tuple[EntryRange, ...]
-    """The entries, in the order of the rows."""
-    statistics: str
 
 
 class _Pending(NamedTuple):

@@ -34,9 +34,7 @@ PLAIN, ZSTD, ZSTD_DICTIONARY, ARROW = "", "zstd", "zstd_dictionary", "arrow"
 STAMPED = "stamped"
 VALUE_ENCODINGS = (PLAIN, ZSTD, ZSTD_DICTIONARY)
 APPENDED_AT = "timestamp"
-"""Column of the times in stamps."""
 ROW_KEY, ROW_HEADERS = "key", "headers"
-"""Columns of the keys and headers in stamps."""
 VALUE_BYTES_MAX = PAYLOAD_BYTES_MAX - (64 << 10)
 """Largest row, with key and headers, before compression: below an entry's limit, because compression may enlarge it a little."""
 ID_COLUMNS = ("position", "ledger_id", "entry_id")
@@ -44,8 +42,6 @@ ID_COLUMNS = ("position", "ledger_id", "entry_id")
 
 
 class Payloads(NamedTuple):
-    """Entries to append."""
-
     values: pyarrow.Array
     """The payloads: binary, without nulls."""
     rows_each: int = 1

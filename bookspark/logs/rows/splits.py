@@ -24,7 +24,6 @@ PARTITION_BYTES_MIN, PARTITION_BYTES_MAX = 8 << 20, 32 << 20
 """Approximate bounds of a partition, in bytes of payload plus ENTRY_COST_BYTES for each entry; a large ``min_partitions`` makes
 it smaller."""
 PARTITIONS_WANTED = 32
-"""Intended number of partitions of a large read."""
 ENTRY_COST_BYTES = 64
 """Cost of an entry beside its payload, as bytes of payload."""
 
@@ -54,12 +53,10 @@ class Piece(NamedTuple):
 
     @property
     def last_entry_id(self) -> int:
-        """Entry of the last row."""
         return self.first_entry_id + (self.skip + self.rows - 1) // self.rows_each
 
     @property
     def entries(self) -> int:
-        """Number of entries of the piece."""
         return self.last_entry_id - self.first_entry_id + 1
 
     def continues(self, other: Piece) -> bool:
@@ -90,7 +87,6 @@ class Piece(NamedTuple):
 
 
 SizedPiece = tuple[Piece, int]
-"""A piece and its bytes of payload."""
 
 
 def positioned(
@@ -134,10 +130,12 @@ def rows_within(sized: Iterable[SizedPiece], rows: int | None, size: int | None)
 
 
 def split(sized: Iterable[SizedPiece], min_partitions: int) -> list[list[Piece]]:
-    """Divide the pieces into at least ``min_partitions`` lists of about equal size (``_partition_bytes``); one row each if there
+    """Divide the pieces into at least ``min_partitions`` lists of about equal size; one row each if there
     are fewer rows than ``min_partitions``."""
     weighed = [(piece, size + ENTRY_COST_BYTES * piece.entries) for piece, size in sized]
-    target = _partition_bytes(sum(weight for _, weight in weighed), min_partitions)
+    total = sum(weight for _, weight in weighed)
+    wanted = min(max(total / PARTITIONS_WANTED, PARTITION_BYTES_MIN), PARTITION_BYTES_MAX)
+    target = total / max(min_partitions, math.ceil(total / wanted), 1)
     partitions: list[list[Piece]] = []
     room = 0.0
     for piece, weight in weighed:
@@ -154,13 +152,7 @@ def split(sized: Iterable[SizedPiece], min_partitions: int) -> list[list[Piece]]
     return [fewest(partition) for partition in _at_least(partitions, min_partitions)]
 
 
-def _partition_bytes(total: int, min_partitions: int) -> float:
-    wanted = min(max(total / PARTITIONS_WANTED, PARTITION_BYTES_MIN), PARTITION_BYTES_MAX)
-    return total / max(min_partitions, math.ceil(total / wanted), 1)
-
-
 def fewest(pieces: Iterable[Piece]) -> list[Piece]:
-    """The same rows in the fewest pieces."""
     result: list[Piece] = []
     rows = 0
     times: list[TimedRows] = []
@@ -196,13 +188,13 @@ def ends_of_runs(pieces: Sequence[Piece]) -> list[int]:
 
 
 def _part_of(times: Sequence[TimedRows], start: int, stop: int) -> tuple[TimedRows, ...]:
-    found = []
+    parts = []
     for rows, time_ms in times:
         count = min(stop, rows) - max(start, 0)
         if count > 0:
-            found.append(TimedRows(count, time_ms))
+            parts.append(TimedRows(count, time_ms))
         start, stop = start - rows, stop - rows
-    return tuple(found)
+    return tuple(parts)
 
 
 def _at_least(partitions: list[list[Piece]], minimum: int) -> list[list[Piece]]:

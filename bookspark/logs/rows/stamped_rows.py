@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 
 class Row(NamedTuple):
-    """A decoded row."""
-
     value: bytes
     time_ms: int | None = None
     """Time of the append, in ms since 1970; None if the entry has no stamp."""

@@ -26,8 +26,6 @@ BLOCKS_MAX = 4096
 
 
 class Bounds(NamedTuple):
-    """Bounds of a column's non-null values."""
-
     low: Any = None
     high: Any = None
     nulls: int | None = None
@@ -42,8 +40,6 @@ class Block(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """Statistics of some rows."""
-
     columns: tuple[str, ...]
     blocks: tuple[Block, ...]
 
@@ -60,7 +56,6 @@ class Collected:
         self._blocks: list[Block] = []
 
     def add(self, block: Block) -> None:
-        """Add the block of the next rows."""
         self._blocks.append(block)
         if len(self._blocks) > BLOCKS_MAX:
             self._blocks = _coarser(self._blocks, 2)
@@ -75,11 +70,11 @@ def joined(parts: Iterable[tuple[str, int]], size: int) -> str:
     columns: tuple[str, ...] | None = None
     blocks: list[Block] = []
     for text, rows in parts:
-        found = parsed(text, rows)
-        if found is None or (columns is not None and found.columns != columns):
+        statistics = parsed(text, rows)
+        if statistics is None or (columns is not None and statistics.columns != columns):
             return ""
-        columns = found.columns
-        blocks += found.blocks
+        columns = statistics.columns
+        blocks += statistics.blocks
     return "" if columns is None else _fitted(Statistics(columns, tuple(blocks)), size)
 
 
@@ -89,14 +84,14 @@ def parsed(text: str, rows: int) -> Statistics | None:
         return None
     try:
         columns, *blocks = json.loads(text)
-        found = Statistics(
+        statistics = Statistics(
             tuple(map(str, columns)),
             tuple(Block(int(count), tuple(Bounds(*one) for one in bounds)) for count, *bounds in blocks),
         )
     except (ValueError, TypeError, OverflowError, RecursionError):
         return None
-    fits = all(len(block.columns) == len(found.columns) and block.rows > 0 for block in found.blocks)
-    return found if fits and found.rows == rows else None
+    fits = all(len(block.columns) == len(statistics.columns) and block.rows > 0 for block in statistics.blocks)
+    return statistics if fits and statistics.rows == rows else None
 
 
 def low_text(value: bytes) -> str:
@@ -170,9 +165,9 @@ def _one(blocks: Sequence[Block]) -> Block:
 def _around(some: Sequence[Bounds], blocks: Sequence[Block]) -> Bounds:
     """Bounds of a column over all rows of ``blocks``, from its bounds ``some`` in each block."""
     # A block of only nulls has no values to bound.
-    valued = [one for one, block in zip(some, blocks, strict=True) if one.nulls != block.rows]
-    lows, highs = [one.low for one in valued], [one.high for one in valued]
-    nulls = [one.nulls for one in some if one.nulls is not None]
+    valued = [bounds for bounds, block in zip(some, blocks, strict=True) if bounds.nulls != block.rows]
+    lows, highs = [bounds.low for bounds in valued], [bounds.high for bounds in valued]
+    nulls = [bounds.nulls for bounds in some if bounds.nulls is not None]
     return Bounds(
         min(lows) if lows and None not in lows else None,
         max(highs) if highs and None not in highs else None,

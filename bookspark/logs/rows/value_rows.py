@@ -37,7 +37,6 @@ DICTIONARY_BYTES = 16 << 10
 SAMPLES_MAX = 4000
 """Most values to train a dictionary on. More values take longer, and make no better dictionary."""
 SAMPLE_BYTES_MAX = 2 << 20
-"""Most bytes to train a dictionary on, all values together."""
 _LEVEL = 1
 NO_ROW = (InflationError, InvalidRowError)
 """Errors of entries that are no rows, before a reader names their place."""
@@ -82,7 +81,6 @@ class ValueEncoder:
         return iter(())
 
     def statistics(self, size: int) -> str:
-        """No statistics."""
         return ""
 
 
@@ -107,25 +105,25 @@ class ValueDecoder:
         at, tried = 0, entries.num_rows
         while at < entries.num_rows:
             try:
-                found = self._first_rows(entries.slice(at, tried), before)
+                batch = self._first_rows(entries.slice(at, tried), before)
             except NO_ROW as error:
                 if tried == 1:
                     ledger_id, entry_id = (entries.column(name)[at].as_py() for name in ("ledger_id", "entry_id"))
                     raise invalid_row(self._log, before + entry_id, ledger_id, entry_id, error) from error
                 tried = max(1, min(tried, entries.num_rows - at) // 2)
                 continue
-            yield found
-            at += found.num_rows
+            yield batch
+            at += batch.num_rows
 
     def whole(self, entries: pyarrow.RecordBatch, counts: Sequence[int]) -> pyarrow.RecordBatch | None:
         """One row for each entry; None also if an entry is no row, or they inflate to too much at once."""
         if any(count != 1 for count in counts):
             return None
         try:
-            found = self._first_rows(entries, 0)
+            batch = self._first_rows(entries, 0)
         except NO_ROW:
             return None
-        return found if found.num_rows == entries.num_rows else None
+        return batch if batch.num_rows == entries.num_rows else None
 
     def _first_rows(self, entries: pyarrow.RecordBatch, before: int) -> pyarrow.RecordBatch:
         """The first rows, of about VALUE_BYTES_MAX inflated bytes and at least one. Raises one of NO_ROW if an entry is none."""
@@ -208,16 +206,15 @@ def _each(convert: Callable[[zstandard.BufferWithSegments], _Values], values: py
 
 
 def _lengths(values: pyarrow.Array) -> numpy.ndarray:
-    """Length of each value of a binary array."""
     import numpy
 
     offsets = values.buffers()[1]
     if offsets is None or not len(values):
         return numpy.zeros(len(values), numpy.int32)
-    found: numpy.ndarray = numpy.diff(
+    lengths: numpy.ndarray = numpy.diff(
         numpy.frombuffer(offsets, numpy.int32)[values.offset : values.offset + len(values) + 1]
     )
-    return found
+    return lengths
 
 
 def value_encoder(encoding: str, dictionary: bytes = b"") -> Callable[[bytes], bytes]:

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 
 class Marked(NamedTuple):
-    """Counts of a check."""
-
     ledgers: int
     copies: int
     """Lacking copies of entries in these ledgers."""
@@ -42,12 +40,12 @@ def mark_lacking(
     ``spark``: a session with Delta. ``zookeeper``: the cluster in which to mark. ``version``: that of the snapshot; None: the
     newest. Raises ConfigurationError if there is no such snapshot, MetadataStoreError, and Spark's errors.
     """
-    found = {"ledgers": 0, "copies": 0}
+    counts = {"ledgers": 0, "copies": 0}
 
     def marks() -> Iterator[Mark]:
         for row in answer.toLocalIterator():
-            found["ledgers"] += 1
-            found["copies"] += row.copies
+            counts["ledgers"] += 1
+            counts["copies"] += row.copies
             lacking = f"{row.copies} copies of entries {row.first_entry_id} to {row.last_entry_id}"
             yield Mark(
                 row.ledger_id, dict.fromkeys(row.bookies, Reason.LACKS), f"integrity check: {lacking} are missing"
@@ -59,4 +57,4 @@ def mark_lacking(
         question(spark, tables, "lacking") as answer,
     ):
         bookkeeper.metadata.underreplication.mark(marks())
-    return Marked(**found)
+    return Marked(**counts)

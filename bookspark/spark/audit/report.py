@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Collection, Sequence
-from functools import reduce
+from functools import partial, reduce
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROWS_SHOWN_MAX = 200
-"""Rows of a finding on the page."""
 ROWS_OPEN_MAX = 12
 """Rows shown without a click."""
 HISTORY_MAX = 30
@@ -54,19 +53,14 @@ details { margin-top: .5rem } summary { cursor: pointer; color: var(--soft) }
 
 
 class Point(NamedTuple):
-    """A snapshot in the history."""
-
     snapshot: snapshots.Snapshot
     entries: int = 0
-    """Confirmed entries."""
     missing_copies: int = 0
     """Missing copies of these entries on bookies that are up."""
     bytes: int = 0
 
 
 class Summary(NamedTuple):
-    """Counts of a snapshot."""
-
     ledgers: int
     open_ledgers: int
     logs: int
@@ -83,7 +77,7 @@ def write_report(
     ``spark``: a session with Delta. ``version``: that of the snapshot; None: the newest. ``findings``: the result of ``run`` on
     it. Raises ConfigurationError if there is no snapshot, OSError if ``file`` can't be written, and Spark's errors.
     """
-    snapshot = next(one for one in snapshots.history(spark, path) if version in (None, one.version))
+    snapshot = next(known for known in snapshots.history(spark, path) if version in (None, known.version))
     with question(spark, snapshots.tables(spark, path, snapshot.version), "summary") as answer:
         summary = Summary(*answer.first())
     file.write_text(page(findings, history(spark, path), snapshot, summary), encoding="utf-8")
@@ -91,10 +85,10 @@ def write_report(
 
 def history(spark: SparkSession, path: str) -> list[Point]:
     """The newest HISTORY_MAX snapshots under ``path``, the oldest first. Raises ConfigurationError and Spark's errors."""
-    found = snapshots.commits(spark, path)
-    newest = snapshots.kept(found)[:HISTORY_MAX][::-1]
+    commits = snapshots.commits(spark, path)
+    newest = snapshots.kept(commits)[:HISTORY_MAX][::-1]
     names = ("ledgers", "fragments", "log_commits", "index_ranges")
-    each = [snapshots.tables_of(spark, path, found, snapshot, names) for snapshot in newest]
+    each = [snapshots.tables_of(spark, path, commits, snapshot, names) for snapshot in newest]
     tables = {name: reduce(DataFrame.unionByName, [tables[name] for tables in each]) for name in names}
     # One job for all snapshots.
     with question(spark, tables, "history") as answer:
@@ -132,15 +126,15 @@ def _title(snapshot: snapshots.Snapshot) -> str:
 def _summary(snapshot: snapshots.Snapshot, summary: Summary | None, points: Sequence[Point]) -> str:
     if summary is None:
         return ""
-    told = [
+    parts = [
         f"{counted(summary.bookies, 'bookie')}, {summary.bookies_down:,} of them down",
         f"{counted(summary.ledgers, 'ledger')}, {summary.open_ledgers:,} of them not closed",
         counted(summary.logs, "log"),
     ]
     for point in points:
         if point.snapshot.snapshot_id == snapshot.snapshot_id:
-            told += [f"{point.entries:,} confirmed entries", f"{point.bytes / 1e6:,.1f} MB on all bookies"]
-    return f"<p>{'; '.join(told)}</p>"
+            parts += [f"{point.entries:,} confirmed entries", f"{point.bytes / 1e6:,.1f} MB on all bookies"]
+    return f"<p>{'; '.join(parts)}</p>"
 
 
 def _not_audited(findings: Sequence[Finding]) -> str:
@@ -192,15 +186,13 @@ def _plots(findings: dict[str, Finding], points: Sequence[Point]) -> str:
     if factors and factors.rows:
         counts = _columns(factors, "replication_factor", "entries")
         plots.append(_plot("Confirmed entries by number of copies", lambda axes: _factors(axes, counts)))
-    if len(points) > 1:
-        missing = [float(point.missing_copies) for point in points]
-        plots.append(
-            _plot("Missing copies, by snapshot", lambda axes: _history(axes, points, missing, _RED, whole=True))
-        )
-        entries = [float(point.entries) for point in points]
-        plots.append(_plot("Confirmed entries, by snapshot", lambda axes: _history(axes, points, entries, whole=True)))
-        stored = [point.bytes / 1e6 for point in points]
-        plots.append(_plot("MB on all bookies, by snapshot", lambda axes: _history(axes, points, stored)))
+    histories: tuple[tuple[str, list[float], str], ...] = (
+        ("Missing copies", [point.missing_copies for point in points], _RED),
+        ("Confirmed entries", [point.entries for point in points], _BLUE),
+        ("MB on all bookies", [point.bytes / 1e6 for point in points], _BLUE),
+    )
+    for what, values, color in histories if len(points) > 1 else ():
+        plots.append(_plot(f"{what}, by snapshot", partial(_history, points, values, color)))
     return "".join(plots)
 
 
@@ -263,15 +255,13 @@ def _short(name: str) -> str:
     return name if len(name) <= NAME_CHARACTERS_MAX else f"{name[: half - 1]}…{name[-half:]}"
 
 
-def _history(
-    axes: Axes, points: Sequence[Point], values: Sequence[float], color: str = _BLUE, whole: bool = False
-) -> None:
+def _history(points: Sequence[Point], values: Sequence[float], color: str, axes: Axes) -> None:
     axes.plot([point.snapshot.version for point in points], values, color=color, marker="o", markersize=4)
     axes.set_ylim(0, 1.1 * max(*values, 1))
     axes.yaxis.set_major_formatter(_NUMBER)
     axes.set_xlabel(f"snapshot ({points[0].snapshot.time:%d %b %H:%M} to {points[-1].snapshot.time:%d %b %H:%M} UTC)")
     axes.locator_params(axis="x", integer=True)
-    axes.locator_params(axis="y", integer=whole)
+    axes.locator_params(axis="y", integer=all(isinstance(value, int) for value in values))
 
 
 def _plot(title: str, draw: Callable[[Axes], None]) -> str:

@@ -72,12 +72,9 @@ Begins = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Finding:
-    """The answer of one audit query."""
-
     name: str
     title: str
     explanation: str
-    """The meaning of a row, for people."""
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
     """At most ROWS_MAX, each with a value for each column."""
@@ -308,24 +305,15 @@ def _lines(finding: Finding, names: Sequence[str], rows: Sequence[Sequence[str]]
 def documents(findings: Iterable[Finding]) -> list[dict[str, Any]]:
     """Each finding as a JSON object. ``rows`` are objects too, ROWS_MAX at most. Times and other values without a JSON type are
     texts."""
-    found = [
-        {
-            "name": one.name,
-            "title": one.title,
-            "explanation": one.explanation,
-            "good": one.good,
-            "total": one.total,
-            "note": one.note,
-            "rows": [dict(zip(one.columns, row, strict=True)) for row in one.rows],
-        }
-        for one in findings
-    ]
-    plain: list[dict[str, Any]] = json.loads(json.dumps(found, default=str))
+    names, documents = ("name", "title", "explanation", "good", "total", "note"), []
+    for finding in findings:
+        rows = [dict(zip(finding.columns, row, strict=True)) for row in finding.rows]
+        documents.append({**{name: getattr(finding, name) for name in names}, "rows": rows})
+    plain: list[dict[str, Any]] = json.loads(json.dumps(documents, default=str))
     return plain
 
 
 def cell(value: Any) -> str:
-    """A value as text for people."""
     if value is None:
         return "–"
     if isinstance(value, bool):

@@ -31,7 +31,7 @@ class AutorecoveryService:
 
     def __init__(self, spark: SparkSession, zookeeper: str, processes: int = 0, **options: Any) -> None:
         """``spark``: the application's session. ``zookeeper``: the cluster. ``processes``: their number; 0: one for each
-        executor.
+        promised executor or, without a promise, each present executor.
 
         ``options``: fields of AutorecoveryConfig; they win over the executors' settings file (``BOOKSPARK_CONFIG``). Raises
         ConfigurationError if an option is unknown or wrong.
@@ -41,7 +41,11 @@ class AutorecoveryService:
         # Wrong options raise here, not in each task.
         autorecovery_config(**options)
         self._context = spark.sparkContext
-        self._processes = processes or _executors(self._context)
+        conf = self._context.getConf()
+        promised = slots_to_come(
+            self._context.master, conf.get("spark.executor.instances"), conf.get("spark.executor.cores")
+        )
+        self._processes = processes or (promised or slots_of(self._context)).executors
         self._body = partial(_recover, zookeeper, options)
         self._group = f"autorecovery-{uuid.uuid4().hex}"
         self._stopping = threading.Event()
@@ -66,13 +70,6 @@ class AutorecoveryService:
                 if not self._stopping.is_set():
                     log.warning("the autorecovery job is submitted again: %s", str(error).partition("\n")[0])
             self._stopping.wait(_RETRY_SECONDS)
-
-
-def _executors(context: Any) -> int:
-    """Number of promised executors; without a promise, of present executors."""
-    conf = context.getConf()
-    promised = slots_to_come(context.master, conf.get("spark.executor.instances"), conf.get("spark.executor.cores"))
-    return (promised or slots_of(context)).executors
 
 
 def _recover(zookeeper: str, options: dict[str, Any], _rows: Iterable[Any]) -> None:

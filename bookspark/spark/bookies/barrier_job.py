@@ -79,10 +79,8 @@ class Coverage:
         self._usual = 0
         """Number of executors without additional requests; 0: unknown."""
         self._asked_for_more = False
-        """Whether there may be more executors than usual."""
 
     def complete(self, executors: Mapping[str, str]) -> None:
-        """Note that no bookie is missing."""
         self.send_back(executors)
         self._asked, self._due = 0, None
         if not self._asked_for_more:
@@ -101,7 +99,7 @@ class Coverage:
 
     def ask(self, executors: Mapping[str, str], with_task: Collection[str], missing: Sequence[Missing]) -> None:
         """Ask for executors on the hosts of missing bookies. Returns at once; call it about every second."""
-        hosts = sorted({one.host for one in missing if one.host})
+        hosts = sorted({bookie.host for bookie in missing if bookie.host})
         if not self._can_ask or not hosts:
             return
         now = time.monotonic()
@@ -115,15 +113,12 @@ class Coverage:
                 log.warning("replacing executor %s: its host has another one, and bookies are missing", surplus)
                 self._context._jsc.sc().killAndReplaceExecutor(surplus)
             return
-        self._usual = self._usual or self._configured() or len(executors)
+        configured = self._context.getConf().get("spark.executor.instances", "")
+        self._usual = self._usual or (configured.isdecimal() and int(configured)) or len(executors)
         for executor in wasted_executors(executors, with_task, self._usual):
             log.info("sending executor %s back: it came to a host that has one", executor)
             self._context._jsc.sc().killExecutor(executor)
         self._ask_for_one_more(hosts)
-
-    def _configured(self) -> int:
-        given = self._context.getConf().get("spark.executor.instances", "")
-        return int(given) if given.isdecimal() else 0
 
     def _ask_for_one_more(self, hosts: Sequence[str]) -> None:
         cores = int(self._context.getConf().get("spark.executor.cores", "1"))
@@ -182,15 +177,12 @@ class BarrierJob:
         self, context: Any, spec: TaskSpec, store: MetadataStore, size: JobSize, tell: Callable[[str], None]
     ) -> None:
         self.spec = spec
-        """Orders for the tasks of the present attempt."""
         self.making = False
-        """Whether new bookies are made."""
         self.failure = ""
         """Reason why submission stopped; empty while it goes on."""
         self.told_to_stop = False
         """Whether the tasks have ended by a command."""
         self.stopping = threading.Event()
-        """Set when the job is to end."""
         self._context, self._store, self._size, self._tell = context, store, size, tell
         self._tasks = 0
         self._cut_short = -1
@@ -274,7 +266,6 @@ class BarrierJob:
             self.spec = replace(self.spec, attempt=self.spec.attempt + 1, wanted=wanted)
 
     def _note_end(self) -> None:
-        """Note why all tasks have ended by themselves."""
         if self.stopping.is_set():
             return
         # If the store is away now, it was reachable when the tasks got their order to end.
@@ -323,7 +314,7 @@ class BarrierJob:
                     coverage.ask(executors, with_task, missing)
 
     def _tell_changes(self, missing: tuple[Missing, ...]) -> None:
-        now = {one.name: one.why for one in missing}
+        now = {bookie.name: bookie.why for bookie in missing}
         for name, why in now.items():
             if self._told.get(name) != why:
                 self._tell(f"{name} {why}")
@@ -354,17 +345,17 @@ class BarrierJob:
     def _look(self) -> Wanted:
         """The metadata store's knowledge. While the store is away: the earlier knowledge, and no new bookies."""
         try:
-            found = read_wanted(self._store, self.spec.roots)
-            numbers = {home.number for home in found.known}
-            for claim in found.claims:
+            wanted = read_wanted(self._store, self.spec.roots)
+            numbers = {home.number for home in wanted.known}
+            for claim in wanted.claims:
                 if claim.number in numbers:
                     drop_claim(self._store, self.spec.roots, claim.number)
         except BookKeeperError as error:
             log.warning("the metadata store does not tell which bookies there are: %s", error)
             return replace(self.spec.wanted, claims=(), bookies=0, certain=False)
-        left = tuple(claim for claim in found.claims if claim.number not in numbers)
+        left = tuple(claim for claim in wanted.claims if claim.number not in numbers)
         bookies = self._size.bookies if self.making else 0
-        return replace(found, claims=left, bookies=bookies, forget_begun=self.spec.wanted.forget_begun)
+        return replace(wanted, claims=left, bookies=bookies, forget_begun=self.spec.wanted.forget_begun)
 
     def _await_room(self) -> bool:
         """Wait until a task fits; False if Spark has ended or the job is to end."""

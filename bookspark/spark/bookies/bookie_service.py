@@ -49,28 +49,15 @@ from bookspark.store.bookie.bookie_config import BookieConfig, bookie_config
 from bookspark.store.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bookspark.store.metadata.zookeeper.layout import ConnectionString, LedgerManager
 from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
-from bookspark.support.arguments import AtLeastOne, WaitSeconds, check_names, checks_arguments
+from bookspark.support.arguments import AtLeastOne, WaitSeconds, check_names, checks_arguments, parameters
 
 EMBEDDED = "embedded"
 """A ZooKeeper that the service starts and stops itself."""
-START_SECONDS = 120.0
-"""Default timeout of ``start``."""
-STOP_SECONDS = 90.0
-"""Default timeout of ``stop``."""
+START_SECONDS, STOP_SECONDS = 120.0, 90.0
 WAIT_FOR_MISSING_SECONDS = 30.0
 """Default wait of ``start`` for executors on the hosts of existing bookies."""
 LOCAL_LEASE_SECONDS = 60.0
 """Default lease on a local master: no other run comes to adopt its bookies."""
-_OWN_OPTIONS = (
-    "bookies",
-    "directories",
-    "zookeeper",
-    "progress",
-    "create",
-    "one_core_per",
-    "leave_slots_free",
-    "wait_for_missing_seconds",
-)
 _LOOK_SECONDS = 0.2
 _ASK_SECONDS = 5.0
 
@@ -78,11 +65,10 @@ log = logging.getLogger(__name__)
 
 
 class ServiceBookie(BookieReport, frozen=True):
-    """A bookie with its host and task."""
+    """A bookie with its host and the partition of its task."""
 
     host: str = ""
     partition: int = 0
-    """Its task."""
 
 
 @checks_arguments
@@ -115,11 +101,8 @@ class BookieService:
 
         Raises ConfigurationError if an option is unknown or its value is wrong.
         """
-        check_names(
-            bookie_options,
-            {*_OWN_OPTIONS, *BookieConfig.__struct_fields__},
-            "BookieService option",
-        )
+        own = parameters(BookieService.__init__).keys() - {"spark", "bookie_options"}
+        check_names(bookie_options, {*own, *BookieConfig.__struct_fields__}, "BookieService option")
         if not directories:
             raise ConfigurationError(
                 "a bookie service needs directories: name one per disk, as they are called on the executors' hosts"

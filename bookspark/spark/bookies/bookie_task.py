@@ -51,7 +51,6 @@ from bookspark.support.threads import BackOff
 SERVED_WELL_SECONDS = 30.0
 """After this time of service a bookie's failures are counted from 0 again."""
 _PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 0.1, 30.0
-"""Pauses before a restart, by consecutive failures."""
 _OLD_TASK_SECONDS = 30.0
 """Time that Spark may take to kill the task of the previous attempt (spark.python.task.killTimeout is 2 s)."""
 _LOOK_SECONDS = 2.0
@@ -69,7 +68,6 @@ class TaskSpec:
     attempt: int
     """Earlier submissions by this run."""
     wanted: Wanted
-    """The known bookies, and their wanted number."""
     instance_id: str
     """The cluster's identity, as in cookies."""
     roots: tuple[str, ...]
@@ -159,7 +157,10 @@ class TaskKeeper:
             deadline = time.monotonic() + STOP_SECONDS + 10.0
             for keeper in self._keepers:
                 keeper.join(max(0.0, deadline - time.monotonic()))
-            self._tell(store)
+            try:
+                write_task(store, self._spec.service, self._current())
+            except MetadataStoreError as error:
+                log.warning("the last report was not written: %s", error)
         return len(self._keepers)
 
     def _connect(self, stack: ExitStack) -> ZooKeeperStore:
@@ -212,19 +213,11 @@ class TaskKeeper:
             drop_claim(store, self._spec.roots, number)
             del self._claimed[number]
 
-    def _tell(self, store: ZooKeeperStore) -> None:
-        try:
-            write_task(store, self._spec.service, self._current())
-        except MetadataStoreError as error:
-            log.warning("the last report was not written: %s", error)
-
     def _current(self) -> TaskReport:
         return msgspec.structs.replace(self._report, bookies=tuple(keeper.report for keeper in self._keepers))
 
 
 class BookieKeeper:
-    """Keeps a bookie, from its own thread."""
-
     def __init__(self, config: BookieConfig, holder: str, changed: Callable[[], None], instance_id: str) -> None:
         """``holder``: the task's name for the lease; ``changed`` is called when ``report`` changes; ``instance_id``: the
         cluster's."""
@@ -249,7 +242,6 @@ class BookieKeeper:
         os.write(self._wake, b".")
 
     def join(self, timeout: float) -> None:
-        """Wait until the bookie has stopped or is released."""
         self._thread.join(timeout)
 
     def _keep(self) -> None:
@@ -328,10 +320,9 @@ class BookieKeeper:
 
 
 class Executor(NamedTuple):
-    """The executor of this Python worker; all fields empty if unknown."""
+    """The executor of this Python worker; all fields empty if unknown. ``id``: Spark's; ``driver`` in local mode."""
 
     id: str = ""
-    """Spark's id; ``driver`` in local mode."""
     pid: int = 0
     hostname: str = ""
     """Spark's listen name or address on this host, from the cluster manager; the driver may see another side of a gateway."""

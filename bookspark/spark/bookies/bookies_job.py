@@ -55,30 +55,22 @@ _RESTART_SECONDS = 10.0
 class BookiesJobOptions:
     bookies: int
     directory: list[str]
-    """Directories for entries on each host, one for each disk."""
     zookeeper: str
-    """The cluster's ZooKeeper, or ``EMBEDDED``."""
     bookie_options: dict[str, Any]
-    create: bool = False
-    """Whether bookies are made beside the existing."""
-    one_core_per: TaskFor = TaskFor.BOOKIE
-    wait_for_missing: float = WAIT_FOR_MISSING_SECONDS
-    """Wait for bookies out of reach of executors, in seconds."""
-    console: ConsoleOptions | None = None
-    autorecovery: bool = True
+    create: bool
+    one_core_per: TaskFor
+    wait_for_missing: float
+    console: ConsoleOptions | None
+    autorecovery: bool
 
 
 @dataclass(frozen=True)
 class ConsoleOptions:
-    """The console of the job."""
-
     port: int
     """0: any free port."""
-    listen: str = "127.0.0.1"
-    token_file: str = ""
-    """Tokens; a visitor needs one of them."""
-    snapshots: str = ""
-    """Folder of snapshots to show."""
+    listen: str
+    token_file: str
+    snapshots: str
 
 
 OpenConsole = Callable[[str, ConsoleOptions], AbstractContextManager[str]]
@@ -121,17 +113,14 @@ class _EndedWhileStarting(BaseException):
     """A signal came before the bookies served. It ends the start and stops the started bookies."""
 
 
-_Handler = Callable[[int, FrameType | None], None]
-
-
-def _on_signal(handler: _Handler) -> None:
+def _on_signal(handler: Callable[[int, FrameType | None], None]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, handler)
 
 
 def _serve(
     options: BookiesJobOptions,
-    end: _Handler,
+    end: Callable[[int, FrameType | None], None],
     ended: threading.Event,
     serving: threading.Event,
     open_console: OpenConsole | None,
@@ -174,13 +163,10 @@ def _serve(
             service.stop()
         elif serving.is_set():
             service.let_go()
-            _say(f"left to serve on; start this job again to look after them, or stop them: {_STOP_COMMAND}")
+            _say("left to serve on; start this job again to look after them, or stop them: bookspark stop-bookies")
         else:
             service.let_go()
         spark.stop()
-
-
-_STOP_COMMAND = "bookspark stop-bookies"
 
 
 class _Autorecovery:
@@ -337,9 +323,13 @@ def _options(
 ) -> BookiesJobOptions:
     rest = context.args
     names = [argument.partition("=")[0] for argument in rest if argument.startswith("-")]
-    check_names(names, _OPTIONS, "option")
+    known = [name for option in context.command.params for name in (*option.opts, *option.secondary_opts)]
+    check_names(names, [*known, "--help"], "option")
     if rest:
         raise ConfigurationError(f"{rest[0]!r} is not expected here; see --help")
+    console = None
+    if console_port is not None:
+        console = ConsoleOptions(console_port, console_listen, console_token_file, console_snapshots)
     return BookiesJobOptions(
         bookies,
         list(directory or ()),
@@ -348,29 +338,9 @@ def _options(
         create,
         one_core_per,
         wait_for_missing,
-        None
-        if console_port is None
-        else ConsoleOptions(console_port, console_listen, console_token_file, console_snapshots),
+        console,
         autorecovery,
     )
-
-
-_OPTIONS = (
-    "--bookies",
-    "--directory",
-    "--zookeeper",
-    "--create",
-    "--one-core-per",
-    "--wait-for-missing",
-    "--console-port",
-    "--console-listen",
-    "--console-token-file",
-    "--console-snapshots",
-    "--autorecovery",
-    "--no-autorecovery",
-    "--option",
-    "--help",
-)
 
 
 def _bookie_option(text: str) -> tuple[str, object]:

@@ -16,12 +16,12 @@ _HOME = re.compile(r"bookie-(\d+)")
 
 def find_homes(roots: Sequence[str]) -> tuple[int, ...]:
     """Numbers of the homes on this host. A home may be missing in some of the roots."""
-    found: set[int] = set()
+    numbers: set[int] = set()
     for root in roots:
         # A root that fails counts as absent.
         if os.path.isdir(root) and os.access(root, os.R_OK):
-            found.update(int(match[1]) for name in os.listdir(root) if (match := _HOME.fullmatch(name)))
-    return tuple(sorted(found))
+            numbers.update(int(match[1]) for name in os.listdir(root) if (match := _HOME.fullmatch(name)))
+    return tuple(sorted(numbers))
 
 
 def home_directories(roots: Sequence[str], home: int) -> list[str]:

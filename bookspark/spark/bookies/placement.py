@@ -37,7 +37,6 @@ class Known:
 
     bookie_id: str
     number: int
-    """Number in the names of the home's directories."""
     host: str = ""
     """Host of the bookie's last service; empty if unknown."""
 
@@ -52,8 +51,6 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A home on a task's host."""
-
     number: int
     bookie_id: str = ""
     """Bookie id in the home's cookie; empty if no directory has a readable cookie."""
@@ -65,8 +62,6 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A task's view of its host."""
-
     partition: int
     host: str
     homes: tuple[Found, ...] = ()
@@ -94,7 +89,7 @@ class Share:
 
     homes: list[int] = field(default_factory=list)
     bookie_ids: dict[int, str] = field(default_factory=dict)
-    """Ids of the known bookies, by number."""
+    """Of the known bookies, by number."""
     to_claim: list[int] = field(default_factory=list)
     """New homes among ``homes``: their numbers must be claimed first."""
     to_forget: list[int] = field(default_factory=list)
@@ -185,8 +180,6 @@ def _served(found: Mapping[tuple[str, int], str], wanted: Wanted) -> dict[tuple[
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A bookie without a keeper, and the reason."""
-
     name: str
     """The bookie's id, or ``home <number>`` before it has an id."""
     why: str

@@ -16,7 +16,6 @@ import hashlib
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -26,8 +25,7 @@ from bookspark.spark.bookies.homes import home_number
 from bookspark.spark.bookies.placement import Claim, Known, Wanted
 from bookspark.store.metadata.bookie_homes import read_home
 from bookspark.store.metadata.records.documents import learn, proven_struct, read_struct
-from bookspark.store.metadata.records.versioned import compare_and_set
-from bookspark.store.metadata.store import MetadataStore
+from bookspark.store.metadata.store import MetadataStore, change_record
 
 log = logging.getLogger(__name__)
 
@@ -63,10 +61,7 @@ class BookieReport(msgspec.Struct, frozen=True):
 
 
 class TaskReport(msgspec.Struct, frozen=True):
-    """The bookies of a task."""
-
     run: str
-    """The run that submitted the task."""
     attempt: int
     """Number of earlier submissions of the barrier job by that run."""
     partition: int
@@ -103,8 +98,8 @@ def roots_name(roots: Sequence[str]) -> str:
 
 def read_service(store: MetadataStore, service: str) -> ServiceRecord | None:
     """The service's record, or None. Raises MetadataStoreError, and UnreadableRecordError."""
-    found = store.read_record(SERVICES, service)
-    return None if found is None else read_struct(found.value, ServiceRecord, f"record of service {service}")
+    record = store.read_record(SERVICES, service)
+    return None if record is None else read_struct(record.value, ServiceRecord, f"record of service {service}")
 
 
 def write_service(store: MetadataStore, service: str, record: ServiceRecord) -> None:
@@ -128,9 +123,7 @@ def ask_service_to_stop(store: MetadataStore, service: str, run: str = "") -> st
         return proven_struct(ServiceRecord(owner, stop=True), what)
 
     # Conditional on the version: a run that takes the service over meanwhile keeps its own record.
-    compare_and_set(
-        what, partial(store.read_record, SERVICES, service), stopped, partial(store.write_record, SERVICES, service)
-    )
+    change_record(store, SERVICES, service, what, stopped)
     return owner
 
 
@@ -149,9 +142,9 @@ def read_tasks(store: MetadataStore, service: str, run: str) -> list[TaskReport]
     reports = []
     for name in store.list_records(TASKS):
         if name.startswith(service + "."):
-            found = store.read_record(TASKS, name)
+            document = store.read_record(TASKS, name)
             try:
-                report = None if found is None else read_struct(found.value, TaskReport, f"report of task {name}")
+                report = None if document is None else read_struct(document.value, TaskReport, f"report of task {name}")
             except UnreadableRecordError as error:
                 log.warning("%s", error)
                 continue
@@ -174,11 +167,11 @@ def delete_service(store: MetadataStore, service: str, run: str) -> None:
 
 
 def _delete_of_run(store: MetadataStore, kind: str, name: str, shape: type[Record], run: str) -> None:
-    found = store.read_record(kind, name)
+    stored = store.read_record(kind, name)
     # Records that are unreadable or were written meanwhile are another run's.
     with suppress(UnreadableRecordError, MetadataVersionError):
-        if found is not None and read_struct(found.value, shape, f"{kind} record {name!r}").run == run:
-            store.delete_record(kind, name, found.version)
+        if stored is not None and read_struct(stored.value, shape, f"{kind} record {name!r}").run == run:
+            store.delete_record(kind, name, stored.version)
 
 
 def read_wanted(store: MetadataStore, roots: Sequence[str]) -> Wanted:
@@ -187,26 +180,27 @@ def read_wanted(store: MetadataStore, roots: Sequence[str]) -> Wanted:
     claims = read_claims(store, roots)
     known, others = [], []
     for bookie_id in store.list_cookies():
-        found = store.read_cookie(bookie_id)
-        if found is None:
+        cookie = store.read_cookie(bookie_id)
+        if cookie is None:
             continue
-        number = home_number(found.value.directories, roots)
+        number = home_number(cookie.value.directories, roots)
         if number is None:
             others.append(bookie_id)
         else:
             home = read_home(store, bookie_id)
             known.append(Known(bookie_id, number, "" if home is None else home.host))
-    return Wanted(tuple(sorted(known, key=lambda one: (one.number, one.bookie_id))), claims, others=tuple(others))
+    known.sort(key=lambda bookie: (bookie.number, bookie.bookie_id))
+    return Wanted(tuple(known), claims, others=tuple(others))
 
 
 def read_claims(store: MetadataStore, roots: Sequence[str]) -> tuple[Claim, ...]:
     """The present claims of homes in ``roots``. Raises MetadataStoreError."""
     claims = []
     for name in store.list_records(CLAIMS):
-        found = store.read_record(CLAIMS, name)
+        document = store.read_record(CLAIMS, name)
         service, _, number = name.rpartition(".")
-        if found is not None and service == roots_name(roots):
-            claims.append(Claim(int(number), read_struct(found.value, ClaimRecord, f"claim {name}").host))
+        if document is not None and service == roots_name(roots):
+            claims.append(Claim(int(number), read_struct(document.value, ClaimRecord, f"claim {name}").host))
     return tuple(sorted(claims, key=lambda claim: claim.number))
 
 
@@ -228,6 +222,4 @@ def drop_claim(store: MetadataStore, roots: Sequence[str], number: int) -> None:
 def _replace(store: MetadataStore, kind: str, name: str, record: Record) -> None:
     what = f"{kind} record {name!r}"
     document = proven_struct(record, what)
-    compare_and_set(
-        what, partial(store.read_record, kind, name), lambda _: document, partial(store.write_record, kind, name)
-    )
+    change_record(store, kind, name, what, lambda _: document)

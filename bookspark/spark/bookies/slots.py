@@ -33,12 +33,8 @@ class Slots(NamedTuple):
 
 
 class Need(NamedTuple):
-    """The tasks that a start needs."""
-
     tasks: int
-    """Wanted number of tasks."""
     at_least: int
-    """Smallest number of tasks."""
     leave_free: bool
 
 
@@ -53,8 +49,8 @@ def slots_of(context: Any) -> Slots:
 def executors_of(context: Any) -> dict[str, str]:
     """The present executors: host by Spark's id. In local mode it is only ``driver``."""
     listed = context._jsc.sc().statusStore().executorList(True)
-    found = (listed.apply(place) for place in range(listed.size()))
-    hosts = {one.id(): split_address(one.hostPort())[0] for one in found}
+    infos = (listed.apply(place) for place in range(listed.size()))
+    hosts = {info.id(): split_address(info.hostPort())[0] for info in infos}
     return {executor: host for executor, host in hosts.items() if executor != "driver" or len(hosts) == 1}
 
 
@@ -64,8 +60,8 @@ def slots_to_come(master: str, instances: str | None, cores: str | None, cores_m
 
     None if these settings promise no number.
     """
-    if found := re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*]", master):
-        executors, slots_each = map(int, found.groups())
+    if match := re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*]", master):
+        executors, slots_each = map(int, match.groups())
     elif instances and not master.startswith("local") and (cores or master == "yarn"):
         executors, slots_each = int(instances), int(cores or 1)
     elif cores_max and master.startswith("spark:"):

@@ -37,8 +37,8 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import wait
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -49,6 +49,7 @@ import msgspec
 from bookspark.errors import BookKeeperError
 from bookspark.protocol.logs.commits import FILES
 from bookspark.support.hadoop_paths import Place, plain_place
+from bookspark.support.threads import Threads
 
 if TYPE_CHECKING:
     import pyarrow.fs
@@ -68,7 +69,6 @@ _SCHEMES = {"s3": "s3", "s3a": "s3", "s3n": "s3", "gs": "gs", "abfs": "abfs", "a
 _SCHEMES |= {"hdfs": "hdfs", "viewfs": "viewfs"}
 """The scheme of ``pyarrow.fs`` for each of Hadoop's."""
 _REMOTE_SECONDS_MAX = 60.0
-"""Longest time for one remote file."""
 
 
 class _LocalFolder:
@@ -128,23 +128,12 @@ Result = TypeVar("Result")
 
 def _within(work: Callable[[], Result]) -> Result:
     """The result of ``work``, done in a thread. Raises its errors, and TimeoutError after _REMOTE_SECONDS_MAX."""
-    results: list[Result] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            results.append(work())
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run, name="bookspark-remote-checkpoint", daemon=True)
-    thread.start()
-    thread.join(_REMOTE_SECONDS_MAX)
-    if errors:
-        raise errors[0]
-    if not results:
+    thread = Threads(1, "bookspark-remote-checkpoint")
+    answer = thread.submit(work)
+    thread.stop(0.0)
+    if not wait((answer,), _REMOTE_SECONDS_MAX).done:
         raise TimeoutError(f"no answer within {_REMOTE_SECONDS_MAX:.0f} s")
-    return results[0]
+    return answer.result()
 
 
 def _folder(place: Place, url: str = "") -> _LocalFolder | _RemoteFolder:
@@ -174,7 +163,6 @@ class Plan(NamedTuple):
     """Digests of Spark's plan of a micro-batch; empty if the checkpoint has it no more."""
 
     whole: str = ""
-    """Digest of the whole file."""
     offsets: str = ""
     """Digest of the source offsets in the plan; with prefix FILES, also of their files."""
 
@@ -190,15 +178,11 @@ class _Plan(NamedTuple):
     @property
     def files(self) -> dict[str, int]:
         """The offset of each source of files that has one."""
-        found = {}
+        ends = {}
         for key, text in self.offsets.items():
             with suppress(msgspec.MsgspecError):
-                found[key] = msgspec.json.decode(text, type=_FileOffset).logOffset
-        return found
-
-    @property
-    def is_named(self) -> bool:
-        return not all(key.isdecimal() for key in self.offsets)
+                ends[key] = msgspec.json.decode(text, type=_FileOffset).logOffset
+        return ends
 
 
 class _Metadata(msgspec.Struct, frozen=True):
@@ -210,8 +194,6 @@ class _FileOffset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """A file that a query has read."""
-
     path: str
     """A URI, with escapes."""
     timestamp: int
@@ -249,11 +231,11 @@ class SparkCheckpoint:
                 "fs.defaultFS, and a local one on the driver's host)"
             )
         try:
-            found = msgspec.json.decode(text, type=_Metadata).id
+            own_id = msgspec.json.decode(text, type=_Metadata).id
         except msgspec.MsgspecError as error:
             raise self._unread(f"its file metadata has an unknown form ({error})") from error
-        if query and found != query:
-            raise self._unread(f"it is of query {found}, and this is query {query}")
+        if query and own_id != query:
+            raise self._unread(f"it is of query {own_id}, and this is query {query}")
         plans = self._numbers("offsets")
         if not plans:
             raise self._unread("it has no plan of a micro-batch, offsets/<number>")
@@ -331,7 +313,8 @@ class SparkCheckpoint:
         if all(key in folders for key in offsets):
             # With a repeated DataFrame, the last line's number is above those of all folders.
             return offsets
-        matched = {} if plan.is_named else self._matched(offsets, folders)
+        # Lines with names need no search.
+        matched = self._matched(offsets, folders) if all(key.isdecimal() for key in plan.offsets) else {}
         if not matched:
             raise self._unread(
                 f"offsets/{batch} has {len(offsets)} offsets of files, and which of its {len(folders)} lists of files, "
@@ -343,7 +326,7 @@ class SparkCheckpoint:
         """The range of each folder, by content: Spark writes the list of an offset just before the plan with it. Of equally far
         lines, a folder gets the longest range. Empty if a line or folder has no match."""
         newest = self._plan(self._numbers("offsets")[-1])
-        found: dict[str, range] = {}
+        ranges: dict[str, range] = {}
         matched: set[str] = set()
         for folder in folders:
             end = _offset_of(self._lists(folder)[-1])
@@ -351,16 +334,16 @@ class SparkCheckpoint:
             if not lines:
                 return {}
             starts, ends = [offsets[line].start for line in lines], [offsets[line].stop for line in lines]
-            found[folder] = range(min(starts), max(ends))
+            ranges[folder] = range(min(starts), max(ends))
             matched.update(lines)
-        return found if matched == set(offsets) else {}
+        return ranges if matched == set(offsets) else {}
 
     def _files_of(self, batch: int) -> bytes:
         """The files behind the offsets of sources of files, in any order; empty if there is no such source.
 
         A source without new files contributes the files of its last offset.
         """
-        found = set()
+        lines = set()
         for source, offsets in self.files_read(batch).items():
             there = self._lists(source)
             for number in offsets or range(offsets.stop - 1, offsets.stop):
@@ -369,10 +352,10 @@ class SparkCheckpoint:
                 later = [name for name in there if name.endswith(".compact") and _offset_of(name) > number]
                 for name in names or later[:1]:
                     listed = self._listed(source, name, number)
-                    found |= {f"\n{source} {file.timestamp} {file.path}" for file in listed}
+                    lines |= {f"\n{source} {file.timestamp} {file.path}" for file in listed}
                 if number >= 0 and not (names or later):
                     raise self._unread(f"there is no list sources/{source}/{number}, which offsets/{batch} names")
-        return "".join(sorted(found)).encode()
+        return "".join(sorted(lines)).encode()
 
     def _plan(self, batch: int) -> _Plan | None:
         """The plan of ``batch``; None if it is not there."""
@@ -448,8 +431,8 @@ class SparkCheckpoint:
                 self._opened = _folder(Place.of(self.place), self._url)
             return work(self._opened)
         except (OSError, ValueError, ImportError, NotImplementedError) as error:
-            told = " ".join(str(error).split())[:300]
-            raise self._unread(f"{name} can't be read where the query's batches are committed ({told})") from error
+            words = " ".join(str(error).split())[:300]
+            raise self._unread(f"{name} can't be read where the query's batches are committed ({words})") from error
 
     def _unread(self, why: str) -> UnreadCheckpointError:
         return UnreadCheckpointError(
@@ -465,7 +448,6 @@ def _name(listed: Listed) -> str:
 
 
 def _offset_of(name: str) -> int:
-    """The offset of a list of files, from its name."""
     return int(name.removesuffix(".compact"))
 
 

@@ -150,7 +150,10 @@ class BookSparkDataSource(DataSource):
         options, known = self._source()
         options = options.for_batch()
         if options.table is not None:
-            _check_names(schema, known)
+            if schema.names != known.names:
+                raise ConfigurationError(
+                    f"the columns are {known.names}, not {schema.names}; leave the schema out and select"
+                )
             return TableReader(options)
         reader = LogsReader if options.several else EntryReader
         return reader(options, known, _chosen(schema, known))
@@ -209,11 +212,6 @@ def _chosen(schema: StructType, known: StructType) -> list[str]:
                 f"{known.simpleString()}: leave the schema out, or name some of them"
             )
     return list(schema.names)
-
-
-def _check_names(schema: StructType, known: StructType) -> None:
-    if schema.names != known.names:
-        raise ConfigurationError(f"the columns are {known.names}, not {schema.names}; leave the schema out and select")
 
 
 def register(spark: SparkSession, zookeeper: str) -> None:

@@ -18,7 +18,7 @@ or lane in a limited micro-batch.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from bookspark.errors import NoSuchLedgerError, ReadError
 from bookspark.logs.feeds.log_feed import Limit, LogFeed, Offset, another_kind
@@ -36,39 +36,6 @@ if TYPE_CHECKING:
     from bookspark.store.client.reading.read_handle import ReadHandle
 
 
-class Feed(Protocol):
-    """A log, or ledgers."""
-
-    passed_over: PassedOver
-    """The rows left out by planning."""
-
-    def earliest(self) -> Offset:
-        """The offset before the first existing entry."""
-
-    def newest(self) -> Offset:
-        """The offset after the last confirmed entry. Raises DataLossError, ReadError and MetadataStoreError."""
-
-    def wait(self, seconds: float) -> bool:
-        """Wait until there may be entries after the last ``newest``, or for ``seconds``. False: there are none. A feed of ledgers
-        returns True after any wait."""
-
-    def check(self, offset: Offset) -> None:
-        """Raise LogRecreatedError if ``offset`` belongs to another log of this name, ConfigurationError if it has another
-        form."""
-
-    def rows(self, start: Offset, end: Offset) -> int:
-        """Number of rows, or entries, between two offsets, with the deleted. Raises MetadataStoreError."""
-
-    def limited(self, start: Offset, end: Offset, limit: Limit) -> Offset:
-        """``end``, or an earlier offset, so that no more than ``limit`` lies between ``start`` and the result."""
-
-    def pieces(self, start: Offset, end: Offset) -> list[SizedPiece]:
-        """The entries between two offsets, in order, with their bytes. Raises DataLossError, ReadError and MetadataStoreError."""
-
-    def close(self) -> None:
-        """End its watches. Never raises."""
-
-
 def feed(options: SourceOptions) -> Feed:
     """The feed of a read.
 
@@ -83,17 +50,18 @@ def feed(options: SourceOptions) -> Feed:
     return LedgersFeed(bookkeeper, options.ledgers or (), options.password, options.fail_on_data_loss)
 
 
-def chosen_place(source: LogFeed, option: str, wanted: Place, otherwise: Offset, newest: Offset) -> Offset:
+def chosen_place(source: Feed, option: str, wanted: Place, otherwise: Offset, newest: Offset) -> Offset:
     """The offset before row ``wanted``, before the rows ``wanted`` of lanes, or before the first row of the times ``wanted``;
     ``otherwise`` if it is a word, and for lanes without a name in it.
 
     Raises ReadError if a lane has fewer rows: a read up to a row has all rows before it, and future rows are no place to start
     from. Raises ConfigurationError if the log has several lanes and ``wanted`` is a row, or names a missing lane.
     """
-    if isinstance(wanted, Times):
-        return source.at_times(wanted, otherwise)
     if isinstance(wanted, str):
         return otherwise
+    assert isinstance(source, LogFeed), "options refuse other places of ledgers"
+    if isinstance(wanted, Times):
+        return source.at_times(wanted, otherwise)
     offset = source.at(wanted, option) if isinstance(wanted, int) else source.at_rows(wanted, otherwise)
     ends = source.all_rows(newest)
     for lane, row in rows_before(offset).items():
@@ -108,7 +76,8 @@ def chosen_place(source: LogFeed, option: str, wanted: Place, otherwise: Offset,
 
 
 class LedgersFeed:
-    """The entries of some ledgers, each up to its last add confirmed (LAC)."""
+    """The entries of some ledgers, each up to its last add confirmed (LAC). The methods are those of ``LogFeed``, but ``wait``
+    always returns True."""
 
     def __init__(
         self, bookkeeper: BookKeeper, ledger_ids: tuple[int, ...], password: bytes, fail_on_data_loss: bool
@@ -117,6 +86,7 @@ class LedgersFeed:
         self._gone: set[int] = set()
         """Ledgers deleted before they were closed. They grow no more."""
         self._fail_on_data_loss = fail_on_data_loss
+        self.log, self.choose = None, None
         self.passed_over = PassedOver(fail_on_data_loss)
         for ledger_id in ledger_ids:
             try:
@@ -130,7 +100,7 @@ class LedgersFeed:
         return {str(ledger_id): 0 for ledger_id in self._handles}
 
     def newest(self) -> Offset:
-        found: Offset = {}
+        ends: Offset = {}
         for ledger_id, handle in self._handles.items():
             try:
                 if ledger_id not in self._gone:
@@ -138,8 +108,8 @@ class LedgersFeed:
             except NoSuchLedgerError:
                 data_loss(_deleted(ledger_id, f"from {handle.last_add_confirmed + 1} on"), self._fail_on_data_loss)
                 self._gone.add(ledger_id)
-            found[str(ledger_id)] = handle.last_add_confirmed + 1
-        return found
+            ends[str(ledger_id)] = handle.last_add_confirmed + 1
+        return ends
 
     def wait(self, seconds: float) -> bool:
         growing = [
@@ -199,6 +169,9 @@ class LedgersFeed:
 
     def close(self) -> None:
         """Do nothing: ledgers have no watches here."""
+
+
+Feed = LogFeed | LedgersFeed
 
 
 def _deleted(ledger_id: int, entries: str) -> str:

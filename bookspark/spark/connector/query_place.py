@@ -30,7 +30,6 @@ class Stranger(NamedTuple):
     """A stream whose query is not known yet."""
 
     name: str
-    """The name of its record."""
     record: ReaderRecord
 
 
@@ -42,7 +41,6 @@ class QueryPlace:
         self._client, self._key = client, key
         self._registration: Registration | None = None
         self._asked = False
-        """Whether a task was asked to introduce the stream."""
 
     def tell(self, offset: Mapping[str, int]) -> None:
         """Record that the query is done with all rows before ``offset``. Never blocks."""

@@ -22,17 +22,10 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    ReadMinRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 from pyspark.sql.types import StringType, StructField, StructType
 
 from bookspark.errors import BookKeeperError, ConfigurationError, UnauthorizedAccessError
@@ -45,14 +38,21 @@ from bookspark.protocol.logs.lanes import is_offset, later, rows_in_bytes, share
 from bookspark.protocol.logs.log_record import NoSuchLogError
 from bookspark.spark.connector.feeds import chosen_place, feed
 from bookspark.spark.connector.query_place import QueryPlace, Stranger, introduce_query
-from bookspark.spark.connector.source import ROWS_PASSED_OVER, EntryPartitions, EntryReader, Ranges, schema_of
+from bookspark.spark.connector.source import (
+    Computed,
+    EntryPartitions,
+    EntryReader,
+    GrowingReader,
+    Partitions,
+    Ranges,
+    schema_of,
+)
 from bookspark.spark.connector.trigger_delay import Patience, TriggerDelay
-from bookspark.spark.connector.worker_ends import SilentEnd, ends_in_order
+from bookspark.spark.connector.worker_ends import ends_in_order
 from bookspark.spark.options.source_options import SourceOptions
 from bookspark.spark.process_client import client
 from bookspark.spark.rows.row_format import arrow_schema
 from bookspark.spark.where.choosing import Chooser
-from bookspark.spark.where.wanted import Wanted
 from bookspark.support.threads import BackOff
 
 if TYPE_CHECKING:
@@ -120,15 +120,15 @@ def with_all_columns(rows: pyarrow.RecordBatch, columns: pyarrow.Schema, log: st
     """``rows`` of ``log`` with these columns: missing columns are null, and LOG is its name."""
     import pyarrow
 
-    found = []
+    arrays = []
     for field in columns:
         if field.name == LOG:
-            found.append(pyarrow.repeat(pyarrow.scalar(log, field.type), rows.num_rows))
+            arrays.append(pyarrow.repeat(pyarrow.scalar(log, field.type), rows.num_rows))
         elif field.name in rows.schema.names:
-            found.append(rows.column(field.name))
+            arrays.append(rows.column(field.name))
         else:
-            found.append(pyarrow.nulls(rows.num_rows, field.type))
-    return pyarrow.RecordBatch.from_arrays(found, names=columns.names)
+            arrays.append(pyarrow.nulls(rows.num_rows, field.type))
+    return pyarrow.RecordBatch.from_arrays(arrays, names=columns.names)
 
 
 def _check_no_log_column(log: str, schema: StructType) -> None:
@@ -171,7 +171,6 @@ _PAUSE_SECONDS_MIN, _PAUSE_SECONDS_MAX = 0.01, 0.25
 
 Offsets = dict[str, Offset]
 """A place in several logs, as Spark keeps it."""
-Computed = TypeVar("Computed")
 
 
 class OfLog(InputPartition):
@@ -220,14 +219,8 @@ def _schema_of_log(options: SourceOptions, name: str) -> StructType | None:
         return None
 
 
-class _LogPartitions:
-    """Reads partitions of several logs, in a task. ``schema``: all columns (``schema_of_logs``); ``names``: the wanted
-    columns."""
-
-    def __init__(self, options: SourceOptions, schema: StructType, names: Sequence[str]) -> None:
-        self.options, self.schema = options, schema
-        self.wanted = Wanted(names, options.where, schema)
-        self.names = self.wanted.names_read
+class _LogPartitions(Partitions):
+    """Reads partitions of several logs. ``schema``: all columns (``schema_of_logs``)."""
 
     def chooser(self, log: str, schema: StructType) -> Chooser | None:
         """The chooser of rows of a log whose columns are ``schema``; None: all rows."""
@@ -263,8 +256,6 @@ class LogsReader(_LogPartitions, DataSourceReader):
 
 
 class _OneLog:
-    """One of the logs of a stream, on the driver's side."""
-
     def __init__(self, options: SourceOptions, schema: StructType, choose: Choice | None) -> None:
         assert options.log is not None
         self.schema = schema
@@ -276,7 +267,7 @@ class _OneLog:
 
 
 @ends_in_order
-class LogsStreamReader(_LogPartitions, SilentEnd, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class LogsStreamReader(_LogPartitions, GrowingReader):
     """Reads several logs as they grow, and later logs with matching names."""
 
     def __init__(self, options: SourceOptions, schema: StructType, names: Sequence[str]) -> None:
@@ -284,17 +275,14 @@ class LogsStreamReader(_LogPartitions, SilentEnd, DataSourceStreamReader, Suppor
         self._logs: dict[str, _OneLog] = {}
         self._looked = float("-inf")
         self._target: Offsets | None = None
-        self._newest: Offsets | None = None
         self._liveliest = ""
         """The log that had rows last."""
         self._told: set[tuple[str, int]] = set()
-        """Logs already reported as lost, by name and id."""
         self._patience = Patience(options.poll_timeout_seconds)
         self._delay = TriggerDelay(options.rows_min, options.trigger_delay_seconds) if options.rows_min else None
 
-    def __reduce__(self) -> tuple[type[LogsStreamReader], tuple[SourceOptions, StructType, Sequence[str]]]:
-        """Tasks get only the part that reads."""
-        return LogsStreamReader, (self.options, self.schema, self.names)
+    def feeds(self) -> Iterable[LogFeed]:
+        return [log.feed for log in self._logs.values()]
 
     def initialOffset(self) -> Offsets:
         """The offset at which a query without a Spark checkpoint starts."""
@@ -309,14 +297,6 @@ class LogsStreamReader(_LogPartitions, SilentEnd, DataSourceStreamReader, Suppor
             }
 
         return self._despite_deletions(starts)
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        """Limit of a micro-batch by the options."""
-        if self.options.rows_max is not None:
-            return ReadMaxRows(self.options.rows_max)
-        if self.options.bytes_max is not None:
-            return ReadMaxBytes(self.options.bytes_max)
-        return ReadAllAvailable() if self.options.rows_min is None else ReadMinRows(self.options.rows_min)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Make the query end at the present ends of the present logs."""
@@ -352,13 +332,6 @@ class LogsStreamReader(_LogPartitions, SilentEnd, DataSourceStreamReader, Suppor
             delay.begun()
         return limited
 
-    def reportLatestOffset(self) -> Mapping[str, object] | None:
-        """For the query's progress: the logs' ends when the micro-batch was planned, and the number of rows left out."""
-        passed_over = sum(log.feed.passed_over.rows for log in self._logs.values())
-        if self._newest is None or not passed_over:
-            return self._newest
-        return {**self._newest, ROWS_PASSED_OVER: passed_over}
-
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """The plan of a micro-batch, also of a replay."""
         return self._despite_deletions(lambda: self._planned(start, end))
@@ -386,12 +359,6 @@ class LogsStreamReader(_LogPartitions, SilentEnd, DataSourceStreamReader, Suppor
             log = self._logs.get(name)
             if log is not None and offset["log"] == log.feed.log_id:
                 log.place.tell(offset)
-
-    def stop(self) -> None:
-        """End the reader, in order also for its process (``SilentEnd``)."""
-        super().stop()
-        for log in self._logs.values():
-            log.feed.close()
 
     # -- Helpers of the stream
 
@@ -500,9 +467,9 @@ class LogsStreamReader(_LogPartitions, SilentEnd, DataSourceStreamReader, Suppor
             if log is None:
                 return end
             log.feed.wait(min(pauses.next(), left))
-            found = self._behind(start)
-            if found != end:
-                return found
+            behind = self._behind(start)
+            if behind != end:
+                return behind
         return end
 
     def _rows(self, start: Offsets, end: Offsets) -> int:
@@ -519,23 +486,24 @@ class LogsStreamReader(_LogPartitions, SilentEnd, DataSourceStreamReader, Suppor
         waiting = {at: self._logs[name].feed.rows(start[name], end[name]) for at, name in enumerate(names)}
         match limit:
             case ReadMaxRows():
-                most, size = limit.max_rows, None
+                rows_max, size = limit.max_rows, None
             case ReadMaxBytes():
                 size = limit.max_bytes
-                every = [(at, *lane) for at in waiting for lane in self._lanes(names[at], start, end)]
+                sized = ((at, self._logs[name].feed.sized(start[name], end[name])) for at, name in enumerate(names))
+                every = [(at, *lane) for at, lanes in sized for lane in lanes]
                 # Looks at the rows that it takes, not at the whole backlog. Truncated rows are passed with others.
                 left = {number: max(1, rows) for number, (_, rows, _) in enumerate(every)}
                 waiting = Counter[int]()
                 for number, (at, _, _) in enumerate(every):
                     waiting[at] += left[number]
-                rows = rows_in_bytes(left, {number: sized for number, (_, _, sized) in enumerate(every)}, size)
+                rows = rows_in_bytes(left, {number: rows for number, (_, _, rows) in enumerate(every)}, size)
                 # A row of each log at least, or a log of few rows would wait for the others.
-                most = max(min(len(waiting), size), rows)
+                rows_max = max(min(len(waiting), size), rows)
             case _:
                 return end
-        if sum(waiting.values()) <= most:
+        if sum(waiting.values()) <= rows_max:
             return end
-        shares = shared_out(waiting, most)
+        shares = shared_out(waiting, rows_max)
         limited = {
             name: self._logs[name].feed.limited(start[name], end[name], Limit(shares[at], size))
             if shares[at]
@@ -544,6 +512,3 @@ class LogsStreamReader(_LogPartitions, SilentEnd, DataSourceStreamReader, Suppor
             if waiting[at]
         }
         return {**end, **limited}
-
-    def _lanes(self, name: str, start: Offsets, end: Offsets) -> list[tuple[int, Iterator[tuple[int, int]]]]:
-        return self._logs[name].feed.sized(start[name], end[name])

@@ -47,6 +47,7 @@ from bookspark.logs.chain.lane_choice import (
     StreamingQuery,
     begun_batch_write,
     claimed,
+    end_batch_write,
     has_version,
     known_lane,
     lane_for_query,
@@ -55,7 +56,7 @@ from bookspark.logs.chain.lane_choice import (
 from bookspark.logs.chain.log_run import LogRun
 from bookspark.logs.chain.maintenance import recover_ledgers
 from bookspark.logs.chain.registry import LogRegistry
-from bookspark.logs.rows.data_ledgers import DataWriter, Written, current_data_ledger
+from bookspark.logs.rows.data_ledgers import DataWriter, current_data_ledger
 from bookspark.logs.rows.encodings import ID_COLUMNS
 from bookspark.logs.rows.statistics import joined
 from bookspark.logs.rows.value_rows import train_dictionary
@@ -96,7 +97,6 @@ log = logging.getLogger(__name__)
 
 
 SUMS = 1 << 64
-"""Modulus of sums."""
 _GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 """The constants of splitmix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014)."""
 _WORD_BITS = 64
@@ -260,14 +260,11 @@ def _types(schema: StructType) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class RangesWritten(WriterCommitMessage):
-    """Result of a task."""
-
     query: str
     """Id of the query; for a batch write, TXN and its ``txnAppId``, else its run's id."""
     batch: int
     """Number of the micro-batch; for a batch write, its ``txnVersion``, else 0."""
     run: str
-    """Id of the query's run."""
     lane: LaneId | None = None
     """The lane that the task wrote to; None if it wrote no rows."""
     epoch: int = 0
@@ -275,7 +272,6 @@ class RangesWritten(WriterCommitMessage):
     ranges: tuple[EntryRange, ...] = ()
     """In the order of the task's rows."""
     statistics: str = ""
-    """See ``logs.rows.statistics``."""
     rows: int = 0
     values: int = 0
     """The sum over the rows (``sum_of``); 0 for a batch write without a version."""
@@ -291,8 +287,6 @@ does."""
 
 
 class LogWriter:
-    """The common part of streaming and batch writes."""
-
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
 
@@ -300,8 +294,11 @@ class LogWriter:
     def bookkeeper(self) -> BookKeeper:
         return client(self.options.log.zookeeper)
 
-    def write_rows(self, rows: Iterator[pyarrow.RecordBatch], run: LogRun, record: LogRecord) -> Written:
-        """In a task: append all rows, of which there is one or more. Returns their ranges when each entry is acknowledged.
+    def write_rows(
+        self, rows: Iterator[pyarrow.RecordBatch], run: LogRun, record: LogRecord, result: RangesWritten
+    ) -> RangesWritten:
+        """In a task: append all rows, of which there is one or more. Returns ``result`` with their ranges when each entry is
+        acknowledged.
 
         Raises BookKeeperError for a null value; LedgerFencedError, LedgerClosedError or AddTimeoutError if entries could not be
         written to a new ledger either; NotEnoughBookiesError and MetadataStoreError if there was no new ledger.
@@ -321,7 +318,8 @@ class LogWriter:
             for payloads in encoder.finish():
                 writer.append(payloads)
             ranges = writer.finish()
-        return Written(ranges, encoder.statistics(sum(item.size for item in ranges)))
+        statistics = encoder.statistics(sum(item.size for item in ranges))
+        return replace(result, lane=run.lane, epoch=run.epoch, ranges=ranges, statistics=statistics)
 
     def commit_of(
         self, written: Sequence[RangesWritten], now_ms: int, fingerprint: Fingerprint | None = None
@@ -400,20 +398,10 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
             return told
         record, summed = self._enter(told), Summed(batches)
         if record is None:
-            for _ in summed:
-                pass
+            deque(summed, maxlen=0)
             return replace(told, rows=summed.rows, values=summed.values, only_compared=True)
-        owner = LogRun.of(self.options.log, record)
-        written = self.write_rows(iter(summed), owner, record)
-        return replace(
-            told,
-            lane=owner.lane,
-            epoch=owner.epoch,
-            ranges=written.ranges,
-            statistics=written.statistics,
-            rows=summed.rows,
-            values=summed.values,
-        )
+        written = self.write_rows(iter(summed), LogRun.of(self.options.log, record), record, told)
+        return replace(written, rows=summed.rows, values=summed.values)
 
     def _checkpoint(self, context: TaskContext) -> str:
         """Location of the query's Spark checkpoint: from the option, else from the session's setting and the query's name."""
@@ -423,7 +411,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
         root = context.getLocalProperty("spark.sql.streaming.checkpointLocation")
         return plain_place(f"{root.rstrip('/')}/{options.query_name}") if root and options.query_name else ""
 
-    def _enter(self, told: RangesWritten) -> LogRecord | None:
+    def _enter(self, message: RangesWritten) -> LogRecord | None:
         """Make the run the owner of its query's lane, if its batch is new. None if the lane has a batch of this number.
 
         Raises CheckpointRewoundError if the lane has a later batch of the query, AnotherQueryError if another query followed this
@@ -431,26 +419,26 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
         unreadable lane.
         """
         password, bookkeeper = self.options.log.password, self.bookkeeper
-        query = StreamingQuery(told.query, self.options.follows, told.checkpoint)
-        if self._planned.owner == told.run:
+        query = StreamingQuery(message.query, self.options.follows, message.checkpoint)
+        if self._planned.owner == message.run:
             # A takeover of the lane after the plan fences the commit, as it would after a read here.
             return self._planned
         while True:
             lane = lane_for_query(bookkeeper, self._log, password, query)
             record = LogRegistry(bookkeeper.metadata).get(lane)
-            if record.owner == told.run:
+            if record.owner == message.run:
                 note_writer(bookkeeper, record, query)
                 return record
             record, header = newest_header(bookkeeper, lane, password)
             # The Spark checkpoint may be out of an executor's reach; the commit compares it in any case.
-            if decided(is_committed, header, self._batch(told, None, is_first=True, in_task=True)):
+            if decided(is_committed, header, self._batch(message, None, is_first=True, in_task=True)):
                 return None
             # Another writer may have been the first in lane 0, which happens once. Then this query gets another lane.
             with suppress(LogChangedError):
-                return claimed(bookkeeper, record, told.run, query, header)
+                return claimed(bookkeeper, record, message.run, query, header)
 
     def _batch(
-        self, told: RangesWritten, fingerprint: Fingerprint | None, is_first: bool = False, in_task: bool = False
+        self, message: RangesWritten, fingerprint: Fingerprint | None, is_first: bool = False, in_task: bool = False
     ) -> Batch:
         """The batch to be judged. ``is_first``: the run has committed none yet."""
         accepted = self.options.accept_replay
@@ -460,15 +448,15 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
                 return Fingerprint(0)
             plan = Plan()
             try:
-                plan = self._spark_checkpoint(told.checkpoint).plan(number)
+                plan = self._spark_checkpoint(message.checkpoint).plan(number)
             except UnreadCheckpointError:
                 if not in_task:
                     raise
             return Fingerprint(0, "", *plan)
 
-        known = None if accepted == told.batch else fingerprint
+        known = None if accepted == message.batch else fingerprint
         return Batch(
-            self.options.log.name, told.query, told.batch, known, told.checkpoint, before if is_first else None
+            self.options.log.name, message.query, message.batch, known, message.checkpoint, before if is_first else None
         )
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -561,14 +549,13 @@ class LogBatchWriter(DataSourceArrowWriter, LogWriter):
             return self._told
         if not self.options.txn_app_id:
             assert self._run is not None, "a write without a version has begun"
-            ranges, known = self.write_rows(batches, self._run, self._record)
-            return replace(self._told, ranges=ranges, statistics=known)
+            return self.write_rows(batches, self._run, self._record, self._told)
         summed = Summed(batches)
         if self._run is None:
             deque(summed, maxlen=0)
             return replace(self._told, rows=summed.rows, values=summed.values, only_compared=True)
-        ranges, known = self.write_rows(iter(summed), self._run, self._record)
-        return replace(self._told, ranges=ranges, statistics=known, rows=summed.rows, values=summed.values)
+        written = self.write_rows(iter(summed), self._run, self._record, self._told)
+        return replace(written, rows=summed.rows, values=summed.values)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """On the driver's side: make all rows part of the log, and close their ledgers.
@@ -626,15 +613,9 @@ class LogBatchWriter(DataSourceArrowWriter, LogWriter):
 
     def _end(self) -> None:
         """Record that the write commits no more. If that fails, its epoch stays open for a day, without harm."""
-        run, bookkeeper = self._run, self.bookkeeper
-        if run is None:
+        if self._run is None:
             return
-        registry = LogRegistry(bookkeeper.metadata)
         try:
-            write, closed = registry.get(run.lane).batch_write(run.run), False
-            if write is not None and write.commit_ledger >= 0:
-                recover_ledgers(bookkeeper, [write.commit_ledger], run.password)
-                closed = bookkeeper.get_ledger_metadata(write.commit_ledger).closed
-            registry.end_batch_write(run.lane, run.run, closed)
+            end_batch_write(self.bookkeeper, self._run)
         except BookKeeperError as error:
-            log.info("log %s: batch write %s could not be ended: %s", run.lane, run.run, error)
+            log.info("log %s: batch write %s could not be ended: %s", self._run.lane, self._run.run, error)

@@ -27,10 +27,10 @@ from __future__ import annotations
 import os
 import random
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -79,7 +79,7 @@ from bookspark.spark.connector.query_place import QueryPlace, Stranger, introduc
 from bookspark.spark.connector.trigger_delay import Patience, TriggerDelay
 from bookspark.spark.connector.worker_ends import SilentEnd, ends_in_order
 from bookspark.spark.offload.offloaded import rows_of
-from bookspark.spark.offload.opened_ledgers import OpenedLedgers, handles_of_process
+from bookspark.spark.offload.opened_ledgers import OpenedLedgers, gathered, handles_of_process
 from bookspark.spark.offload.small_pieces import SmallPieces
 from bookspark.spark.options.places import LATEST
 from bookspark.spark.options.source_options import HEADERS, KEY, LANE, TIMESTAMP, SourceOptions, include
@@ -90,7 +90,7 @@ from bookspark.spark.tables.system_tables import system_table
 from bookspark.spark.where.choosing import Chooser
 from bookspark.spark.where.wanted import Wanted
 from bookspark.store.metadata.records.documents import proven_struct, read_struct
-from bookspark.store.metadata.records.versioned import compare_and_set
+from bookspark.store.metadata.store import change_record
 
 if TYPE_CHECKING:
     import pyarrow
@@ -131,7 +131,6 @@ def added_fields(options: SourceOptions, own: Collection[str]) -> list[StructFie
 
 
 def in_entries(added: Collection[str]) -> tuple[str, ...]:
-    """The columns among ``added`` that a producer's entries have."""
     return tuple(name for name in (APPENDED_AT, KEY, HEADERS) if name in added)
 
 
@@ -141,6 +140,8 @@ def with_added(
     """``rows`` with the columns ``added``, in the order of ``names``. ``times``: None without a column of times."""
     import pyarrow
 
+    if not added:
+        return rows
     own = {name: rows.column(name) for name in rows.schema.names}
     count = rows.num_rows
     if times is not None:
@@ -153,10 +154,6 @@ def with_added(
     if HEADERS in added:
         own.setdefault(HEADERS, pyarrow.nulls(count, headers_type()))
     return pyarrow.RecordBatch.from_arrays([own[name] for name in names], names=list(names))
-
-
-def without(schema: StructType, added: Collection[str]) -> StructType:
-    return StructType([one for one in schema if one.name not in added])
 
 
 # -- Unreadable entries in a task: which rows they are, and whether the query may go on without them
@@ -218,8 +215,6 @@ _OWNER_BITS = 53
 
 
 class Pin(msgspec.Struct, frozen=True):
-    """The start of a query."""
-
     owner: int
     """A random number of the reader that asked for it last."""
     offset: Offset
@@ -242,19 +237,18 @@ class PinnedStart:
             offset = offset if document is None else _pin(document, name).offset
             return proven_struct(Pin(self._owner, offset), f"start {name!r}")
 
-        read, write = partial(store.read_record, STARTS, name), partial(store.write_record, STARTS, name)
-        compare_and_set(f"start {name!r}", read, owned, write)
+        change_record(store, STARTS, name, f"start {name!r}", owned)
         return {**offset, PIN: self._owner}
 
     def unpin(self, owner: int, key: str) -> None:
         """Delete the pin of ``owner``, or of this run, which took that over to replay the first micro-batch; not that of another
         owner. After a micro-batch Spark's own checkpoint has the query's place. Raises MetadataStoreError."""
         store, name = client(self._zookeeper).metadata, self._name(key)
-        found = store.read_record(STARTS, name)
-        if found is not None and _pin(found.value, name).owner in (owner, self._owner):
+        record = store.read_record(STARTS, name)
+        if record is not None and _pin(record.value, name).owner in (owner, self._owner):
             # At another version it has another owner.
             with suppress(MetadataVersionError):
-                store.delete_record(STARTS, name, found.version)
+                store.delete_record(STARTS, name, record.version)
 
     def _name(self, key: str) -> str:
         return f"{self._subscription}@{key}"
@@ -267,40 +261,6 @@ def _place(offset: Offset) -> Offset:
 
 def _pin(document: bytes, name: str) -> Pin:
     return read_struct(document, Pin, f"start {name!r}")
-
-
-# -- Small record batches joined before Spark gets them
-#
-# Law: the same rows in the same order. A large batch passes as it is; small batches are joined to about the size of a large
-# batch. Each batch costs Spark about as much as a thousand small rows, and a log of small micro-batches has a batch for each.
-
-
-LARGE_ROWS, LARGE_BYTES = 8192, 256 << 10
-"""A batch is large if it has this many rows or bytes."""
-
-
-def gathered(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-    """The rows of ``batches``, which have the same columns."""
-    small: list[pyarrow.RecordBatch] = []
-    rows = size = 0
-    for batch in batches:
-        more = batch.nbytes
-        if small and (rows + batch.num_rows > LARGE_ROWS or size + more > LARGE_BYTES):
-            yield _one(small)
-            small, rows, size = [], 0, 0
-        if batch.num_rows >= LARGE_ROWS or more >= LARGE_BYTES:
-            yield batch
-            continue
-        small.append(batch)
-        rows, size = rows + batch.num_rows, size + more
-    if small:
-        yield _one(small)
-
-
-def _one(batches: list[pyarrow.RecordBatch]) -> pyarrow.RecordBatch:
-    import pyarrow
-
-    return batches[0] if len(batches) == 1 else pyarrow.concat_batches(batches)
 
 
 # -- The readers
@@ -336,7 +296,6 @@ class Ranges(InputPartition):
         super().__init__(None)
         self.pieces, self.log = tuple(pieces), log
         self.stranger: Stranger | None = None
-        """The stream that the task is to introduce."""
 
 
 class TablePart(InputPartition):
@@ -362,21 +321,21 @@ def schema_of(options: SourceOptions) -> StructType:
     return LEDGER_SCHEMA
 
 
-def log_of(source: Feed) -> LaneId | None:
-    """The log of a feed; None for ledgers."""
-    return source.log if isinstance(source, LogFeed) else None
-
-
-class EntryPartitions:
-    """Plans and reads the entries between two offsets of a log or of ledgers.
-
-    ``schema``: all columns (see ``schema_of``); ``names``: the wanted columns.
-    """
+class Partitions:
+    """Reads partitions in tasks. ``schema``: all columns (``schema_of``); ``names``: the wanted columns."""
 
     def __init__(self, options: SourceOptions, schema: StructType, names: Sequence[str]) -> None:
         self.options, self.schema = options, schema
         self.wanted = Wanted(names, options.where, schema)
         self.names = self.wanted.names_read
+
+    def __reduce__(self) -> tuple[type[Any], tuple[SourceOptions, StructType, Sequence[str]]]:
+        """Tasks get only the part that reads."""
+        return type(self), (self.options, self.schema, self.wanted.names)
+
+
+class EntryPartitions(Partitions):
+    """Plans and reads the entries between two offsets of a log or of ledgers."""
 
     @property
     def chooser(self) -> Chooser | None:
@@ -405,14 +364,11 @@ class EntryPartitions:
             some = (
                 self._rows(ledgers, log, pieces, times)
                 if together is None
-                else [self._with_added(together, times, lane)]
+                else [with_added(together, self.names, self._added, times, lane)]
             )
             for rows in some:
-                if (found := self.wanted.of(rows)).num_rows:
-                    yield found
-
-    def _with_added(self, rows: pyarrow.RecordBatch, times: RowTimes | None, lane: int) -> pyarrow.RecordBatch:
-        return with_added(rows, self.names, self._added, times, lane) if self._added else rows
+                if (chosen := self.wanted.of(rows)).num_rows:
+                    yield chosen
 
     @cached_property
     def _added(self) -> set[str]:
@@ -422,7 +378,7 @@ class EntryPartitions:
     @cached_property
     def _of_entries(self) -> StructType:
         """The columns that come from entries, at least one: it carries the number of rows."""
-        return without(StructType([self.schema[name] for name in self.names]), self._added) or ID_SCHEMA
+        return StructType([self.schema[name] for name in self.names if name not in self._added]) or ID_SCHEMA
 
     def _rows(
         self, ledgers: OpenedLedgers, log: LaneId | None, pieces: deque[Piece], times: RowTimes | None
@@ -434,7 +390,7 @@ class EntryPartitions:
         try:
             for rows in rows_of(ledgers, log, pieces, self._of_entries, in_entries(self._added)):
                 delivered += rows.num_rows
-                yield self._with_added(rows, times, piece.lane)
+                yield with_added(rows, self.names, self._added, times, piece.lane)
         except (NoSuchLedgerError, NoSuchLogError):
             rest = piece.part(delivered, piece.rows)
             if times is not None:
@@ -487,15 +443,47 @@ class EntryReader(EntryPartitions, DataSourceReader):
         """The plan of the rows that ``choose`` chooses."""
         with closing(feed(self.options)) as source:
             start, end = source.earliest(), source.newest()
-            if isinstance(source, LogFeed):
-                source.choose = choose
-                start = chosen_place(source, "startingOffsets", self.options.start, start, end)
-                end = chosen_place(source, "endingOffsets", self.options.end, end, end)
-            return self.plan(source.pieces(start, end), log_of(source)) or [Ranges(())]
+            source.choose = choose
+            start = chosen_place(source, "startingOffsets", self.options.start, start, end)
+            end = chosen_place(source, "endingOffsets", self.options.end, end, end)
+            return self.plan(source.pieces(start, end), source.log) or [Ranges(())]
+
+
+Computed = TypeVar("Computed")
+
+
+class GrowingReader(SilentEnd, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The common part of the streams of one feed and of several."""
+
+    options: SourceOptions
+    _newest: Mapping[str, object] | None = None
+
+    def feeds(self) -> Iterable[Feed]:
+        raise NotImplementedError
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        options = self.options
+        if options.rows_max is not None:
+            return ReadMaxRows(options.rows_max)
+        if options.bytes_max is not None:
+            return ReadMaxBytes(options.bytes_max)
+        return ReadAllAvailable() if options.rows_min is None else ReadMinRows(options.rows_min)
+
+    def reportLatestOffset(self) -> Mapping[str, object] | None:
+        """For the query's progress: the feeds' end when the micro-batch was planned, and with ``failOnDataLoss`` false the number
+        of rows left out since the query started."""
+        passed_over = sum(source.passed_over.rows for source in self.feeds())
+        return {**self._newest, ROWS_PASSED_OVER: passed_over} if self._newest and passed_over else self._newest
+
+    def stop(self) -> None:
+        """End the reader, in order also for its process (``SilentEnd``)."""
+        super().stop()
+        for source in self.feeds():
+            source.close()
 
 
 @ends_in_order
-class EntryStreamReader(EntryPartitions, SilentEnd, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class EntryStreamReader(EntryPartitions, GrowingReader):
     """Reads a log or ledgers as they grow.
 
     A reader lives in a Python process beside the driver's JVM as long as the query runs. After a restart of the query, the first
@@ -505,9 +493,7 @@ class EntryStreamReader(EntryPartitions, SilentEnd, DataSourceStreamReader, Supp
     def __init__(self, options: SourceOptions, schema: StructType, names: Sequence[str]) -> None:
         super().__init__(options, schema, names)
         self._target: Offset | None = None
-        self._newest: Offset | None = None
         self._told: set[str] = set()
-        """Losses that were reported."""
         self._patience = Patience(options.poll_timeout_seconds)
         self._pinned = PinnedStart(options) if options.start == LATEST else None
         self._begins_at: Offset | None = None
@@ -516,16 +502,14 @@ class EntryStreamReader(EntryPartitions, SilentEnd, DataSourceStreamReader, Supp
         self._place = self._new_place()
         self._delay = TriggerDelay(options.rows_min, options.trigger_delay_seconds) if options.rows_min else None
 
-    def __reduce__(self) -> tuple[type[EntryStreamReader], tuple[SourceOptions, StructType, Sequence[str]]]:
-        """Tasks get only the part that reads."""
-        return EntryStreamReader, (self.options, self.schema, self.names)
-
     @cached_property
     def _feed(self) -> Feed:
-        found = feed(self.options)
-        if isinstance(found, LogFeed):
-            found.choose = self.chooser
-        return found
+        source = feed(self.options)
+        source.choose = self.chooser
+        return source
+
+    def feeds(self) -> Iterable[Feed]:
+        return [self._feed] if "_feed" in self.__dict__ else []
 
     def _new_place(self) -> QueryPlace:
         def key() -> str:
@@ -551,11 +535,17 @@ class EntryStreamReader(EntryPartitions, SilentEnd, DataSourceStreamReader, Supp
             self._told.add(str(error))
             data_loss(f"{error}; the query goes on with the new log from its beginning", fail=False)
 
-    def _again(self, error: LogRecreatedError) -> None:
-        """After ``error`` of the feed: read the log that has the name now, or raise."""
-        self._lost(error)
-        self._close_feed()
+    def _despite_recreation(self, compute: Callable[[], Computed]) -> Computed:
+        """The result of ``compute``, repeated with the log that has the name now if the query may go on with it."""
+        try:
+            return compute()
+        except LogRecreatedError as error:
+            self._lost(error)
+        for source in self.feeds():
+            source.close()
+        self.__dict__.pop("_feed", None)
         self._place, self._target = self._new_place(), None if self._target is None else self._feed.newest()
+        return compute()
 
     def initialOffset(self) -> Offset:
         """The offset at which a query without a Spark checkpoint starts."""
@@ -564,20 +554,10 @@ class EntryStreamReader(EntryPartitions, SilentEnd, DataSourceStreamReader, Supp
             self._begins_at = self._pinned.pin(self._feed.newest(), self._feed.key)
             return self._begins_at
         source, wanted = self._feed, self.options.start
-        if isinstance(source, LogFeed) and not isinstance(wanted, str):
-            newest = source.newest()
-            return chosen_place(source, "startingOffsets", wanted, source.earliest(), newest)
-        return source.earliest()
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        """Limit of a micro-batch by the options."""
-        if self.options.rows_max is not None:
-            return ReadMaxRows(self.options.rows_max)
-        if self.options.bytes_max is not None:
-            return ReadMaxBytes(self.options.bytes_max)
-        if self.options.rows_min is not None:
-            return ReadMinRows(self.options.rows_min)
-        return ReadAllAvailable()
+        if isinstance(wanted, str):
+            return source.earliest()
+        newest = source.newest()
+        return chosen_place(source, "startingOffsets", wanted, source.earliest(), newest)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Make the query end at the feed's present end."""
@@ -586,11 +566,7 @@ class EntryStreamReader(EntryPartitions, SilentEnd, DataSourceStreamReader, Supp
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """The end of the next micro-batch. With no new rows, or too few, it waits as long as ``Patience`` allows."""
         place = _place(start)
-        try:
-            end = self._latest(place, limit)
-        except LogRecreatedError as error:
-            self._again(error)
-            end = self._latest(place, limit)
+        end = self._despite_recreation(lambda: self._latest(place, limit))
         if PIN not in start:
             return end
         if self._begins_at is None or (self._target is not None and place != _place(self._begins_at)):
@@ -627,24 +603,10 @@ class EntryStreamReader(EntryPartitions, SilentEnd, DataSourceStreamReader, Supp
                 return self._feed.limited(start, newest, Limit(size=limit.max_bytes))
         return newest
 
-    def reportLatestOffset(self) -> Offset | None:
-        """For the query's progress: the feed's end when the micro-batch was planned.
-
-        With ``failOnDataLoss`` false, it includes the number of rows left out since the query started.
-        """
-        passed_over = self._feed.passed_over.rows
-        if self._newest is None or not passed_over:
-            return self._newest
-        return {**self._newest, ROWS_PASSED_OVER: passed_over}
-
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """The plan of a micro-batch, also of a replay."""
         start, end = _place(start), _place(end)
-        try:
-            plan = self._planned(start, end)
-        except LogRecreatedError as error:
-            self._again(error)
-            plan = self._planned(start, end)
+        plan = self._despite_recreation(lambda: self._planned(start, end))
         for first in plan[:1]:
             assert isinstance(first, Ranges)
             first.stranger = self._place.stranger
@@ -657,7 +619,7 @@ class EntryStreamReader(EntryPartitions, SilentEnd, DataSourceStreamReader, Supp
             self._feed.check(start)
             return []
         self._place.tell(start)
-        return self.plan(self._feed.pieces(start, end), log_of(self._feed))
+        return self.plan(self._feed.pieces(start, end), self._feed.log)
 
     def commit(self, end: Offset) -> None:
         """Note a finished micro-batch: Spark's checkpoint has its end. Spark calls this for each source of the query, even
@@ -666,15 +628,6 @@ class EntryStreamReader(EntryPartitions, SilentEnd, DataSourceStreamReader, Supp
         self._place.tell(_place(end))
         if PIN in end:
             self._unpin(end)
-
-    def stop(self) -> None:
-        """End the reader, in order also for its process (``SilentEnd``)."""
-        super().stop()
-        self._close_feed()
-
-    def _close_feed(self) -> None:
-        if (known := self.__dict__.pop("_feed", None)) is not None:
-            known.close()
 
     def _unpin(self, done: Offset) -> None:
         """Delete the pin: Spark's checkpoint has ``done``, an offset that names the pin's owner."""

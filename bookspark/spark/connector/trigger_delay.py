@@ -31,7 +31,6 @@ class TriggerDelay:
         return self._until - self._clock()
 
     def begun(self) -> None:
-        """A micro-batch begins."""
         self._until = self._clock() + self._seconds
 
 
@@ -52,7 +51,6 @@ class Patience:
         self._batch_done = True
 
     def seconds(self) -> float:
-        """The wait now, in seconds."""
         now = time.monotonic()
         if self._batch_done:
             self._batch_done, self._idle_since = False, now

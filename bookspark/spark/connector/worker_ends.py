@@ -80,13 +80,9 @@ def _in_order() -> Iterator[None]:
         with closed_if_it_fails(), named_limit():
             yield
     except BookKeeperError:
-        if _in_a_worker():
+        if any(name.startswith(_WORKERS) for name in os.environ):
             os.environ[_HIDDEN] = "1"
         raise
-
-
-def _in_a_worker() -> bool:
-    return any(name.startswith(_WORKERS) for name in os.environ)
 
 
 class SilentEnd:
@@ -105,23 +101,10 @@ class RefusedStream(SilentEnd, DataSourceStreamReader, SupportsTriggerAvailableN
     def __init__(self, error: BookKeeperError) -> None:
         self._error = error
 
-    def latestOffset(self, start: Any, limit: Any) -> NoReturn:
+    def latestOffset(self, *arguments: Any, **named: Any) -> NoReturn:
         raise self._error
 
-    def initialOffset(self) -> NoReturn:
-        raise self._error
-
-    def getDefaultReadLimit(self) -> NoReturn:
-        raise self._error
-
-    def prepareForTriggerAvailableNow(self) -> NoReturn:
-        raise self._error
-
-    def partitions(self, start: Any, end: Any) -> NoReturn:
-        raise self._error
-
-    def read(self, partition: Any) -> NoReturn:
-        raise self._error
+    initialOffset = getDefaultReadLimit = prepareForTriggerAvailableNow = partitions = read = latestOffset
 
 
 def in_a_sources_process() -> bool:

@@ -51,10 +51,11 @@ def rows_of(
             yield rows
     except NoSuchLedgerError:
         rest = piece.part(delivered, piece.rows)
-        found = None if log is None else offloaded_rows(ledgers.bookkeeper.metadata, log, rest, pieces, schema, others)
-        if found is None:
+        store = ledgers.bookkeeper.metadata
+        in_table = None if log is None else offloaded_rows(store, log, rest, pieces, schema, others)
+        if in_table is None:
             raise
-        yield from found
+        yield from in_table
 
 
 def rows_in_ledger(

@@ -70,8 +70,6 @@ if TYPE_CHECKING:
 
 
 class _Part(NamedTuple):
-    """The part that a task compares."""
-
     zookeeper: str
     log: LaneId
     password: bytes
@@ -88,8 +86,8 @@ def _prove(spark: SparkSession, whole: _Part, pieces: Iterable[SizedPiece]) -> N
     parts = [whole._replace(pieces=part) for part in split(pieces, 1)]
     if not parts:
         return
-    found = spark.sparkContext.parallelize(parts, len(parts)).map(_compare).collect()
-    wrong = [problem for problem in found if problem is not None]
+    problems = spark.sparkContext.parallelize(parts, len(parts)).map(_compare).collect()
+    wrong = [problem for problem in problems if problem is not None]
     if wrong:
         raise OffloadError(
             f"{wrong[0]}. The ledgers stay, and nothing more is offloaded until the table has the rows of the log as they are"
@@ -107,7 +105,7 @@ def _compare(part: _Part) -> str | None:
         return row_decoder(metadata, columns, lambda: LogRegistry(bookkeeper.metadata).get(log).dictionary)
 
     try:
-        found = table.rows(part.place, str(log), part.pieces, part.schema)
+        in_table = table.rows(part.place, str(log), part.pieces, part.schema)
         ledgers, left = OpenedLedgers(bookkeeper, part.password, decoder), deque(part.pieces)
         in_ledgers: list[pyarrow.RecordBatch] = []
         while left:
@@ -115,10 +113,10 @@ def _compare(part: _Part) -> str | None:
     except BookKeeperError as error:
         return str(error)
     wanted = pyarrow.Table.from_batches(in_ledgers).cast(arrow_schema(part.schema))
-    at = _first_difference(wanted, found)
+    at = _first_difference(wanted, in_table)
     if at is None:
         return None
-    position = found.column("position")[at].as_py() if at < found.num_rows else part.pieces[-1].position
+    position = in_table.column("position")[at].as_py() if at < in_table.num_rows else part.pieces[-1].position
     return f"row {position} of log '{log}' is another one in {part.place} than in its ledger"
 
 
@@ -147,8 +145,6 @@ CLOSING_SECONDS_MAX = 60.0
 
 @dataclass(frozen=True)
 class Offloaded:
-    """Result of an offload."""
-
     rows: int
     position: int
     """All rows before this position, of the lane or of lane 0 of the log, are in the table, by this offload or an earlier one."""

@@ -41,8 +41,6 @@ GAP_BYTES = 64 << 10
 """Gaps of about this many bytes between two pieces are read and dropped."""
 GAP_BYTES_MAX = 1 << 20
 """After this many dropped bytes before a piece, the rest of the gap is skipped."""
-JOINED_BYTES = 256 << 10
-"""Approximate bytes of entries that are decoded together."""
 
 
 class KeptHandles:
@@ -105,10 +103,10 @@ class OpenedLedgers:
         Raises NoSuchLedgerError, UnauthorizedAccessError, NoSuchEntryError, MetadataStoreError, ReadError."""
         at = 0
         with self._reading(spans[0]) as opened:
-            for entries in _joined(opened.entries_of(spans, following)):
-                found = opened.decoder.whole(entries, counts[at : at + entries.num_rows])
-                yield found
-                if found is None:
+            for entries in gathered(opened.entries_of(spans, following)):
+                rows = opened.decoder.whole(entries, counts[at : at + entries.num_rows])
+                yield rows
+                if rows is None:
                     return
                 at += entries.num_rows
 
@@ -142,7 +140,6 @@ class _Opened:
         self._handle = handle
         self._coming: Iterator[pyarrow.RecordBatch] = iter(())
         self._last = -1
-        """The last requested entry."""
         self._held: pyarrow.RecordBatch | None = None
         self._first_held = self._after_held = 0
         self._gap_max = 0
@@ -204,23 +201,6 @@ class _Opened:
         return at <= self._after_held
 
 
-def _joined(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-    """The same entries with short batches joined: a piece of a few rows is a batch, and costs as much to decode as a thousand
-    rows."""
-    import pyarrow
-
-    some: list[pyarrow.RecordBatch] = []
-    size = 0
-    for batch in batches:
-        some.append(batch)
-        size += batch.nbytes
-        if size >= JOINED_BYTES:
-            yield some[0] if len(some) == 1 else pyarrow.concat_batches(some)
-            some, size = [], 0
-    if some:
-        yield some[0] if len(some) == 1 else pyarrow.concat_batches(some)
-
-
 def _end_of_run(piece: Piece, following: Iterable[Piece], gap_max: int) -> int:
     """The last entry of the consecutive pieces of the ledger that continue ``piece``, with at most ``gap_max`` entries between
     two of them."""
@@ -231,3 +211,37 @@ def _end_of_run(piece: Piece, following: Iterable[Piece], gap_max: int) -> int:
                 break
             last = other.last_entry_id
     return last
+
+
+# -- Small record batches joined, before their entries are decoded and before Spark gets their rows
+#
+# Law: the same rows in the same order. A large batch passes as it is; small batches are joined to about the size of a large
+# batch. Each batch costs a decoder, and Spark, about as much as a thousand small rows, and a log of small micro-batches has a
+# batch for each.
+
+
+LARGE_ROWS, LARGE_BYTES = 8192, 256 << 10
+
+
+def gathered(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+    """The rows of ``batches``, which have the same columns."""
+    small: list[pyarrow.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        more = batch.nbytes
+        if small and (rows + batch.num_rows > LARGE_ROWS or size + more > LARGE_BYTES):
+            yield _one(small)
+            small, rows, size = [], 0, 0
+        if batch.num_rows >= LARGE_ROWS or more >= LARGE_BYTES:
+            yield batch
+            continue
+        small.append(batch)
+        rows, size = rows + batch.num_rows, size + more
+    if small:
+        yield _one(small)
+
+
+def _one(batches: list[pyarrow.RecordBatch]) -> pyarrow.RecordBatch:
+    import pyarrow
+
+    return batches[0] if len(batches) == 1 else pyarrow.concat_batches(batches)

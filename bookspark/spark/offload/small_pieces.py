@@ -60,16 +60,16 @@ class SmallPieces:
             return None
         group = list(islice(pieces, count))
         try:
-            found = self._together(group, list(islice(pieces, count, count + _PIECES_MAX)))
+            rows = self._together(group, list(islice(pieces, count, count + _PIECES_MAX)))
         except (NoSuchLedgerError, *NOT_READ):
-            found = None
-        if found is None:
+            rows = None
+        if rows is None:
             self._alone, self._rows_max = count - 1, max(1, min(self._rows_max // 2, FIRST_ROWS))
             return None
         for _ in group:
             pieces.popleft()
-        self._rows_max = max(1, min(GROUP_ROWS_MAX, GROUP_BYTES * found.num_rows // max(found.nbytes, 1)))
-        return found
+        self._rows_max = max(1, min(GROUP_ROWS_MAX, GROUP_BYTES * rows.num_rows // max(rows.nbytes, 1)))
+        return rows
 
     def _together(self, group: Sequence[Piece], following: Iterable[Piece]) -> pyarrow.RecordBatch | None:
         """The rows of ``group``; None if its ledgers differ in columns, or it is too long."""
@@ -112,9 +112,7 @@ class _Place:
 
     def __init__(self) -> None:
         self.counts: list[int] = []
-        """Rows of each entry."""
         self.rows = 0
-        """Rows of all entries."""
         self.starts: deque[int] = deque()
         """The first row of each piece."""
         self._ledger_id = 0

@@ -2,7 +2,6 @@
 
 ==================  ============================================================
 ``given_options``   takes options by their names; options of all reads and writes
-``foreign_names``   options of other stores' connectors, and their counterparts
 ``sink_options``    options of writes
 ``places``          options of the start and end of a read of logs
 ``source_options``  options of reads

@@ -16,12 +16,85 @@ from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from bookspark.errors import ConfigurationError
-from bookspark.spark.options.foreign_names import instead, own_name
 from bookspark.store.metadata.zookeeper.layout import ConnectionString
 from bookspark.support.arguments import PasswordText, from_text
 from bookspark.support.arguments.taken import Misfit, refused
 
 Value = TypeVar("Value")
+
+# -- Options of other log stores' Spark connectors, and their counterparts here
+#
+# Law: a name that means exactly one option here is taken for it. Any other known name is refused with the option that does its
+# work here, because a near name such as ``subscription`` for ``subscribe`` would mislead.
+#
+# Sources: Spark's Kafka connector (Structured Streaming + Kafka Integration Guide, 4.2), StreamNative's Pulsar connector, Delta's
+# source, Spark's file source, and the Kinesis connectors of AWS and Databricks.
+
+
+TAKEN_FOR: Mapping[str, str] = {"path": "log", "topic": "log", "subscribe": "log"}
+"""Our option for each name. With a comma in its value, ``subscribe`` is ``logs``. ``path`` is the argument of ``load``, ``save``
+and ``start``."""
+
+_BOOKIES = "option zookeeper names the cluster (host:port[,host:port…]), and its bookies are found there"
+_OTHERS_CLIENT = (
+    "it is of another store's client; the options of Bookspark's are in the settings file that BOOKSPARK_CONFIG names"
+)
+_LANE = "option log set to NAME@LANE reads one lane, and includeLane adds a column; each writing query has a lane of its own"
+_PATTERN = "use option logPattern, a Python regular expression for whole names"
+_LIMIT = "use maxOffsetsPerTrigger (rows) or maxBytesPerTrigger"
+_GROUPS = "Spark's checkpoint keeps a query's place; queryName names the query for bookspark log readers"
+_START = "use startingOffsets (earliest, or a position) or startingTimestamp"
+_CHANGES = "a log's rows never change; leave it out"
+_NEEDLESS = "a read tries other replicas by itself; leave it out"
+
+INSTEAD: Mapping[str, str] = {
+    # Spark's Kafka source and sink
+    "assign": _LANE,
+    "partition": _LANE,
+    "subscribepattern": _PATTERN,
+    "groupidprefix": _GROUPS,
+    "fetchoffset.numretries": _NEEDLESS,
+    "fetchoffset.retryintervalms": _NEEDLESS,
+    "kafkaconsumer.polltimeoutms": "use pollTimeoutMs",
+    "startingoffsetsbytimestampstrategy": (
+        "a time after the last row means the end of the log, as Kafka's strategy latest does; leave it out"
+    ),
+    "maxrecordsperpartition": "use minPartitions",
+    # Pulsar
+    "topics": "use option logs, like a,b,c",
+    # Several arguments of load
+    "paths": "use option logs, like a,b,c",
+    "topicspattern": _PATTERN,
+    "predefinedsubscription": _GROUPS,
+    "subscriptionprefix": _GROUPS,
+    "service.url": _BOOKIES,
+    "admin.url": _BOOKIES,
+    # Delta, files
+    "startingversion": _START,
+    "maxfilespertrigger": _LIMIT,
+    "ignorechanges": _CHANGES,
+    "ignoredeletes": _CHANGES,
+    "skipchangecommits": _CHANGES,
+    # Kinesis
+    "streamname": "use option log",
+    "kinesis.streamname": "use option log",
+    "endpointurl": _BOOKIES,
+    "kinesis.endpointurl": _BOOKIES,
+    "region": _BOOKIES,
+    "initialposition": _START,
+    "startingposition": _START,
+    "kinesis.startingposition": _START,
+    # Any store
+    "bootstrap.servers": _BOOKIES,
+    "kafka.bootstrap.servers": _BOOKIES,
+    "kafka.group.id": _GROUPS,
+}
+_CLIENTS = ("kafka.", "pulsar.", "kinesis.")
+"""Beginnings of names of other clients' options."""
+
+
+# -- The options
+
 
 SPARK_OPTIONS = ("checkpointlocation", "queryname")
 """Spark's own options, which it also passes to sinks."""
@@ -38,10 +111,15 @@ class GivenOptions:
         self._known: list[str] = []
         names: dict[str, str] = {}
         for name, value in given.items():
-            own = own_name(name.lower(), value)
+            own = TAKEN_FOR.get(name.lower(), name.lower())
+            own = "logs" if name.lower() == "subscribe" and "," in value else own
             if self._given.setdefault(own, value) != value:
                 raise ConfigurationError(f"options {names[own]} and {name} say two things: give one of them")
             names[own] = name
+
+    def given(self, *names: str) -> list[str]:
+        """The given options among ``names``."""
+        return [name for name in names if name.lower() in self._given]
 
     def take(self, name: str, convert: Callable[[str], Value], what: str) -> Value | None:
         """The option's value, or None. ``what``: the allowed values in words, for the error."""
@@ -60,7 +138,6 @@ class GivenOptions:
         return None if text is None else from_text("option", name, text, annotation)
 
     def text(self, name: str) -> str | None:
-        """The option's text, or None."""
         text: str | None = self.judged(name, str)
         return text
 
@@ -74,7 +151,7 @@ class GivenOptions:
             )
         for name in self._given:
             if name not in known and name not in SPARK_OPTIONS:
-                if there := instead(name):
+                if there := INSTEAD.get(name) or (_OTHERS_CLIENT if name.startswith(_CLIENTS) else ""):
                     raise ConfigurationError(f"format bookspark has no option {name!r}: {there}")
                 nearest = get_close_matches(name, known, n=1)
                 hint = (

@@ -33,27 +33,17 @@ _Taken = tuple[Callable[[str], T], str]
 
 @dataclass(frozen=True)
 class PlaceOfLogs:
-    """The start or end of a read of several logs."""
-
     places: Mapping[str, Place]
-    """Own places of logs, by name."""
     others: Place
-    """The place of the other logs."""
 
     def of(self, log: str) -> Place:
         return self.places.get(log, self.others)
 
 
-def start_in_log(options: GivenOptions) -> Place | None:
-    """The start of a read of one log, or None. Raises ConfigurationError."""
-    return _place(
-        options, "starting", (_offset(EARLIEST, LATEST), _STARTS), (one_time, A_TIME), (times_of_lanes, TIMES_OF_LANES)
-    )
-
-
-def end_in_log(options: GivenOptions) -> Place | None:
-    """The place before which a read of one log ends, or None. Raises ConfigurationError."""
-    return _place(options, "ending", (_offset(LATEST), _ENDS), (one_time, A_TIME), (times_of_lanes, TIMES_OF_LANES))
+def place_in_log(options: GivenOptions, which: str) -> Place | None:
+    """The start or end of a read of one log, or None. ``which``: ``starting`` or ``ending``. Raises ConfigurationError."""
+    offsets = (_offset(EARLIEST, LATEST), _STARTS) if which == "starting" else (_offset(LATEST), _ENDS)
+    return _place(options, which, offsets, (one_time, A_TIME), (times_of_lanes, TIMES_OF_LANES))
 
 
 def place_in_logs(options: GivenOptions, which: str, all_rows: str) -> PlaceOfLogs | None:
@@ -67,7 +57,9 @@ def place_in_logs(options: GivenOptions, which: str, all_rows: str) -> PlaceOfLo
         return PlaceOfLogs({}, one_time(text))
 
     def times(text: str) -> PlaceOfLogs:
-        return _of_logs(text, _time_or_times, all_rows)
+        return _of_logs(
+            text, lambda time: (times_of_lanes if time.strip().startswith("{") else one_time)(time), all_rows
+        )
 
     places = (offsets, f"{all_rows!r} or {_PLACES_OF_LOGS}")
     return _place(options, which, places, (one, A_TIME), (times, _TIMES_OF_LOGS))
@@ -75,10 +67,10 @@ def place_in_logs(options: GivenOptions, which: str, all_rows: str) -> PlaceOfLo
 
 def number(text: str) -> int:
     """A number from 0 below 2^63. Raises ValueError."""
-    found = int(text)
-    if not 0 <= found < 1 << 63:
+    value = int(text)
+    if not 0 <= value < 1 << 63:
         raise ValueError
-    return found
+    return value
 
 
 def _offset(*words: str) -> Callable[[str], Place]:
@@ -113,10 +105,6 @@ def _of_logs(text: str, place: Callable[[str], Place], others: Place) -> PlaceOf
         raise ValueError("no object")
     texts = {log: said if isinstance(said, str) else json.dumps(said) for log, said in document.items()}
     return PlaceOfLogs({log: place(said) for log, said in texts.items()}, others)
-
-
-def _time_or_times(text: str) -> Times:
-    return times_of_lanes(text) if text.strip().startswith("{") else one_time(text)
 
 
 def _place(options: GivenOptions, which: str, offsets: _Taken[T], one: _Taken[T], times: _Taken[T]) -> T | None:

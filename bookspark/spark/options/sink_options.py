@@ -60,8 +60,6 @@ def _columns(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """The options of a write."""
-
     log: LogAddress
     chosen: Mapping[str, Any]
     """The given fields of LogOptions. An existing log keeps its other options."""
@@ -71,17 +69,13 @@ class SinkOptions:
     accept_replay: int | None = None
     """Number of the micro-batch that counts as the one in the log, whatever its rows are."""
     checkpoint: str = ""
-    """Spark's option ``checkpointLocation``, or empty."""
     checkpoint_url: str = ""
     """Where the driver reads the Spark checkpoint; empty: at its place."""
     compare_checkpoint: bool = True
     """Compare the Spark checkpoint with the log; else it is not read."""
     query_name: str = ""
-    """Spark's name for the query, or empty."""
     txn_app_id: str = ""
-    """The application of a batch write, or empty."""
     txn_version: int = 0
-    """Number of the write within the application."""
     statistics: tuple[str, ...] | None = None
     """The columns with statistics in commits; None: default."""
 
@@ -102,48 +96,44 @@ class SinkOptions:
             "fewer_copies": options.judged("fewerCopies", bool),
         }
         chosen = {name: value for name, value in chosen.items() if value is not None}
-        bytes_max = options.judged("ledgerRollBytes", AtLeastOne)
-        seconds_max = options.judged("ledgerRollSeconds", AtLeastOne)
+        default = RollPolicy()
+        roll = RollPolicy(
+            options.judged("ledgerRollBytes", AtLeastOne) or default.bytes_max,
+            options.judged("ledgerRollSeconds", AtLeastOne) or default.seconds_max,
+        )
         follows = options.text("follows") or ""
         if follows.startswith(TXN):
             raise ConfigurationError(
                 f"option follows is the id of a streaming query, and {follows!r} is an application of batch writes, whose "
                 "versions stay in their lane: leave the option out, and the query gets a lane of its own"
             )
-        accept_replay = options.judged("acceptReplay", EntryId)
         txn_app_id, txn_version = options.judged("txnAppId", _AppId) or "", options.judged("txnVersion", EntryId)
         if bool(txn_app_id) != (txn_version is not None):
             raise ConfigurationError(
                 "options txnAppId and txnVersion go together: an application, and the number of its write"
             )
-        checkpoint_url = options.text("checkpointUrl") or ""
-        compare = options.judged("compareCheckpoint", bool)
-        statistics = options.take("statistics", _columns, "names of columns like a,b, or none")
         checkpoint, query_name = (options.text(name) or "" for name in SPARK_OPTIONS)
-        default = RollPolicy()
-        roll = RollPolicy(bytes_max or default.bytes_max, seconds_max or default.seconds_max)
         address, password = cluster(options, zookeeper)
+        write = cls(
+            log=LogAddress(address, log or "", password),
+            chosen=chosen,
+            roll=roll,
+            follows=follows,
+            accept_replay=options.judged("acceptReplay", EntryId),
+            checkpoint=checkpoint,
+            checkpoint_url=options.text("checkpointUrl") or "",
+            compare_checkpoint=options.judged("compareCheckpoint", bool) is not False,
+            query_name=query_name,
+            txn_app_id=txn_app_id,
+            txn_version=txn_version or 0,
+            statistics=options.take("statistics", _columns, "names of columns like a,b, or none"),
+        )
         options.finish()
         if log is None:
             raise ConfigurationError("which log? A write needs option log, the name of the log to append to")
         # Contradictory options raise here, not after the first rows.
         LogOptions(**chosen)
-        where = LogAddress(address, log, password)
-        version = txn_version or 0
-        return cls(
-            where,
-            chosen,
-            roll,
-            follows,
-            accept_replay,
-            checkpoint,
-            checkpoint_url,
-            compare is not False,
-            query_name,
-            txn_app_id,
-            version,
-            statistics,
-        )
+        return write
 
     def for_stream(self) -> SinkOptions:
         """Return these options. Raises ConfigurationError for options of batch writes only."""

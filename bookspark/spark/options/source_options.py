@@ -51,10 +51,9 @@ from bookspark.spark.options.places import (
     LATEST,
     Place,
     PlaceOfLogs,
-    end_in_log,
     number,
+    place_in_log,
     place_in_logs,
-    start_in_log,
 )
 from bookspark.spark.where.grammar import Node, parsed
 from bookspark.store.metadata.records.names import LedgerId
@@ -106,10 +105,10 @@ def _ids(text: str) -> tuple[int, ...]:
 
 def _duration(text: str) -> float:
     """The seconds of a text such as ``15m``. Raises ValueError."""
-    found = _DURATION.fullmatch(text.strip().lower())
-    if found is None:
+    match = _DURATION.fullmatch(text.strip().lower())
+    if match is None:
         raise ValueError
-    return int(found[1]) * _UNITS[found[2] or "ms"]
+    return int(match[1]) * _UNITS[match[2] or "ms"]
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -131,93 +130,90 @@ class SourceOptions:
     """The id that the log must have; None: any."""
     logs: tuple[str, ...] | None
     log_pattern: str | None
-    """A regular expression for whole names of logs to read."""
     merge_schema: bool
-    """Whether some of several logs may lack columns of others."""
     ledgers: tuple[int, ...] | None
     table: str | None
     min_partitions: int
     """Least number of tasks, or one for each row if there are fewer rows."""
     fail_on_data_loss: bool
-    """True: the read fails if rows are lost. False: it logs the loss and goes on."""
     start: Place
     end: Place
     """The place before which the read ends; LATEST is the end of the committed rows when the read is planned."""
     starts: PlaceOfLogs
-    """As ``start``, for several logs."""
     ends: PlaceOfLogs
-    """As ``end``, for several logs."""
     where: Node | None
-    """Predicate of the wanted rows of logs; None: all."""
     added: tuple[str, ...]
-    """Wanted columns among ADDED, in this order."""
     subscription: str | None
     """The name under which a stream that starts at LATEST keeps its start."""
     rows_max: int | None
-    """Rows or entries of a micro-batch."""
     bytes_max: int | None
-    """Bytes of payload of a micro-batch."""
     rows_min: int | None
-    """Rows or entries of a micro-batch."""
     trigger_delay_seconds: float
-    """Longest wait of a micro-batch for ``rows_min``, since the previous one began."""
     poll_timeout_seconds: float
-    """Longest wait of a trigger without entries."""
 
     @classmethod
     def parse(cls, given: Mapping[str, str], zookeeper: str | None = None) -> SourceOptions:
         """The options in ``given``, as Spark passes them. ``zookeeper``: the session's cluster. Raises ConfigurationError."""
         options = GivenOptions(given)
-        log, log_id = options.judged("log", LaneName), options.judged("logId", BytesOrNone)
+        address, password = cluster(options, zookeeper)
+        log = options.judged("log", LaneName)
         logs = options.take("logs", _names, "names of logs like a,b,c")
         log_pattern = options.judged("logPattern", _Pattern)
         several = logs is not None or log_pattern is not None
-        merge_schema = options.judged("mergeSchema", bool)
         ledger = options.judged("ledger", LedgerId)
         ledgers = options.take("ledgers", _ids, "a list of ledger ids like 1,2,7-9")
-        table = options.text("table")
         starts, ends = PlaceOfLogs({}, EARLIEST), PlaceOfLogs({}, LATEST)
         start = end = None
         if several:
             starts = place_in_logs(options, "starting", EARLIEST) or starts
             ends = place_in_logs(options, "ending", LATEST) or ends
         else:
-            start, end = start_in_log(options), end_in_log(options)
-        added = {name: options.judged(include(name), bool) for name in ADDED}
+            start, end = place_in_log(options, "starting"), place_in_log(options, "ending")
         where = options.text("where")
-        min_partitions = options.judged("minPartitions", AtLeastOne) or 1
-        fail_on_data_loss = options.judged("failOnDataLoss", bool)
-        subscription = options.judged("subscription", LogName)
-        rows_max = options.judged("maxOffsetsPerTrigger", AtLeastOne)
-        bytes_max = options.judged("maxBytesPerTrigger", AtLeastOne)
-        rows_min = options.judged("minOffsetsPerTrigger", AtLeastOne)
         trigger_delay = options.take("maxTriggerDelay", _duration, _A_DURATION)
         poll_timeout_ms = options.judged("pollTimeoutMs", PollMilliseconds)
-        address, password = cluster(options, zookeeper)
+        read = cls(
+            zookeeper=address,
+            password=password,
+            log=log,
+            log_id=options.judged("logId", BytesOrNone),
+            logs=logs,
+            log_pattern=log_pattern,
+            merge_schema=bool(options.judged("mergeSchema", bool)),
+            ledgers=ledgers if ledger is None else (ledger,),
+            table=options.text("table"),
+            min_partitions=options.judged("minPartitions", AtLeastOne) or 1,
+            fail_on_data_loss=options.judged("failOnDataLoss", bool) is not False,
+            start=EARLIEST if start is None else start,
+            end=LATEST if end is None else end,
+            starts=starts,
+            ends=ends,
+            where=None if where is None else parsed(where),
+            added=tuple(name for name in ADDED if options.judged(include(name), bool)),
+            subscription=options.judged("subscription", LogName),
+            rows_max=options.judged("maxOffsetsPerTrigger", AtLeastOne),
+            bytes_max=options.judged("maxBytesPerTrigger", AtLeastOne),
+            rows_min=options.judged("minOffsetsPerTrigger", AtLeastOne),
+            trigger_delay_seconds=_TRIGGER_DELAY_SECONDS if trigger_delay is None else trigger_delay,
+            poll_timeout_seconds=0.5 if poll_timeout_ms is None else poll_timeout_ms / 1000,
+        )
         options.finish()
-        choices = {
-            "log": log,
-            "logs": logs,
-            "logPattern": log_pattern,
-            "ledger": ledger,
-            "ledgers": ledgers,
-            "table": table,
-        }
-        chosen = [name for name, value in choices.items() if value is not None]
+        chosen = options.given("log", "logs", "logPattern", "ledger", "ledgers", "table")
         if len(chosen) != 1:
             found = f"not {' and '.join(chosen)} at once" if chosen else "none was given"
             raise ConfigurationError(
                 f"what to read? Give exactly one of the options log, logs, logPattern, ledger, ledgers and table; {found}"
             )
-        if log_id is not None and log is None:
+        if options.given("logId") and log is None:
             raise ConfigurationError("option logId is for reading one log (option log); leave it out")
-        if merge_schema is not None and not several:
+        if options.given("mergeSchema") and not several:
             raise ConfigurationError(
                 "option mergeSchema is for reading several logs (logs or logPattern); leave it out"
             )
-        if several and subscription is not None:
+        if several and options.given("subscription"):
             raise ConfigurationError("option subscription is for reading one log (option log); leave it out")
-        if log is None and not several and any(one is not None for one in (start, end, subscription, *added.values())):
+        of_logs = start is not None or end is not None or options.given("subscription", *map(include, ADDED))
+        if log is None and not several and of_logs:
             raise ConfigurationError(
                 "options startingOffsets, endingOffsets, those with times, "
                 f"{', '.join(map(include, ADDED))} and subscription are for reading a log, not a {chosen[0].removesuffix('s')}"
@@ -226,43 +222,17 @@ class SourceOptions:
             raise ConfigurationError(
                 f"option where is for reading logs, not a {chosen[0].removesuffix('s')}: leave it out, and filter the DataFrame"
             )
-        if rows_max is not None and bytes_max is not None:
+        if read.rows_max is not None and read.bytes_max is not None:
             raise ConfigurationError("give maxOffsetsPerTrigger or maxBytesPerTrigger: Spark knows one limit at a time")
-        if trigger_delay is not None and rows_min is None:
+        if trigger_delay is not None and read.rows_min is None:
             raise ConfigurationError(
                 "option maxTriggerDelay is how long a micro-batch waits for minOffsetsPerTrigger: give both, or neither"
             )
-        if rows_min is not None and rows_max is not None and rows_min > rows_max:
+        if read.rows_min is not None and read.rows_max is not None and read.rows_min > read.rows_max:
             raise ConfigurationError(
-                f"minOffsetsPerTrigger {rows_min} is more than maxOffsetsPerTrigger {rows_max}: give a smaller one"
+                f"minOffsetsPerTrigger {read.rows_min} is more than maxOffsetsPerTrigger {read.rows_max}: give a smaller one"
             )
-        if ledger is not None:
-            ledgers = (ledger,)
-        return cls(
-            zookeeper=address,
-            password=password,
-            log=log,
-            log_id=log_id,
-            logs=logs,
-            log_pattern=log_pattern,
-            merge_schema=bool(merge_schema),
-            ledgers=ledgers,
-            table=table,
-            min_partitions=min_partitions,
-            fail_on_data_loss=fail_on_data_loss is not False,
-            start=EARLIEST if start is None else start,
-            end=LATEST if end is None else end,
-            starts=starts,
-            ends=ends,
-            where=None if where is None else parsed(where),
-            added=tuple(name for name, wanted in added.items() if wanted),
-            subscription=subscription,
-            rows_max=rows_max,
-            bytes_max=bytes_max,
-            rows_min=rows_min,
-            trigger_delay_seconds=_TRIGGER_DELAY_SECONDS if trigger_delay is None else trigger_delay,
-            poll_timeout_seconds=0.5 if poll_timeout_ms is None else poll_timeout_ms / 1000,
-        )
+        return read
 
     @property
     def several(self) -> bool:

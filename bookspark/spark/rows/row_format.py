@@ -23,8 +23,11 @@ if TYPE_CHECKING:
 
 def as_columns(schema: StructType) -> StructType:
     """The columns of a log for rows of this schema; all are nullable."""
-    fields = (StructField(field.name, _plain(field.dataType), True, _comment(field)) for field in schema)
-    return StructType(list(fields))
+    columns = StructType()
+    for field in schema:
+        comment = {key: text for key, text in (field.metadata or {}).items() if key == "comment"}
+        columns.add(StructField(field.name, _plain(field.dataType), True, comment))
+    return columns
 
 
 def _plain(kind: DataType) -> DataType:
@@ -38,10 +41,6 @@ def _plain(kind: DataType) -> DataType:
         case CharType() | VarcharType():
             return StringType()
     return kind
-
-
-def _comment(field: StructField) -> dict[str, object]:
-    return {"comment": field.metadata["comment"]} if field.metadata and "comment" in field.metadata else {}
 
 
 def columns_of(options: LogOptions) -> StructType | None:

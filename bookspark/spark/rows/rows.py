@@ -40,6 +40,7 @@ from bookspark.support.inflating import InflationError, arrow_sizes
 from bookspark.support.plain_text import counted
 
 if TYPE_CHECKING:
+    import numpy
     import pyarrow
 
 
@@ -61,7 +62,6 @@ def columns_told(schema: pyarrow.Schema, wanted: Sequence[str] | None) -> list[s
 
 
 def block_of(rows: pyarrow.Table, columns: Sequence[str]) -> Block:
-    """The statistics of ``rows``."""
     return Block(rows.num_rows, tuple(_bounds(rows.column(name)) for name in columns))
 
 
@@ -120,8 +120,8 @@ def _finite(value: float) -> float | None:
 
 def _digits(value: Any, scale: int) -> int:
     sign, digits, exponent = value.as_tuple()
-    found: int = int("".join(map(str, digits))) * 10 ** (scale + exponent)
-    return -int(found) if sign else int(found)
+    number: int = int("".join(map(str, digits))) * 10 ** (scale + exponent)
+    return -int(number) if sign else int(number)
 
 
 # -- Entries of logs of row format ``arrow``: an entry is a record batch of rows with all their columns
@@ -138,11 +138,9 @@ def _digits(value: Any, scale: int) -> int:
 ENTRY_BYTES = 256 << 10
 """Approximate size of an entry before compression."""
 ROWS_EACH_MAX = 1 << 16
-"""Rows of an entry at most."""
 UNEVEN = 8
 """The number of rows of an entry is chosen anew if an entry would be larger or smaller than ENTRY_BYTES by this factor."""
 ENTRIES_OF_BLOCK = 4
-"""Entries in a block of statistics at most."""
 SMALL_ENTRY_BYTES = 32 << 10
 """Entries up to this mean size are decoded together: alone, each takes some 30 microseconds."""
 WIDENED_MAX = 16
@@ -214,7 +212,6 @@ class ArrowEncoder:
         return self._collected.text(size)
 
     def _collect(self, batches: list[pyarrow.RecordBatch]) -> None:
-        """Collect the statistics of the next entries."""
         import pyarrow
 
         if self._told:
@@ -273,16 +270,27 @@ class ArrowDecoder:
                 position = piece.position + max(0, before)
                 rows = min(piece.rows_each, piece.rows - before) + min(0, before)
                 raise invalid_row(self._log, position, piece.ledger_id, entry_id, error, rows) from error
-            low, high = max(0, -before), min(batch.num_rows, piece.rows - before)
-            start = piece.position + before + low
-            rows = high - low
-            ids = [
-                pyarrow.array(numpy.arange(start, start + rows, dtype=numpy.int64)),
-                pyarrow.array(numpy.full(rows, piece.ledger_id, numpy.int64)),
-                pyarrow.array(numpy.full(rows, entry_id, numpy.int64)),
-            ]
-            columns = [*batch.slice(low, rows).columns, *ids]
-            yield pyarrow.RecordBatch.from_arrays(columns, schema=self._full)
+            yield self._part(piece, before, batch, numpy.full(batch.num_rows, entry_id, numpy.int64))
+
+    def _part(
+        self, piece: Piece, before: int, batch: pyarrow.RecordBatch, entry_ids: numpy.ndarray
+    ) -> pyarrow.RecordBatch:
+        """The rows of ``piece`` in ``batch``. ``before``: rows of the piece before the batch, negative if that begins earlier.
+        ``entry_ids``: of each row."""
+        import numpy
+
+        low, high = max(0, -before), min(batch.num_rows, piece.rows - before)
+        start, rows = piece.position + before + low, high - low
+        ids = numpy.arange(start, start + rows), numpy.full(rows, piece.ledger_id), entry_ids[low:high]
+        return self._with_ids(batch.slice(low, rows), *ids)
+
+    def _with_ids(self, batch: pyarrow.RecordBatch, *ids: numpy.ndarray) -> pyarrow.RecordBatch:
+        """``batch`` with the ID_COLUMNS."""
+        import numpy
+        import pyarrow
+
+        own = [pyarrow.array(column.astype(numpy.int64, copy=False)) for column in ids]
+        return pyarrow.RecordBatch.from_arrays([*batch.columns, *own], schema=self._full)
 
     def _together(self, entries: pyarrow.RecordBatch, piece: Piece) -> pyarrow.RecordBatch | None:
         """The rows of small entries, read as one stream. None if an entry is not as in the piece, or they inflate to too much at
@@ -296,15 +304,7 @@ class ArrowDecoder:
             return None
         ids = entries.column("entry_id").to_numpy()
         before = (int(ids[0]) - piece.first_entry_id) * piece.rows_each - piece.skip
-        low, high = max(0, -before), min(sum(counts), piece.rows - before)
-        start, rows = piece.position + before + low, high - low
-        own = [
-            pyarrow.array(numpy.arange(start, start + rows, dtype=numpy.int64)),
-            pyarrow.array(numpy.full(rows, piece.ledger_id, numpy.int64)),
-            pyarrow.array(numpy.repeat(ids, counts)[low:high]),
-        ]
-        columns = [*pyarrow.concat_batches(batches).slice(low, rows).columns, *own]
-        return pyarrow.RecordBatch.from_arrays(columns, schema=self._full)
+        return self._part(piece, before, pyarrow.concat_batches(batches), numpy.repeat(ids, counts))
 
     def whole(self, entries: pyarrow.RecordBatch, counts: Sequence[int]) -> pyarrow.RecordBatch | None:
         """All rows of ``entries``; None if an entry's number of rows differs from ``counts``, or they inflate to too much at
@@ -315,21 +315,15 @@ class ArrowDecoder:
         batches = self._batches(entries, counts)
         if batches is None:
             return None
-        rows = sum(counts)
-        own = [
-            pyarrow.array(numpy.zeros(rows, numpy.int64)),
-            pyarrow.array(numpy.repeat(entries.column("ledger_id").to_numpy(), counts)),
-            pyarrow.array(numpy.repeat(entries.column("entry_id").to_numpy(), counts)),
-        ]
-        columns = [*pyarrow.concat_batches(batches).columns, *own]
-        return pyarrow.RecordBatch.from_arrays(columns, schema=self._full)
+        ids = (numpy.repeat(entries.column(name).to_numpy(), counts) for name in ("ledger_id", "entry_id"))
+        return self._with_ids(pyarrow.concat_batches(batches), numpy.zeros(sum(counts), numpy.int64), *ids)
 
     def _batch(self, message: pyarrow.Buffer, rows: int) -> pyarrow.RecordBatch:
         """The record batch of an entry. Raises InflationError or ArrowException if it is none of so many rows."""
         import pyarrow
 
-        if (told := arrow_sizes(message, FRAME_BYTES_MAX, ROWS_EACH_MAX).rows) != rows:
-            raise InflationError(f"an entry of {counted(told, 'row')}, where its commit has {rows:,}")
+        if (count := arrow_sizes(message, FRAME_BYTES_MAX, ROWS_EACH_MAX).rows) != rows:
+            raise InflationError(f"an entry of {counted(count, 'row')}, where its commit has {rows:,}")
         batch = pyarrow.ipc.read_record_batch(message, self._schema)
         try:
             batch.validate(full=True)

@@ -58,11 +58,11 @@ def remove_files(spark: SparkSession, path: Name) -> None:
     """
     from delta.tables import DeltaTable
 
-    found = snapshots.commits(spark, path)
-    kept = {snapshot.snapshot_id for snapshot in snapshots.kept(found)}
+    commits = snapshots.commits(spark, path)
+    kept = {snapshot.snapshot_id for snapshot in snapshots.kept(commits)}
     with with_settings(spark, _VACUUM):
-        for table in sorted({commit.table for commit in found}):
-            own = [commit for commit in found if commit.table == table]
+        for table in sorted({commit.table for commit in commits}):
+            own = [commit for commit in commits if commit.table == table]
             place = snapshots.location(path, table)
             now = datetime.now(UTC)
             moment = _older_than(own, kept, now)
@@ -103,14 +103,14 @@ def _cut_log(spark: SparkSession, table: str, version: int) -> None:
 def _dispensable(names: Iterable[str], version: int) -> list[str]:
     """The files of a Delta log that no version from ``version`` on needs, the oldest first: a crash between two removals leaves a
     log without a hole."""
-    found = sorted((int(match[1]), match[0], match[2]) for name in names if (match := _LOG_FILE.fullmatch(name)))
+    files = sorted((int(match[1]), match[0], match[2]) for name in names if (match := _LOG_FILE.fullmatch(name)))
     checkpoints: dict[int, Fraction] = defaultdict(Fraction)
-    for at, _, checkpoint in found:
+    for at, _, checkpoint in files:
         if checkpoint is not None:
             part = _PART.fullmatch(checkpoint)
             checkpoints[at] += Fraction(1, int(part[1])) if part else 1
     start = max((at for at, whole in checkpoints.items() if at <= version and whole >= 1), default=0)
-    return [name for at, name, _ in found if at < start]
+    return [name for at, name, _ in files if at < start]
 
 
 @checked

@@ -1,7 +1,7 @@
 """System tables: the cluster's state as rows of ``format("bookspark")``, option ``table``.
 
 =====================  ===========================================================================================
-``system_tables``      all tables by name, with a line for each
+``system_tables``      all tables by name
 ``table``              the class of system tables
 ``ledgers``            ``ledgers``, ``fragments``, ``accepted_losses``, ``ledger_records`` and ``ledger_ids``
 ``bookies``            ``bookies``, ``cookies``, ``disks``, ``autorecovery`` and ``underreplication``

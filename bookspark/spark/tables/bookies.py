@@ -82,8 +82,8 @@ def _rows(bookkeeper: BookKeeper, argument: None, password: bytes) -> Rows:
     unreadable: dict[int, str] = {}
     for task in store.tasks(ledger_ids, unreadable):
         waits_until = time(task.not_before_ms) if task.not_before_ms else None
-        found = [(bookie_id, reason.value) for bookie_id, reason in sorted(task.bookies.items())]
-        reasons: Sequence[tuple[str | None, str]] = found or [(None, "few copies")]
+        marked = [(bookie_id, reason.value) for bookie_id, reason in sorted(task.bookies.items())]
+        reasons: Sequence[tuple[str | None, str]] = marked or [(None, "few copies")]
         for bookie_id, reason in reasons:
             yield (
                 task.ledger_id, bookie_id, reason, task.detail, time(task.marked_at_ms), task.marks,
@@ -142,15 +142,15 @@ PLACEMENT = SystemTable(
 
 def _bookie_rows(bookkeeper: BookKeeper, argument: None, password: bytes) -> Rows:
     store = bookkeeper.metadata
-    for bookie_id, one in with_homes(known_bookies(store), store).bookies.items():
-        cookie, there = _cookie(store, bookie_id), one.registration
+    for bookie_id, bookie in with_homes(known_bookies(store), store).bookies.items():
+        cookie, there = _cookie(store, bookie_id), bookie.registration
         directories = list(cookie.value.directories) if cookie else []
-        labels = json.dumps(dict(sorted(one.labels.items())))
+        labels = json.dumps(dict(sorted(bookie.labels.items())))
         if there is not None:
             state = "read_only" if there.read_only else "writable"
             yield bookie_id, state, there.address, there.host, there.rack, labels, there.pid, directories
-        elif one.home is not None:
-            yield bookie_id, "down", None, one.host, one.rack, labels, None, directories
+        elif bookie.home is not None:
+            yield bookie_id, "down", None, bookie.host, bookie.rack, labels, None, directories
         else:
             yield bookie_id, "down", None, None, None, None, None, directories
 
@@ -166,11 +166,11 @@ def _cookie(store: MetadataStore, bookie_id: str) -> Versioned[Cookie] | None:
 def _cookie_rows(bookkeeper: BookKeeper, argument: None, password: bytes) -> Rows:
     store = bookkeeper.metadata
     for bookie_id in sorted(store.list_cookies()):
-        found = _cookie(store, bookie_id)
+        record = _cookie(store, bookie_id)
         # None: the cookie was removed since the listing, or can't be decoded.
-        if found is not None:
-            cookie = found.value
-            yield bookie_id, cookie.instance_id, cookie.nonce, list(cookie.directories), found.version
+        if record is not None:
+            cookie = record.value
+            yield bookie_id, cookie.instance_id, cookie.nonce, list(cookie.directories), record.version
 
 
 BOOKIES = SystemTable(

@@ -116,11 +116,11 @@ def _entry_log_rows(bookkeeper: BookKeeper, bookie_id: str, password: bytes) -> 
 
 def _uses(batches: Iterable[pyarrow.RecordBatch]) -> dict[int, tuple[int, ...]]:
     """For each log: bytes of the indexed batches, ledgers, entries."""
-    found: dict[int, tuple[int, ...]] = {}
+    sums: dict[int, tuple[int, ...]] = {}
     for ranges in _whole_ledgers(batches):
         for log, uses in _uses_of(ranges).items():
-            found[log] = tuple(map(sum, zip(found.get(log, (0, 0, 0)), uses, strict=True)))
-    return found
+            sums[log] = tuple(map(sum, zip(sums.get(log, (0, 0, 0)), uses, strict=True)))
+    return sums
 
 
 def _uses_of(ranges: pyarrow.Table) -> dict[int, tuple[int, ...]]:
@@ -133,11 +133,11 @@ def _uses_of(ranges: pyarrow.Table) -> dict[int, tuple[int, ...]]:
         # A batch is of one ledger.
         .aggregate([("bytes", "max"), ("entries", "sum"), ("ledger_id", "max")])
     )
-    found = batches.group_by("log").aggregate(
+    sums = batches.group_by("log").aggregate(
         [("bytes_max", "sum"), ("ledger_id_max", "count_distinct"), ("entries_sum", "sum")]
     )
     columns = ("bytes_max_sum", "ledger_id_max_count_distinct", "entries_sum_sum")
-    return {row["log"]: tuple(row[name] for name in columns) for row in found.to_pylist()}
+    return {row["log"]: tuple(row[name] for name in columns) for row in sums.to_pylist()}
 
 
 ENTRY_LOGS = SystemTable(
@@ -228,11 +228,11 @@ def _checksums(
     bookkeeper: BookKeeper, bookie_id: str, ledger_id: int, held: list[tuple[int, int]]
 ) -> Iterator[tuple[int, int | None]]:
     """Each entry of the bookie with its checksum, over the bytes that make two copies equal; None if the copy is unreadable."""
-    for found in copies_on(bookkeeper.context, bookie_id, ledger_id, held):
-        if isinstance(found, Unreadable):
-            yield from ((entry_id, None) for entry_id in range(found.first, found.last + 1))
+    for copies in copies_on(bookkeeper.context, bookie_id, ledger_id, held):
+        if isinstance(copies, Unreadable):
+            yield from ((entry_id, None) for entry_id in range(copies.first, copies.last + 1))
         else:
-            for entry_id, length, payload in found.contents():
+            for entry_id, length, payload in copies.contents():
                 yield entry_id, crc32c(payload, crc32c(_LENGTH.pack(length)))
 
 

@@ -78,12 +78,12 @@ def _metadata(
 ) -> Iterator[tuple[LedgerMetadata, int]]:
     """Each ledger's metadata and its version, without ledgers deleted since the listing. Ledgers whose record can't be decoded go
     to ``unreadable``."""
-    found: dict[int, str] = {}
-    yield from bookkeeper.metadata.read_ledgers(ledger_ids, found)
-    for ledger_id, why in found.items():
+    reasons: dict[int, str] = {}
+    yield from bookkeeper.metadata.read_ledgers(ledger_ids, reasons)
+    for ledger_id, why in reasons.items():
         log.warning("ledger %d: %s", ledger_id, why)
     if unreadable is not None:
-        unreadable += found
+        unreadable += reasons
 
 
 def _last_add_confirmed(bookkeeper: BookKeeper, metadata: LedgerMetadata, password: bytes) -> int | None:
@@ -103,11 +103,11 @@ def _with_last_add_confirmed(
 ) -> Iterator[tuple[LedgerMetadata, int, int | None]]:
     """As ``_metadata``, with the LAC. Bookies are asked about several open ledgers at a time."""
     with ThreadPoolExecutor(_OPEN_AT_ONCE) as pool:
-        found = _metadata(bookkeeper, ids.listed(bookkeeper), unreadable)
-        while group := list(islice(found, _GROUP)):
-            still_open = [one for one, _ in group if not one.closed]
-            told = pool.map(lambda one: _last_add_confirmed(bookkeeper, one, password), still_open)
-            confirmed = {one.ledger_id: lac for one, lac in zip(still_open, told, strict=True)}
+        records = _metadata(bookkeeper, ids.listed(bookkeeper), unreadable)
+        while group := list(islice(records, _GROUP)):
+            still_open = [ledger for ledger, _ in group if not ledger.closed]
+            answers = pool.map(lambda ledger: _last_add_confirmed(bookkeeper, ledger, password), still_open)
+            confirmed = {ledger.ledger_id: lac for ledger, lac in zip(still_open, answers, strict=True)}
             # After a change of ensemble meanwhile, the newer record has the places of entries up to this LAC.
             newer = {one.ledger_id: (one, version) for one, version in _metadata(bookkeeper, confirmed, unreadable)}
             for metadata, version in group:

@@ -81,14 +81,14 @@ def _log_rows(bookkeeper: BookKeeper, argument: None, password: bytes) -> Rows:
     for lane in registry.all_lanes():
         name = str(lane)
         try:
-            found = _found(bookkeeper, lane, password)
+            state = _found(bookkeeper, lane, password)
         except LogFormatError as error:
             log.warning("%s", error)
             yield name, *[None] * (_READABLE - 1), False, *[None] * (len(LOGS.columns) - _READABLE - 2), lane.log
             continue
-        if found is None:
+        if state is None:
             continue
-        record, position = found
+        record, position = state
         yield (
             name,
             record.oldest_live_epoch,

@@ -48,10 +48,7 @@ ROWS_PER_BATCH = 256
 
 @dataclass(frozen=True)
 class SystemTable:
-    """A system table."""
-
     name: str
-    """The table's name in option ``table``."""
     comment: str
     """The subject of a row, in one sentence."""
     columns: tuple[tuple[str, DataType, str], ...]

@@ -47,10 +47,10 @@ class Chooser:
             return list(self._chosen(whole, piece.position, self._constants(piece.rows, piece.lane, None)))
         if placed is not self._commit:
             commit = placed.commit
-            found = parsed(commit.statistics, commit.rows) or Statistics((), (Block(commit.rows, ()),))
+            statistics = parsed(commit.statistics, commit.rows) or Statistics((), (Block(commit.rows, ()),))
             time_ms = None if commit.stamped else commit.time_ms
             constants = self._constants(commit.rows, piece.lane, time_ms)
-            self._spans = list(self._chosen(found, placed.before.rows, constants))
+            self._spans = list(self._chosen(statistics, placed.before.rows, constants))
             self._commit = placed
         return self._spans
 

@@ -40,7 +40,6 @@ from bookspark.errors import ConfigurationError
 TEXT_MAX = 1 << 20
 """Longest text, in characters."""
 _SHOWN_MAX = 200
-"""Longest part in an error, in characters."""
 SUPPORTED = (
     "supported are: a column beside a literal with = == <> != < <= > >= <=>, [NOT] IN (literals), [NOT] BETWEEN, [NOT] LIKE, "
     "IS [NOT] NULL, columns of booleans, AND, OR, NOT and parentheses; literals are numbers, 'text', X'0A', DATE'2026-01-31', "
@@ -49,8 +48,6 @@ SUPPORTED = (
 
 
 class Kind(Enum):
-    """The kind of a token."""
-
     NAME = "a name"
     QUOTED = "a name in backticks"
     STRING = "a string"
@@ -60,8 +57,6 @@ class Kind(Enum):
 
 
 class Token(NamedTuple):
-    """A part of the text."""
-
     kind: Kind
     text: str
     """The token as written; strings and quoted names without their quotes."""
@@ -91,7 +86,7 @@ def tokens(text: str) -> list[Token]:
     """The tokens of ``text``, with END behind them. Raises ConfigurationError."""
     if len(text) > TEXT_MAX:
         raise ConfigurationError(f"option where has {len(text)} characters, and {TEXT_MAX} are the most")
-    found, at = [], 0
+    result, at = [], 0
     while at < len(text):
         match = _TOKEN.match(text, at)
         if match is None or text.startswith("--", at):
@@ -104,9 +99,9 @@ def tokens(text: str) -> list[Token]:
                 part = part[1:-1].replace("''", "'")
             elif group == "quoted":
                 part = part[1:-1].replace("``", "`")
-            found.append(Token(Kind[group.upper()], part, at))
+            result.append(Token(Kind[group.upper()], part, at))
         at = end
-    return [*found, Token(Kind.END, "", len(text))]
+    return [*result, Token(Kind.END, "", len(text))]
 
 
 def _what(text: str, at: int) -> str:
@@ -138,8 +133,6 @@ _INTEGERS = {"L": 1 << 63, "S": 1 << 15, "Y": 1 << 7}
 
 
 class Of(Enum):
-    """The kind of a literal."""
-
     EXACT = "a whole or decimal number"
     DOUBLE = "a double"
     STRING = "a string"
@@ -160,8 +153,6 @@ class Literal(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A column by its name."""
-
     name: str
     at: int
 
@@ -175,40 +166,28 @@ class Comparison(NamedTuple):
 
 
 class InList(NamedTuple):
-    """``column IN (…)``"""
-
     column: Column
     literals: tuple[Literal, ...]
 
 
 class Like(NamedTuple):
-    """``column LIKE pattern``"""
-
     column: Column
     pattern: Literal
 
 
 class IsNull(NamedTuple):
-    """``column IS NULL``"""
-
     column: Column
 
 
 class Not(NamedTuple):
-    """``NOT part``"""
-
     part: Node
 
 
 class And(NamedTuple):
-    """``part AND part AND …``"""
-
     parts: tuple[Node, ...]
 
 
 class Or(NamedTuple):
-    """``part OR part OR …``"""
-
     parts: tuple[Node, ...]
 
 
@@ -370,20 +349,20 @@ class _Parser:
 
 
 def _number(token: Token, minus: bool) -> Literal:
-    found = _NUMBER.fullmatch(token.text)
-    if found is None:
+    match = _NUMBER.fullmatch(token.text)
+    if match is None:
         raise unsupported(f"the number {token.text}", token.at)
-    suffix = (found["suffix"] or "").upper()
+    suffix = (match["suffix"] or "").upper()
     sign = "-" if minus else ""
-    digits = sign + found["digits"] + (found["exponent"] or "")
-    if suffix == "D" or found["exponent"]:
+    digits = sign + match["digits"] + (match["exponent"] or "")
+    if suffix == "D" or match["exponent"]:
         value = float(digits)
         if suffix not in ("", "D") or value in (float("inf"), float("-inf")):
             raise unsupported(f"the number {token.text}", token.at)
         return Literal(Of.DOUBLE, value, token.at)
     exact = Decimal(digits)
-    most = _INTEGERS.get(suffix)
-    if most is not None and ("." in digits or not -most <= exact < most):
+    limit = _INTEGERS.get(suffix)
+    if limit is not None and ("." in digits or not -limit <= exact < limit):
         raise unsupported(f"the number {token.text}", token.at)
     _, number_digits, exponent = exact.as_tuple()
     assert isinstance(exponent, int)

@@ -47,14 +47,17 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class IsNull:
-    """Whether the column is null."""
-
+class _OfColumn:
     column: str
 
     @property
     def columns(self) -> frozenset[str]:
         return frozenset((self.column,))
+
+
+@dataclass(frozen=True)
+class IsNull(_OfColumn):
+    """Whether the column is null."""
 
     def outlook(self, known: Known, rows: int) -> Outlook:
         nulls = known.get(self.column, UNKNOWN).nulls
@@ -62,18 +65,13 @@ class IsNull:
 
 
 @dataclass(frozen=True)
-class Compared:
+class Compared(_OfColumn):
     """``column op value``; ``op``: = < <= > >=. Unknown where the column is null."""
 
-    column: str
     op: str
     value: Plain
     as_double: bool = False
     """Whether both sides are compared as doubles. Whole numbers of a column then lose digits."""
-
-    @property
-    def columns(self) -> frozenset[str]:
-        return frozenset((self.column,))
 
     def outlook(self, known: Known, rows: int) -> Outlook:
         bounds = known.get(self.column, UNKNOWN)
@@ -95,16 +93,11 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class AnyOf:
+class AnyOf(_OfColumn):
     """Whether the column's value is in ``values``. Unknown where the column is null."""
 
-    column: str
     values: tuple[Plain, ...]
     as_double: bool = False
-
-    @property
-    def columns(self) -> frozenset[str]:
-        return frozenset((self.column,))
 
     def outlook(self, known: Known, rows: int) -> Outlook:
         each = [Compared(self.column, "=", value, self.as_double).outlook(known, rows) for value in self.values]
@@ -112,16 +105,11 @@ class AnyOf:
 
 
 @dataclass(frozen=True)
-class Likes:
+class Likes(_OfColumn):
     """Whether the column's string matches ``pattern``, with ``%`` for any text and ``_`` for a character. Unknown where it is
     null."""
 
-    column: str
     pattern: str
-
-    @property
-    def columns(self) -> frozenset[str]:
-        return frozenset((self.column,))
 
     def outlook(self, known: Known, rows: int) -> Outlook:
         bounds = known.get(self.column, UNKNOWN)

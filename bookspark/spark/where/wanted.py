@@ -80,12 +80,12 @@ class Beside(NamedTuple):
 
 def beside(column: Column, kind: DataType, literals: Sequence[Literal]) -> Beside:
     """``literals`` beside a column of type ``kind``, all in one comparison or list of Spark. Raises ConfigurationError."""
-    given = [one for one in literals if one.of is not Of.NULL]
+    given = [literal for literal in literals if literal.of is not Of.NULL]
     if not given:
         return Beside((None,) * len(literals))
     if not comparable(kind):
         raise unsupported(f"comparing {column.name!r}, of type {kind.simpleString()},", column.at)
-    numbers = {one.of for one in given} <= {Of.EXACT, Of.DOUBLE}
+    numbers = {literal.of for literal in given} <= {Of.EXACT, Of.DOUBLE}
     if numbers and (type(kind) in _BITS or isinstance(kind, DecimalType)):
         return _whole_or_decimal(column, kind, literals, given)
     if numbers and isinstance(kind, FloatType | DoubleType):
@@ -109,8 +109,8 @@ def is_plain_string(kind: DataType) -> bool:
 def range_of(kind: DataType) -> tuple[int, int] | None:
     """The least and the largest plain value of a whole number or decimal; None for other types."""
     if isinstance(kind, DecimalType):
-        most = int(10**kind.precision) - 1
-        return -most, most
+        largest = int(10**kind.precision) - 1
+        return -largest, largest
     bits = _BITS.get(type(kind))
     return None if bits is None else (-(1 << bits - 1), (1 << bits - 1) - 1)
 
@@ -191,10 +191,10 @@ def _days(text: str, literal: Literal) -> int:
 
 def _microseconds(text: str, literal: Literal, with_zone: bool) -> int:
     try:
-        found = _TIME.fullmatch(text)
-        if found is None or (found[3] is not None) is not with_zone:
+        match = _TIME.fullmatch(text)
+        if match is None or (match[3] is not None) is not with_zone:
             raise ValueError
-        moment = datetime.fromisoformat(f"{found[1]}T{found[2]}{found[3] or 'Z'}")
+        moment = datetime.fromisoformat(f"{match[1]}T{match[2]}{match[3] or 'Z'}")
         return (moment - _EPOCH) // timedelta(microseconds=1)
     except (ValueError, OverflowError):
         example = (
@@ -260,8 +260,8 @@ def _any_of(values: pyarrow.Array, predicate: AnyOf) -> pyarrow.BooleanArray:
         # Arrow's is_in compares bits.
         wanted += [0.0, -0.0]
     them = pyarrow.array([_scalar(value, values.type).as_py() for value in wanted], values.type)
-    found = pyarrow.compute.is_in(values, value_set=them)
-    return pyarrow.compute.if_else(values.is_valid(), found, pyarrow.scalar(None, pyarrow.bool_()))
+    truth = pyarrow.compute.is_in(values, value_set=them)
+    return pyarrow.compute.if_else(values.is_valid(), truth, pyarrow.scalar(None, pyarrow.bool_()))
 
 
 def _as_double(values: pyarrow.Array, as_double: bool) -> pyarrow.Array:
@@ -407,17 +407,17 @@ class Wanted:
     """
 
     def __init__(self, names: Sequence[str], where: Node | None, schema: StructType) -> None:
-        self._names = list(names)
+        self.names = list(names)
         self._predicate = None if where is None else bound(where, schema)
-        others = set() if self._predicate is None else self._predicate.columns.difference(self._names)
-        self.names_read = [*self._names, *(name for name in schema.names if name in others)]
+        others = set() if self._predicate is None else self._predicate.columns.difference(self.names)
+        self.names_read = [*self.names, *(name for name in schema.names if name in others)]
 
     def of(self, rows: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
         """The wanted columns and rows of ``rows``, which have the columns ``names_read``."""
         if self._predicate is None:
             return rows
         rows = kept(rows, self._predicate)
-        return rows if len(self._names) == len(self.names_read) else rows.select(self._names)
+        return rows if len(self.names) == len(self.names_read) else rows.select(self.names)
 
     def chooser(self, log: str, schema: StructType, added: Collection[str]) -> Chooser | None:
         """The chooser of rows of ``log``, which has the columns ``schema``, and ``added`` by the read; None: all rows."""

@@ -11,6 +11,7 @@ The layout is BookKeeper's (bookkeeper-overview, "Ledger manager"): ``/ledgers/{
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Protocol
 
 from bookspark.errors import InvalidCookieError
@@ -22,7 +23,13 @@ from bookspark.store.metadata.documents.locks import ChangeLock
 from bookspark.store.metadata.documents.sharing import Sharing
 from bookspark.store.metadata.records.bookie_registration import BookieRegistration
 from bookspark.store.metadata.records.ledger_spans import LedgerSpan
-from bookspark.store.metadata.records.versioned import Record, RecordVersion, Versioned, VersionedLedger
+from bookspark.store.metadata.records.versioned import (
+    Record,
+    RecordVersion,
+    Versioned,
+    VersionedLedger,
+    compare_and_set,
+)
 from bookspark.store.metadata.store_clock import StoreClock
 
 
@@ -167,3 +174,10 @@ class MetadataStore(Protocol):
     @property
     def change_lock(self) -> ChangeLock:
         """The lock of the process that applies a change of the cluster."""
+
+
+def change_record(
+    store: MetadataStore, kind: str, name: str, what: str, change: Callable[[bytes | None], bytes | None]
+) -> None:
+    """``compare_and_set`` for the document of a small record."""
+    compare_and_set(what, partial(store.read_record, kind, name), change, partial(store.write_record, kind, name))

@@ -31,7 +31,7 @@ from bookspark.logs import (
     truncate_log,
 )
 from bookspark.logs.chain.committer import Committer
-from bookspark.logs.chain.lane_choice import begun_batch_write, has_version
+from bookspark.logs.chain.lane_choice import begun_batch_write, end_batch_write, has_version
 from bookspark.logs.chain.maintenance import collect_orphans, recover_ledgers
 from bookspark.logs.chain.reader import AT_THE_END
 from bookspark.logs.chain.stamps import stamp_of
@@ -232,12 +232,7 @@ class Stage:
         committer.close()
         recover_ledgers(client, [item.ledger_id for item in commit.ranges], b"")
         committer.tend(thoroughly=self.random.random() < 0.5)
-        registry = LogRegistry(client.metadata)
-        write, closed = registry.get(owner.lane).batch_write(run), False
-        if write is not None and write.commit_ledger >= 0:
-            recover_ledgers(client, [write.commit_ledger], b"")
-            closed = client.get_ledger_metadata(write.commit_ledger).closed
-        registry.end_batch_write(owner.lane, run, closed)
+        end_batch_write(client, owner)
 
     def task_of(self, client: Any, planned: LogRun) -> LogRun:
         """Where a task of a batch write writes: where its plan says."""
