@@ -29,11 +29,10 @@ if TYPE_CHECKING:
 _SHOWN_MAX = 5
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command()(chaos)
-    app.command()(replay)
+app = typer.Typer()
 
 
+@app.command()
 def chaos(
     seconds: Annotated[float, typer.Option(min=1, help="Length of the run.")] = 60.0,
     seed: Annotated[int | None, typer.Option(min=0, help="Random seed. Default: a new one.")] = None,
@@ -92,6 +91,7 @@ def chaos(
         raise typer.Exit(FOUND)
 
 
+@app.command()
 def replay(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of the option record_decisions.")],
     story: Annotated[

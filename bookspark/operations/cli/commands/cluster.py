@@ -12,7 +12,7 @@ import typer
 
 from bookspark.errors import ConfigurationError
 from bookspark.operations.cli.terminal import settings
-from bookspark.operations.cli.terminal.command_options import Json, Yes, Zookeeper, client, grouped
+from bookspark.operations.cli.terminal.command_options import Json, Yes, Zookeeper, client, group, grouped
 from bookspark.operations.cli.terminal.output import print_json, say, say_lines
 from bookspark.operations.cli.terminal.signals import interruptible
 from bookspark.support.command_line import FOUND
@@ -26,15 +26,7 @@ if TYPE_CHECKING:
     from bookspark.protocol.changes.wanted import Progress, Wanted
     from bookspark.store.client import BookKeeper
 
-app = typer.Typer(
-    help="Change a cluster that lives: restart, upgrade, grow, shrink, move bookies, replace disks.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
-
-
-def add_to(commands: typer.Typer) -> None:
-    commands.add_typer(app, name="cluster")
+app = group("cluster", "Change a cluster that lives: restart, upgrade, grow, shrink, move bookies, replace disks.")
 
 
 _ALL = "all"

@@ -171,6 +171,6 @@ def _end(document: dict[str, Any], violation: dict[str, Any] | None = None) -> N
     print_json({**document, "violation": violation}, one_line=True)
 
 
-def add_to(app: typer.Typer) -> None:
-    own = list(inspect.signature(simulate, eval_str=True).parameters.values())[:-1]
-    app.command()(with_parameters(simulate, [*own, *_world_options()]))
+app = typer.Typer()
+_own_options = list(inspect.signature(simulate, eval_str=True).parameters.values())[:-1]
+app.command()(with_parameters(simulate, [*_own_options, *_world_options()]))

@@ -23,10 +23,7 @@ if TYPE_CHECKING:
     from bookspark.operations.why.facts import Facts, Health
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command()(why)
-    app.command()(top)
-    app.command("console")(show)
+app = typer.Typer()
 
 
 Words = Annotated[
@@ -39,6 +36,7 @@ Words = Annotated[
 ]
 
 
+@app.command()
 def why(question: Words = None, zookeeper: Zookeeper = "", password: Password = "", as_json: Json = False) -> None:
     """Say what is wrong with the cluster or a part, why, and the command that mends it. Changes nothing.
 
@@ -67,6 +65,7 @@ def why(question: Words = None, zookeeper: Zookeeper = "", password: Password = 
         raise typer.Exit(FOUND)
 
 
+@app.command()
 def top(
     zookeeper: Zookeeper = "",
     once: Annotated[bool, typer.Option("--once", help="Print one picture and end, as without a terminal.")] = False,
@@ -128,6 +127,7 @@ def _picture(facts: Facts, before: Facts | None, health: Health) -> RenderableTy
     return Group(*shown)
 
 
+@app.command("console")
 def show(
     zookeeper: Zookeeper = "",
     listen: Annotated[
