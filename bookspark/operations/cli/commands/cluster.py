@@ -118,8 +118,7 @@ def apply(wishes: Wishes = Wishes(), zookeeper: Zookeeper = "", yes: Yes = False
         wanted = _wanted(observed, wishes)
         if wanted is not None:
             steps, end = _foreseen(wanted, begin(wanted, observed), observed)
-            for line in _plan_lines(steps, end):
-                say(line, err=True)
+            say_lines(_plan_lines(steps, end), err=True)
             if not yes:
                 typer.confirm("Do it?", abort=True, err=True)
         with _applying(bookkeeper) as applying:
@@ -157,12 +156,10 @@ def status(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
     elif record is None:
         say("nobody ever changed this cluster by `bookspark cluster apply`")
     else:
-        for line in _record_lines(record):
-            say(line)
+        say_lines(_record_lines(record))
         if decision is not None:
             say(f"applied by  {holder or 'nobody; go on by `bookspark cluster apply`'}")
-            for line in _decision_lines(decision):
-                say(line)
+            say_lines(_decision_lines(decision))
     if decision is not None:
         raise typer.Exit(FOUND)
 
@@ -361,5 +358,4 @@ def _echo_record(record: ChangeRecord, as_json: bool) -> None:
     if as_json:
         print_json(record)
         return
-    for line in _record_lines(record):
-        say(line)
+    say_lines(_record_lines(record))

@@ -11,7 +11,7 @@ import typer
 
 from bookspark.operations.cli.terminal import settings
 from bookspark.operations.cli.terminal.command_options import Json, Zookeeper, given
-from bookspark.operations.cli.terminal.output import console, print_json, say, table
+from bookspark.operations.cli.terminal.output import console, print_json, say, say_lines, table
 from bookspark.operations.cli.terminal.signals import UNTIL, interruptible, until_signal
 from bookspark.support.command_line import FOUND
 from bookspark.support.password_option import Password
@@ -59,8 +59,7 @@ def why(question: Words = None, zookeeper: Zookeeper = "", password: Password = 
     if as_json:
         print_json(for_programs)
     else:
-        for line in told:
-            say(line)
+        say_lines(told)
     if found:
         raise typer.Exit(FOUND)
 
