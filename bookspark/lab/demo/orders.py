@@ -34,10 +34,10 @@ _PAYMENTS = ("card", "card", "card", "invoice", "wallet", "wallet", "transfer")
 _NAMES = ("order", "placed_at", "customer", "country", "product", "quantity", "unit_price", "payment")
 
 
-def write_orders(spark: SparkSession, folder: Path, count: int = ORDERS) -> None:
-    """Write ``count`` orders as JSON lines into files of the new ``folder``."""
+def write_orders(spark: SparkSession, folder: Path) -> None:
+    """Write the orders as JSON lines into files of the new ``folder``."""
     prices = ", ".join(f"{price:.2f}" for price in _PRODUCTS.values())
-    drawn = spark.range(0, count, 1, _FILES).selectExpr(
+    drawn = spark.range(0, ORDERS, 1, _FILES).selectExpr(
         "CONCAT('A-', LPAD(id, 9, '0')) AS order",
         f"{_FIRST} + MAKE_DT_INTERVAL(0, 0, 0, id * 0.7 + {_drawn('time', 1000)} / 1500.0) AS placed_at",
         # The cube of a uniform number prefers small ones.

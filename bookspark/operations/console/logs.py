@@ -292,12 +292,12 @@ def _lanes(seen: LogSeen) -> object:
     return Table("lanes", columns(*names, numbers=names[2:5], minor=("first row", "bytes", "newest row")), rows), note
 
 
-def readers_table(readers: Sequence[ReaderLag], *, with_log: bool = False, at: int = 0) -> object:
-    """Readers with their lags. ``with_log``: with a link to the log of each. ``at``: number of the first one, for the links."""
+def readers_table(readers: Sequence[ReaderLag], *, with_log: bool = False) -> object:
+    """Readers with their lags. ``with_log``: with a link to the log of each."""
     if not readers:
         return Markup('<p class="soft">Nobody reads it, and nobody did in the last 7 days.</p>')
     rows = []
-    for place, one in enumerate(readers, at):
+    for place, one in enumerate(readers):
         lag = (
             Cell((Text("not known", "bad"), f": {one.problem}"), 1 << 62)
             if one.lag_rows is None

@@ -38,7 +38,7 @@ _CONNECTION_SECONDS_MAX = 10.0
 _PORT_MAX = 65535
 _TOLD_SECONDS = 5.0
 HEADERS = (("X-Content-Type-Options", "nosniff"), ("Content-Security-Policy", "default-src 'none'"))
-"""Headers of every answer, if a server has no others."""
+"""Headers of every answer."""
 PORTS = 64
 """Ports tried for ``metrics_port``: several processes of a host may share one setting."""
 
@@ -72,19 +72,13 @@ class WebServer:
         pages: Mapping[str, Callable[[], Page]] | Callable[[Asked], Page],
         *,
         tries: int = 1,
-        what: str = "metrics",
-        option: str = "metrics_port",
-        headers: Sequence[tuple[str, str]] = HEADERS,
-        names: Sequence[str] | None = (),
+        names: Sequence[str] = (),
     ) -> None:
-        """Begin to answer. ``tries``: number of ports to try from ``port`` on; ``port`` 0 is any free port. For errors:
-        ``what`` is served, and the ``option`` of the port. ``headers``: of every answer. ``names``: names of this host, besides
-        its own name; a request for another name is refused (None: ``pages`` looks). Raises BookieError if no address is
-        available."""
+        """Begin to answer. ``tries``: number of ports to try from ``port`` on; ``port`` 0 is any free port. ``names``: names of
+        this host, besides its own name; a request for another name is refused. Raises BookieError if no address is available."""
 
         class Handler(_Handler):
             page_of = staticmethod(pages if callable(pages) else _by_path(pages))
-            common = tuple(headers)
             names_of_host = names
 
         try:
@@ -92,13 +86,13 @@ class WebServer:
             self._server = _first_free(_server(family), str(address[0]), port, tries, Handler)
         except OSError as error:
             raise BookieError(
-                f"{what} can't be answered at {address_text(host, port)}: {error}; set {option} to another one, or to 0"
+                f"metrics can't be answered at {address_text(host, port)}: {error}; set metrics_port to another one, or to 0"
             ) from error
         self.port: int = self._server.server_address[1]
         """The port in use."""
         if port not in (0, self.port):
             at = address_text(host, self.port)
-            log.warning("port %d is in use: %s and probes are answered at %s", port, what, at)
+            log.warning("port %d is in use: metrics and probes are answered at %s", port, at)
         self._thread = threading.Thread(target=self._server.serve_forever, name="web", daemon=True)
         self._thread.start()
 
@@ -228,8 +222,7 @@ class _Head:
 
 class _Handler(BaseHTTPRequestHandler):
     page_of: Callable[[Asked], Page]
-    common: tuple[tuple[str, str], ...]
-    names_of_host: Sequence[str] | None
+    names_of_host: Sequence[str]
     server: _Server
     server_version, sys_version = "Bookspark", ""
     # HTTP/0.9 has no headers.
@@ -252,8 +245,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(page.content)
 
     def _page(self, asked: Asked) -> Page:
-        names = self.names_of_host
-        if names is not None and not names_this_host(asked.headers.get("Host", "127.0.0.1"), names):
+        if not names_this_host(asked.headers.get("Host", "127.0.0.1"), self.names_of_host):
             return Page(421, b"this host has another name: ask for its address\n")
         try:
             return self.page_of(asked)
@@ -265,7 +257,7 @@ class _Handler(BaseHTTPRequestHandler):
             return Page(503, f"{type(error).__name__}: {error}\n".encode())
 
     def end_headers(self) -> None:
-        for name, value in self.common:
+        for name, value in HEADERS:
             self.send_header(name, value)
         super().end_headers()
 
