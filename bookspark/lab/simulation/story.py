@@ -38,21 +38,7 @@ from bookspark.lab.simulation.second_ledger import TwoLedgers
 from bookspark.lab.simulation.state import CLIENTS, METADATA, SECOND, Move, State
 from bookspark.lab.simulation.values import clone
 from bookspark.lab.simulation.world import World
-from bookspark.protocol.ledger.actions import (
-    BookiesChosen,
-    Confirm,
-    DeadlinePassed,
-    Deliver,
-    Fail,
-    Finish,
-    MetadataConflict,
-    MetadataFailed,
-    MetadataWritten,
-    NoBookies,
-    ReadIsLate,
-    ReadMetadata,
-    WriteMetadata,
-)
+from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.ledger.responses import Negative, Positive, Response, Unknown
 from bookspark.protocol.repair.ledger_replication import WriterWaitedFor
@@ -152,13 +138,13 @@ def _user(world: World, state: State, place: int, name: str, argument: int) -> s
             return f"the writer appends e{writer.cursors.last_add_pushed + 1}"
         case Close():
             return f"the writer's user closes the ledger{_told(world, state, place, argument)}"
-        case BookiesChosen() as chosen:
+        case act.BookiesChosen() as chosen:
             return f"the {name} is to use {', '.join(chosen.bookies)}{_told(world, state, place, argument)}"
-        case NoBookies():
+        case act.NoBookies():
             return f"the {name} finds no bookies for an ensemble change{_told(world, state, place, argument)}"
         case Abandon():
             return "the writer's client ends without a close"
-        case DeadlinePassed():
+        case act.DeadlinePassed():
             return f"the time of the {name} is over"
         case CannotBe() as told:
             return f"the {name} is told what can't be, {told.event}"
@@ -168,7 +154,7 @@ def _user(world: World, state: State, place: int, name: str, argument: int) -> s
             return f"the writer is held up by {', '.join(held.bookies)}{_told(world, state, place, argument)}"
         case BookiesLost() as lost:
             return f"the writer hears that {', '.join(lost.bookies)} is lost{_told(world, state, place, argument)}"
-        case ReadIsLate():
+        case act.ReadIsLate():
             return f"the {name} asks another replica for entry {world.events[argument].first} as well"
         case TakeForLost() as taken:
             return f"the {name} takes {taken.bookie} for lost, and reads the metadata ({say_store(world, state)})"
@@ -202,17 +188,17 @@ def _user(world: World, state: State, place: int, name: str, argument: int) -> s
 def _store(world: World, state: State, place: int, name: str) -> str:
     record = world.records[state[METADATA]]
     match world.clients[state[place]].store:
-        case ReadMetadata():
+        case act.ReadMetadata():
             return f"the {name} reads the metadata ({say_store(world, state)})"
-        case WriteMetadata() as write:
+        case act.WriteMetadata() as write:
             won = "" if write.version == record.version else ", and loses: the record has changed"
             won = ", and loses: the ledger is deleted" if record.deleted else won
             return f"the {name} writes the metadata ({say_metadata(write.metadata)}){won}"
-        case MetadataWritten() as answer:
+        case act.MetadataWritten() as answer:
             return f"the {name} learns that its metadata was written{_told(world, state, place, world.events.number(answer))}"
-        case MetadataConflict():
+        case act.MetadataConflict():
             return f"the {name} learns that the record had changed"
-        case MetadataFailed():
+        case act.MetadataFailed():
             return f"the {name} learns that the ledger is deleted"
     return f"the {name} waits for nothing"
 
@@ -227,13 +213,13 @@ def _told(world: World, state: State, place: int, event: int) -> str:
 
 def _say_told(action: Any) -> Iterator[str]:
     match action:
-        case Confirm():
+        case act.Confirm():
             yield f"entry {action.last_add_confirmed} is confirmed"
-        case Deliver():
+        case act.Deliver():
             yield f"{', '.join(action.entries)} is read"
-        case Finish() if isinstance(action.metadata, LedgerMetadata) and action.metadata.closed:
+        case act.Finish() if isinstance(action.metadata, LedgerMetadata) and action.metadata.closed:
             yield f"done, the ledger is {say_metadata(action.metadata)}"
-        case Fail():
+        case act.Fail():
             yield f"it ends with {type(action.error).__name__}"
 
 
