@@ -9,30 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from bookspark.lab.simulation import messages as msg
 from bookspark.lab.simulation.bookie import SimulatedBookie
 from bookspark.lab.simulation.clients.client import Begin, CannotBe
 from bookspark.lab.simulation.clients.reader import BeginWaiting, MetadataWatched
 from bookspark.lab.simulation.clients.recoverer import BeginAccepting
 from bookspark.lab.simulation.clients.repair import LookForCopies, TakeForLost
-from bookspark.lab.simulation.messages import (
-    NOBODY,
-    Add,
-    AddAnswer,
-    Answer,
-    HeldFrom,
-    HeldFromAnswer,
-    LacAnswer,
-    Message,
-    Reachable,
-    Read,
-    ReadAnswer,
-    ReadLac,
-    Request,
-    SyncAnswer,
-    SyncLedger,
-    WriteLac,
-    WriteLacAnswer,
-)
 from bookspark.lab.simulation.search.calm import is_calms_own, stuck, untold_at_rest
 from bookspark.lab.simulation.second_ledger import TwoLedgers
 from bookspark.lab.simulation.state import CLIENTS, METADATA, SECOND, Move, State
@@ -234,7 +216,7 @@ def _name(world: World, client: int) -> str:
 
 
 def _whose(world: World, client: int) -> str:
-    return "a forgotten " if client == NOBODY else f"the {_name(world, client)}'s "
+    return "a forgotten " if client == msg.NOBODY else f"the {_name(world, client)}'s "
 
 
 def say_metadata(metadata: LedgerMetadata) -> str:
@@ -249,46 +231,46 @@ def say_metadata(metadata: LedgerMetadata) -> str:
     return words
 
 
-def say_request(request: Request) -> str:
+def say_request(request: msg.Request) -> str:
     match request:
-        case Add():
+        case msg.Add():
             who = "write-back" if request.recovery else "add"
             return f"{who} of {', '.join(request.contents)} (LAC {request.last_add_confirmed})"
-        case Read():
+        case msg.Read():
             return f"{'fencing read' if request.fence else 'read'} of entry {request.first} on"
-        case ReadLac():
+        case msg.ReadLac():
             return f"{'fencing ' if request.fence else ''}LAC read"
-        case HeldFrom():
+        case msg.HeldFrom():
             return f"question for entries from {request.first} on"
-        case SyncLedger():
+        case msg.SyncLedger():
             return "request to sync"
-        case WriteLac():
+        case msg.WriteLac():
             return f"explicit LAC {request.last_add_confirmed}"
     return type(request).__name__.lower()
 
 
-def say_answer(answer: Answer) -> str:
+def say_answer(answer: msg.Answer) -> str:
     match answer:
-        case AddAnswer():
+        case msg.AddAnswer():
             synced = f", synced up to {answer.synced.last_add_synced}" if answer.synced else ""
             return f"add of {answer.first} {say_response(answer.response)}{synced}"
-        case SyncAnswer():
+        case msg.SyncAnswer():
             return f"synced up to {answer.synced.last_add_synced}" if answer.synced else say_response(answer.response)
-        case WriteLacAnswer():
+        case msg.WriteLacAnswer():
             return f"explicit LAC {say_response(answer.response)}"
-        case Reachable():
+        case msg.Reachable():
             return "it can be reached again"
-        case ReadAnswer():
+        case msg.ReadAnswer():
             end = (
                 "" if isinstance(answer.following, Positive) else f"{answer.last + 1} {say_response(answer.following)}"
             )
             return ", ".join(filter(None, (*answer.contents, end)))
-        case HeldFromAnswer():
+        case msg.HeldFromAnswer():
             has = (
                 f"it has entry {answer.last}" if answer.last >= answer.first else f"it has none from {answer.first} on"
             )
             return has if isinstance(answer.response, Positive) else say_response(answer.response)
-        case LacAnswer():
+        case msg.LacAnswer():
             told = f"LAC {answer.last_add_confirmed}"
             return told if isinstance(answer.response, Positive) else f"LAC {say_response(answer.response)}"
     return type(answer).__name__
@@ -324,7 +306,7 @@ def _outcome(world: World, before: int, after: int) -> str:
     return ", ".join(words) or "nothing comes of it"
 
 
-def _answered(message: Message) -> str:
+def _answered(message: msg.Message) -> str:
     return f"it answers {say_answer(message.body)}"  # type: ignore[arg-type]
 
 

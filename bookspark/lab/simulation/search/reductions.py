@@ -21,26 +21,9 @@ from dataclasses import replace
 from itertools import permutations, product
 from typing import Any
 
+from bookspark.lab.simulation import messages as msg
 from bookspark.lab.simulation.bookie import SimulatedBookie
 from bookspark.lab.simulation.clients.client import content_of
-from bookspark.lab.simulation.messages import (
-    NOBODY,
-    Add,
-    AddAnswer,
-    Answer,
-    HeldFrom,
-    HeldFromAnswer,
-    LacAnswer,
-    Message,
-    Read,
-    ReadAnswer,
-    ReadLac,
-    Request,
-    WriteLac,
-    WriteLacAnswer,
-    is_request,
-    matters,
-)
 from bookspark.lab.simulation.state import CLIENTS, CRASHES, State
 from bookspark.lab.simulation.world import World
 from bookspark.protocol.bookie.bookie_ledger import IN_LIMBO, NO_SUCH_ENTRY
@@ -112,12 +95,12 @@ class Reductions:
                 continue
             if self._all_ignored(number, clients[of], place):
                 slot = slots.take(slot, number)
-                if matters(messages[number].body):
-                    slot = slots.put(slot, slots.message(Message(NOBODY, messages[number].body)))
+                if msg.matters(messages[number].body):
+                    slot = slots.put(slot, slots.message(msg.Message(msg.NOBODY, messages[number].body)))
         for message in slots.bookie(slot).waiting:
             if (
                 message.client in one_way
-                and not is_request(message.body)
+                and not msg.is_request(message.body)
                 and self._all_ignored(slots.message(message), clients[message.client], place)
             ):
                 slot = slots.unheard(slot, message)
@@ -134,16 +117,16 @@ class Reductions:
         self._ignored[number, client, place] = found
         return found
 
-    def _answers(self, message: Message) -> Iterator[Answer]:
-        if not is_request(message.body):
+    def _answers(self, message: msg.Message) -> Iterator[msg.Answer]:
+        if not msg.is_request(message.body):
             yield message.body  # type: ignore[misc]
         else:
             yield from _possible_answers(message.body, self._world.options.entries)  # type: ignore[arg-type]
 
-    def _ignores(self, index: int, client: int, place: int, answer: Answer) -> bool:
+    def _ignores(self, index: int, client: int, place: int, answer: msg.Answer) -> bool:
         world = self._world
         _, event = world.event(
-            world.slots_from + place, Message(index, answer), world.slots.bookie(world.slots.empty).incarnation
+            world.slots_from + place, msg.Message(index, answer), world.slots.bookie(world.slots.empty).incarnation
         )
         step = world.client_step(CLIENTS + index, client, event)
         return step.after == client and not step.sends
@@ -156,7 +139,7 @@ class Reductions:
         bookie = slots.bookie(slot)
         for number in slots.table[slot].messages:
             message = slots.messages[number]
-            if message.client == NOBODY and bookie.booting is None and not _in_doubt(bookie, message):
+            if message.client == msg.NOBODY and bookie.booting is None and not _in_doubt(bookie, message):
                 delivered = slots.deliver(after, number, sync_at_once=True)
                 if slots.table[delivered].bookie == slots.table[slot].bookie:
                     after = delivered
@@ -202,10 +185,10 @@ class Reductions:
         return replace(event, bookie=bookies[order.index(bookies.index(bookie))])
 
 
-def _in_doubt(bookie: SimulatedBookie, message: Message) -> bool:
+def _in_doubt(bookie: SimulatedBookie, message: msg.Message) -> bool:
     """Whether the metadata may decide if the bookie accepts this message."""
     unsure_to = max(bookie.mark.highest_ledger_id, bookie.collected.highest_ledger_id)
-    return isinstance(message.body, WriteLac) and unsure_to >= bookie.ledger_id
+    return isinstance(message.body, msg.WriteLac) and unsure_to >= bookie.ledger_id
 
 
 def _orders(slots: tuple[int, ...]) -> list[tuple[int, ...]]:
@@ -214,24 +197,24 @@ def _orders(slots: tuple[int, ...]) -> list[tuple[int, ...]]:
     return [tuple(i for group in order for i in group) for order in product(*map(permutations, groups))]
 
 
-def _possible_answers(request: Request, entries: int) -> Iterator[Answer]:
+def _possible_answers(request: msg.Request, entries: int) -> Iterator[msg.Answer]:
     match request:
-        case Add():
+        case msg.Add():
             for response in (Positive(), FENCED, IN_LIMBO):
-                yield AddAnswer(request.first, request.last, response)
-        case Read():
+                yield msg.AddAnswer(request.first, request.last, response)
+        case msg.Read():
             first = request.first
             for negative in (NO_SUCH_ENTRY, IN_LIMBO):
                 for last in range(first - 1, min(entries - 1, request.last) + 1):
                     contents = tuple(content_of(i) for i in range(first, last + 1))
-                    yield ReadAnswer(first, last, negative if last < request.last else Positive(), contents)
-        case WriteLac():
+                    yield msg.ReadAnswer(first, last, negative if last < request.last else Positive(), contents)
+        case msg.WriteLac():
             for response in (Positive(), FENCED, IN_LIMBO):
-                yield WriteLacAnswer(response)
-        case HeldFrom():
+                yield msg.WriteLacAnswer(response)
+        case msg.HeldFrom():
             for last in range(request.first - 1, max(entries, request.first)):
-                yield HeldFromAnswer(request.first, last, Positive())
-        case ReadLac():
-            yield LacAnswer(IN_LIMBO)
+                yield msg.HeldFromAnswer(request.first, last, Positive())
+        case msg.ReadLac():
+            yield msg.LacAnswer(IN_LIMBO)
             for last_add_confirmed in range(NO_ENTRY, entries):
-                yield LacAnswer(Positive(), last_add_confirmed, last_add_confirmed)
+                yield msg.LacAnswer(Positive(), last_add_confirmed, last_add_confirmed)
