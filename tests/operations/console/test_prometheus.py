@@ -10,8 +10,7 @@ import pytest
 
 from bookspark.errors import ConfigurationError, ReadError
 from bookspark.operations.console import WebConsole
-from bookspark.operations.console.figures import Point
-from bookspark.operations.console.prometheus import Prometheus
+from bookspark.operations.console.figures import Point, Prometheus
 from bookspark.store.client import BookKeeper
 from bookspark.support.metrics.web import Page, WebServer
 from tests.awaiting import await_that
