@@ -278,12 +278,11 @@ class EntryReads:
                 if error is not None:
                     log.error("a read of ledger %d failed", read.ledger_id, exc_info=error)
                 fetched = None if error is not None or reading.cancelled() else reading.result()
-                self._fetched(read, left, plan, fetched or Fetched([], Stop.FAILED), partial(self._again, size))
+                self._fetched(
+                    read, left, plan, fetched or Fetched([], Stop.FAILED), partial(self._read_in_thread, size=size)
+                )
 
         reading.add_done_callback(ended)
-
-    def _again(self, size: int, read: _Read, left: int) -> None:
-        self._read_in_thread(read, left, size)
 
     def _fetched(
         self,
