@@ -21,7 +21,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from email.message import Message
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from io import BufferedIOBase
 from socketserver import TCPServer, ThreadingMixIn
@@ -51,25 +50,20 @@ class Page(NamedTuple):
     status: int
     content: bytes
     kind: str = "text/plain; charset=utf-8"
-    headers: tuple[tuple[str, str], ...] = ()
-    """Further headers, by name."""
 
 
-class Asked(NamedTuple):
-    path: str
-    query: str
-    """The text after the path's ``?``, unchanged."""
-    headers: Message
+Pages = Mapping[str, Callable[[], Page]]
+"""The function of each path."""
 
 
 class WebServer:
-    """Answers at ``host:port`` until ``close``. ``pages``: the function for each path, or one function for all paths."""
+    """Answers at ``host:port`` until ``close``, with the page that ``pages`` has for a path then."""
 
     def __init__(
         self,
         host: str,
         port: int,
-        pages: Mapping[str, Callable[[], Page]] | Callable[[Asked], Page],
+        pages: Pages,
         *,
         tries: int = 1,
         names: Sequence[str] = (),
@@ -78,8 +72,7 @@ class WebServer:
         this host, besides its own name; a request for another name is refused. Raises BookieError if no address is available."""
 
         class Handler(_Handler):
-            page_of = staticmethod(pages if callable(pages) else _by_path(pages))
-            names_of_host = names
+            pages_of_host, names_of_host = pages, names
 
         try:
             family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
@@ -196,14 +189,6 @@ def _end(connection: socket.socket) -> None:
         connection.shutdown(socket.SHUT_RDWR)
 
 
-def _by_path(pages: Mapping[str, Callable[[], Page]]) -> Callable[[Asked], Page]:
-    def page_of(asked: Asked) -> Page:
-        make = pages.get(asked.path)
-        return Page(404, f"there is {', '.join(pages)}\n".encode()) if make is None else make()
-
-    return page_of
-
-
 class _Head:
     """The start of a request. The library takes 100 lines of 64 KiB."""
 
@@ -221,7 +206,7 @@ class _Head:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    page_of: Callable[[Asked], Page]
+    pages_of_host: Pages
     names_of_host: Sequence[str]
     server: _Server
     server_version, sys_version = "Bookspark", ""
@@ -233,27 +218,27 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile = cast(BufferedIOBase, _Head(self.rfile))
 
     def do_GET(self) -> None:
-        path, _, query = self.path.partition("?")
         with self.server.at_work(self.request):
-            page = self._page(Asked(path, query, self.headers))
+            page = self._page(self.path.partition("?")[0])
         self.send_response(page.status)
         self.send_header("Content-Type", page.kind)
         self.send_header("Content-Length", str(len(page.content)))
-        for name, value in page.headers:
-            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(page.content)
 
-    def _page(self, asked: Asked) -> Page:
-        if not names_this_host(asked.headers.get("Host", "127.0.0.1"), self.names_of_host):
+    def _page(self, path: str) -> Page:
+        if not names_this_host(self.headers.get("Host", "127.0.0.1"), self.names_of_host):
             return Page(421, b"this host has another name: ask for its address\n")
+        make = self.pages_of_host.get(path)
+        if make is None:
+            return Page(404, f"there is {', '.join(self.pages_of_host)}\n".encode())
         try:
-            return self.page_of(asked)
+            return make()
         except Exception as error:
             now = time.monotonic()
             if now - self.server.told_at >= _TOLD_SECONDS:
                 self.server.told_at = now
-                log.warning("%r can't be answered: %s: %s", asked.path, type(error).__name__, error)
+                log.warning("%r can't be answered: %s: %s", path, type(error).__name__, error)
             return Page(503, f"{type(error).__name__}: {error}\n".encode())
 
     def end_headers(self) -> None:
