@@ -61,8 +61,6 @@ class LocalBookie:
         self._bookie: Bookie | None = None
         self._status: Status | None = None
         self._pid = os.getpid()
-        self.in_hand = threading.Lock()
-        """Lock, held while a change of the cluster stops or starts the bookie."""
 
     @property
     def bookie_id(self) -> str:

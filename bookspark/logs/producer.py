@@ -53,8 +53,7 @@ from bookspark.protocol.logs.lanes import LaneId, lane_id, service_writer
 from bookspark.protocol.logs.log_options import RowFormat
 from bookspark.protocol.logs.log_record import LogChangedError
 from bookspark.store.client.runtime.calls import AwaitableFuture, done_with
-from bookspark.support.arguments import EntryId, Payload, WaitSeconds, checks_itself, checks_methods
-from bookspark.support.arguments.taken import judged, taken_by
+from bookspark.support.arguments import EntryId, Payload, WaitSeconds, checks_itself, checks_methods, judged, taken_by
 from bookspark.support.threads import here
 
 if TYPE_CHECKING:

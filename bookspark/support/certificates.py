@@ -66,15 +66,16 @@ def no_passphrase() -> str:
     raise ssl.SSLError(0, "the key has a passphrase; write it without one (openssl pkey -in KEY -out NEW)")
 
 
-def require_roles(context: ssl.SSLContext, own: str = "", option: str = "tls_certificate") -> None:
+def require_roles(context: ssl.SSLContext, own: str) -> None:
     """Let a handshake fail unless the peer's certificate names the peer's role in its extended key usage. ``own``: file with the
-    own certificate ("": none), of ``option``, which must name the own role. Raises ConfigurationError."""
+    own certificate ("": none), which must name the own role. Raises ConfigurationError."""
     is_server = context.protocol is ssl.PROTOCOL_TLS_SERVER
     mine, others = (_SERVER_AUTH, _CLIENT_AUTH) if is_server else (_CLIENT_AUTH, _SERVER_AUTH)
-    if own and mine not in purposes(first_der(own, option)):
+    if own and mine not in purposes(first_der(own)):
         name = _PURPOSES[mine]
         raise ConfigurationError(
-            f"{option} {own} has no extended key usage {name}, which tls_roles wants; have it signed with extendedKeyUsage={name}"
+            f"tls_certificate {own} has no extended key usage {name}, which tls_roles wants; have it signed with "
+            f"extendedKeyUsage={name}"
         )
 
     class PeerOfRole(ssl.SSLObject):
@@ -115,7 +116,7 @@ def purposes(der: bytes) -> frozenset[bytes]:
     return frozenset(found)
 
 
-def first_der(path: str, option: str = "tls_certificate") -> bytes:
+def first_der(path: str) -> bytes:
     """The first certificate of a PEM file, which a server shows, in DER. Raises ConfigurationError."""
     try:
         found = _PEM.search(Path(path).read_text("ascii", errors="replace"))
@@ -124,7 +125,7 @@ def first_der(path: str, option: str = "tls_certificate") -> bytes:
         why = "it has no BEGIN CERTIFICATE"
     except (OSError, ValueError) as error:
         why = str(error)
-    raise ConfigurationError(f"{option} {path} can't be used: {why}")
+    raise ConfigurationError(f"tls_certificate {path} can't be used: {why}")
 
 
 class Ends(NamedTuple):

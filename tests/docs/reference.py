@@ -35,8 +35,7 @@ from bookspark.store.autorecovery.autorecovery_config import AutorecoveryConfig
 from bookspark.store.bookie.bookie_config import BookieConfig
 from bookspark.store.changes_config import ChangesConfig
 from bookspark.store.client.client_config import ClientConfig
-from bookspark.support.arguments.checking import Config
-from bookspark.support.arguments.taken import taken_by
+from bookspark.support.arguments import Config, taken_by
 from bookspark.support.command_line import judged
 from bookspark.support.packaged_files import jobs as packaged_jobs
 

@@ -23,7 +23,7 @@ from bookspark.local import LocalBookie
 from bookspark.protocol.ledger.ledger_metadata import Replication
 from bookspark.store.client.writing.ledger_handle import LedgerHandle
 from bookspark.testing import FaultyCluster
-from bookspark.testing.chaos.run import CLIENT_OPTIONS, read_whole
+from bookspark.testing.chaos import CLIENT_OPTIONS, read_whole
 from bookspark.testing.history import Event, EventKind, History
 from bookspark.testing.recorded import RecordedWriter
 from tests.soak._command import main

@@ -19,7 +19,7 @@ from bookspark import BookKeeper
 from bookspark.errors import BookKeeperError
 from bookspark.local import LocalBookie, LocalCluster
 from bookspark.store.autorecovery.auditor import ExactCheck
-from bookspark.testing.chaos.run import CLIENT_OPTIONS, Ledgers, Reader, Recoverer, Worker, Writer, read_whole
+from bookspark.testing.chaos import CLIENT_OPTIONS, Ledgers, Reader, Recoverer, Worker, Writer, read_whole
 from bookspark.testing.history import Event, EventKind, History
 from tests.awaiting import await_that, time_passes
 from tests.soak._command import main

@@ -35,10 +35,12 @@ Line = dict[str, Any]
 
 
 class Results:
-    """The lines of a comparison, printed as they come, and also written to ``file``, if given."""
+    """The lines of a comparison, printed as they come, and also written to ``file``, if given. ``failures``: its failed turns,
+    in words."""
 
     def __init__(self, file: IO[str] | None = None) -> None:
         self.lines: list[Line] = []
+        self.failures: list[str] = []
         self._files = [sys.stdout, *([] if file is None else [file])]
 
     def add(self, line: Line, **more: Any) -> None:
@@ -49,6 +51,22 @@ class Results:
         for file in self._files:
             print(json.dumps(whole), file=file, flush=True)
         self.lines.append(whole)
+
+    def add_turn(
+        self, lines: Iterable[Line], name: str, failures: tuple[type[Exception], ...] = (RuntimeError,), **more: Any
+    ) -> None:
+        """Add the lines of a turn, up to an error of ``failures``, which is kept in words."""
+        try:
+            for line in lines:
+                self.add(line, **more)
+        except failures as error:
+            self.failures.append(f"round {more['round']}, {name}: {error}")
+
+    def table(self, cache: Path, bench: str, scale: float, ours: str = "bookspark") -> str:
+        """Keep the medians of the lines in ``cache``. Returns their table, and below it the changes since the last run."""
+        told = "".join(f"\nchanged: {change}" for change in keep(cache, bench, self.lines, scale, checkout()))
+        table = side_by_side(self.lines, ours)
+        return f"{table}{told}\n" if told else table
 
 
 def machine() -> str:
@@ -149,12 +167,6 @@ def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def figure_text(value: float | None) -> str:
     return "" if value is None else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-
-
-def with_changes(table: str, changed: Iterable[str]) -> str:
-    """The table, and below it the changes of ``keep``."""
-    told = "".join(f"\nchanged: {change}" for change in changed)
-    return f"{table}{told}\n" if told else table
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

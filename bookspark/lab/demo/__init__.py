@@ -1,12 +1,10 @@
 """The main job, ``bookspark run``: rows through Spark into a log on real bookies and out of it, a killed bookie, a comparison.
 
 ========================  =====================================================================================================
-``job``                   the run from its first process to its last
+``job``                   the run from its first process to its last, its folder, and generated orders
 ``inputs``                the files that a run streams, listed and counted without Spark
-``orders``                generated orders, the input of a run without a folder
 ``bookies_application``   the bookies' Spark application, as a child process
 ``spark_side``            the second Spark application: a query in, a query out, the comparison
-``run_folder``            the folder of all files of a run
 ========================  =====================================================================================================
 
 Example::

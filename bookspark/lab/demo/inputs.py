@@ -101,11 +101,6 @@ def find_input(folder: Path) -> InputFiles:
     return InputFiles(folder, files, tuple(versions), total)
 
 
-def count_files(files: Iterable[Path]) -> Content:
-    """Figures of all ``files``."""
-    return sum(map(count_file, files), Content())
-
-
 def count_file(path: Path) -> Content:
     """Figures of a file, decompressed if its name ends with .gz or .bz2."""
     opener = _OPENERS.get(path.suffix.lower())

@@ -7,15 +7,18 @@ closed terminal. Signals are ignored meanwhile. The parts, in order: the embedde
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import shlex
+import shutil
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -26,10 +29,9 @@ from rich.status import Status
 from rich.table import Table
 
 import bookspark
+from bookspark.errors import ConfigurationError
 from bookspark.lab.demo.bookies_application import MASTER, BookiesApplication
 from bookspark.lab.demo.inputs import Content, InputFiles, find_input
-from bookspark.lab.demo.orders import ORDERS, revenue, write_orders
-from bookspark.lab.demo.run_folder import RunFolder
 from bookspark.lab.demo.spark_side import (
     ComparisonError,
     Work,
@@ -54,9 +56,10 @@ from bookspark.support.command_line import COULD_NOT, FOUND, INTERRUPTED
 from bookspark.support.log_lines import begin_log
 from bookspark.support.packaged_files import settings_folder
 from bookspark.support.plain_text import PROBLEM, counted, size_text
+from bookspark.support.private_files import PRIVATE_FILE, make_private_directory
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from bookspark.store.client import BookKeeper
 
@@ -166,6 +169,75 @@ def _console(file: object) -> Console:
     return console
 
 
+# -- A run's folder, with all files of the run
+#
+# Law: two runs never share a folder. The process of a run holds an flock on ``LOCK`` as long as it lives. A folder without a
+# holder belongs to an ended run, and only the last few of these are kept. Content::
+#
+#     run.log         log of Spark and Python             bookies.log     log of the bookies' application
+#     zookeeper/      ZooKeeper's data and log            bookies/        the bookies' entry logs, indexes and cookies
+#     orders/         the generated orders                input/          links to the streamed files
+#     checkpoints/    the streaming queries'              snapshots/      Delta tables
+#     spark-work/     the executors' logs                 tmp/            Spark's local directory, removed at the end
+
+
+ENDED_RUNS_KEPT = 3
+_LOCK = "LOCK"
+
+
+class RunFolder:
+    """A new folder ``<runs>/<time>-<pid>``, or the folder ``wanted``, which must be empty or missing. It is locked until
+    ``close``. Raises ConfigurationError if ``wanted`` is not empty, or if the folder can't be written or is not private."""
+
+    def __init__(self, runs: Path, wanted: Path | None = None) -> None:
+        if wanted is None:
+            _remove_ended(runs)
+            wanted = runs / f"{datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}"
+        elif wanted.exists() and (not wanted.is_dir() or any(wanted.iterdir())):
+            raise ConfigurationError(f"{wanted} exists already and is not empty; name a new folder for the run")
+        self.path = path = wanted.absolute()
+        self.log, self.bookies_log = path / "run.log", path / "bookies.log"
+        self.zookeeper, self.bookies, self.spark_work = path / "zookeeper", path / "bookies", path / "spark-work"
+        self.orders, self.input = path / "orders", path / "input"
+        self.checkpoints, self.snapshots, self.temporary = path / "checkpoints", path / "snapshots", path / "tmp"
+        try:
+            make_private_directory(self.path)
+            self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, PRIVATE_FILE)
+        except OSError as error:
+            raise ConfigurationError(f"the run's folder {self.path} can't be written: {error.strerror}") from error
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        for part in (self.input, self.temporary):
+            part.mkdir()
+
+    def close(self) -> None:
+        """Remove temporary files and release the lock. A later run may then remove the folder."""
+        shutil.rmtree(self.temporary, ignore_errors=True)
+        os.close(self._lock)
+
+
+def _remove_ended(runs: Path) -> None:
+    """Remove the oldest folders of ended runs. The names sort by time."""
+    folders = sorted(path.parent for path in runs.glob(f"*/{_LOCK}"))
+    ended = [folder for folder in folders if not _is_running(folder)]
+    for folder in ended[: max(0, len(ended) - ENDED_RUNS_KEPT)]:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_running(folder: Path) -> bool:
+    try:
+        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        # Another run removed the folder at this moment.
+        return True
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
 # -- Report: the input, the log, the speed, and the location of all files.
 
 
@@ -242,6 +314,73 @@ def pasteable_lines(zookeeper: str) -> list[tuple[str, str]]:
         ("read", f'{command} ledger read {cluster} "$ledger"'),
         ("audit", f"{command} audit {cluster}"),
     ]
+
+
+# -- Orders of a shop, the rows of a run without a folder
+#
+# Law: number and seed alone decide the orders, so every run streams the same bytes. Each column is a hash of the order's
+# number. Popular countries and products, and a few busy customers, have most of the orders.
+
+
+ORDERS = 300_000
+_ORDER_FILES = 15
+"""The run streams some of these files a micro-batch."""
+_SEED = 46
+_FIRST_ORDER = "TIMESTAMP '2026-01-01 00:00:00'"
+_COUNTRIES = ("DE", "DE", "DE", "DE", "FR", "FR", "FR", "PL", "PL", "IT", "ES", "NL", "SE", "CZ", "AT", "PT")
+_PRODUCTS = {
+    "espresso beans 1 kg": 18.90,
+    "filter paper 100": 3.20,
+    "kettle": 39.00,
+    "hand grinder": 74.50,
+    "cup": 9.80,
+    "scale": 24.00,
+    "milk jug": 16.40,
+    "tamper": 21.70,
+    "descaler": 7.10,
+    "cold brew jar": 28.60,
+}
+_PAYMENTS = ("card", "card", "card", "invoice", "wallet", "wallet", "transfer")
+_COLUMNS = ("order", "placed_at", "customer", "country", "product", "quantity", "unit_price", "payment")
+
+
+def write_orders(spark: SparkSession, folder: Path) -> None:
+    """Write the orders as JSON lines into files of the new ``folder``."""
+    prices = ", ".join(f"{price:.2f}" for price in _PRODUCTS.values())
+    drawn = spark.range(0, ORDERS, 1, _ORDER_FILES).selectExpr(
+        "CONCAT('A-', LPAD(id, 9, '0')) AS order",
+        f"{_FIRST_ORDER} + MAKE_DT_INTERVAL(0, 0, 0, id * 0.7 + {_drawn('time', 1000)} / 1500.0) AS placed_at",
+        # The cube of a uniform number prefers small ones.
+        f"CAST(POW({_drawn('customer', 1_000_000)} / 1000000.0, 3) * 40000 AS INT) AS customer",
+        f"{_one_of(_COUNTRIES, 'country')} AS country",
+        f"{_one_of(tuple(_PRODUCTS), 'product')} AS product",
+        f"1 + CAST(POW({_drawn('quantity', 1000)} / 1000.0, 4) * 6 AS INT) AS quantity",
+        f"ELEMENT_AT(ARRAY({prices}), CAST(1 + {_drawn('product', len(_PRODUCTS))} AS INT)) AS unit_price",
+        f"{_one_of(_PAYMENTS, 'payment')} AS payment",
+    )
+    drawn.selectExpr(*_COLUMNS, "quantity * unit_price AS total").write.json(str(folder))
+
+
+def revenue(rows: DataFrame) -> list[tuple[str, int, str]]:
+    """The five countries with the highest revenue in the log's ``rows``: country, number of orders, and total."""
+    from pyspark.sql.functions import expr
+
+    orders = rows.selectExpr("FROM_JSON(CAST(value AS STRING), 'country STRING, total DECIMAL(10, 2)') AS order")
+    sums = (
+        orders.selectExpr("order.*").groupBy("country").agg(expr("COUNT(*) AS orders"), expr("SUM(total) AS revenue"))
+    )
+    best = sums.orderBy("revenue", ascending=False).take(5)
+    return [(row.country, row.orders, f"{row.revenue:,}") for row in best]
+
+
+def _drawn(column: str, below: int) -> str:
+    """A number from 0 up to ``below`` for the order ``id``."""
+    return f"PMOD(XXHASH64(id, '{column}', {_SEED}), {below})"
+
+
+def _one_of(words: tuple[str, ...], column: str) -> str:
+    quoted = ", ".join(f"'{word}'" for word in words)
+    return f"ELEMENT_AT(ARRAY({quoted}), CAST(1 + {_drawn(column, len(words))} AS INT))"
 
 
 # -- The job

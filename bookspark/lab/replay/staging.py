@@ -16,19 +16,8 @@ from typing import Any, NamedTuple
 from bookspark.lab.replay.joining import Ledger
 from bookspark.lab.replay.replaying import Step, ledger_of
 from bookspark.lab.replay.telling import NOT_HEARD, say_heard
+from bookspark.lab.simulation import messages as msg
 from bookspark.lab.simulation.clients.client import Begin
-from bookspark.lab.simulation.messages import (
-    Add,
-    AddAnswer,
-    HeldFrom,
-    HeldFromAnswer,
-    LacAnswer,
-    Read,
-    ReadAnswer,
-    ReadLac,
-    WriteLac,
-    WriteLacAnswer,
-)
 from bookspark.lab.simulation.simulation_options import SimulationOptions
 from bookspark.lab.simulation.state import CLIENTS, Move, State
 from bookspark.lab.simulation.story import say_answer, sentence, tell
@@ -42,11 +31,11 @@ from bookspark.protocol.writing.writer_events import Abandon, Append, Close, Exp
 ENTRIES_MAX = 500
 _RECOVERERS_MAX = 4
 _ANSWERS: dict[type, tuple[type, type]] = {
-    act.AddAnswered: (Add, AddAnswer),
-    act.ReadAnswered: (Read, ReadAnswer),
-    act.LacAnswered: (ReadLac, LacAnswer),
-    act.HeldAnswered: (HeldFrom, HeldFromAnswer),
-    ExplicitLacAnswered: (WriteLac, WriteLacAnswer),
+    act.AddAnswered: (msg.Add, msg.AddAnswer),
+    act.ReadAnswered: (msg.Read, msg.ReadAnswer),
+    act.LacAnswered: (msg.ReadLac, msg.LacAnswer),
+    act.HeldAnswered: (msg.HeldFrom, msg.HeldFromAnswer),
+    ExplicitLacAnswered: (msg.WriteLac, msg.WriteLacAnswer),
 }
 
 
@@ -231,14 +220,14 @@ class _Stage:
         """Deliver the adds that this bookie accepted from the writer, before the request that fences it."""
         for move in self._at_bookie("request", name):
             message = self.world.slots.messages[move.argument]
-            if message.client == 0 and isinstance(message.body, Add) and (name, message.body.first) in self._taken:
+            if message.client == 0 and isinstance(message.body, msg.Add) and (name, message.body.first) in self._taken:
                 self._make(move)
 
     def _lacs_before(self, name: str, last_add_confirmed: int) -> None:
         """Deliver the explicit LACs that this bookie's answer reflects, before the request for it."""
         for move in self._at_bookie("request", name):
             body = self.world.slots.messages[move.argument].body
-            if isinstance(body, WriteLac) and body.last_add_confirmed <= last_add_confirmed:
+            if isinstance(body, msg.WriteLac) and body.last_add_confirmed <= last_add_confirmed:
                 self._make(move)
 
     def _at_bookie(self, kind: str, name: str) -> list[Move]:
@@ -355,7 +344,7 @@ def _is_fenced(event: Any) -> bool:
 
 
 def _fences(body: Any) -> bool:
-    return isinstance(body, Read | ReadLac) and body.fence
+    return isinstance(body, msg.Read | msg.ReadLac) and body.fence
 
 
 def _same_class(event: Any, body: Any) -> bool:

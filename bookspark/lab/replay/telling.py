@@ -9,13 +9,12 @@ The lanes are those of the simulator's stories (``bookspark.lab.simulation.seque
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from bookspark.lab.replay.joining import Ledger
 from bookspark.lab.replay.replaying import Difference, Step, ledger_of
-from bookspark.lab.simulation.sequence import Arrow
+from bookspark.lab.simulation.sequence import Arrow, Drawing
 from bookspark.lab.simulation.story import say_metadata, say_response
 from bookspark.protocol.bookie.bookie_ledger import LimboNoted
 from bookspark.protocol.ledger import actions as act
@@ -52,19 +51,16 @@ class _Row(NamedTuple):
     """The answering bookie, the answer in words, and whether the bookie received the request."""
 
 
-class Telling:
-    """The steps of a ledger. Give ``observe`` and ``differs`` to a replay; ``draw`` then makes it a ``Drawing``."""
+class Telling(Drawing):
+    """The steps of a ledger. Give ``observe`` and ``differs`` to a replay, and call ``draw`` then."""
 
     def __init__(self, ledger_id: int) -> None:
+        super().__init__()
         self.ledger_id = ledger_id
         self._rows: list[_Row] = []
         self._names: dict[tuple[str, str, int], str] = {}
         self._ours: dict[tuple[str, int], bool] = {}
         self._bookies: set[str] = set()
-        self.lanes: Sequence[str] = ()
-        self.places: list[int] = []
-        self.arrows: list[Arrow] = []
-        self.asked: set[int] = set()
         self.lines: list[str] = []
         self.left_out = 0
         """Earlier steps that are not drawn."""

@@ -11,25 +11,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
-from bookspark.lab.simulation.messages import (
-    NOBODY,
-    Add,
-    AddAnswer,
-    Answer,
-    Clear,
-    Held,
-    HeldFrom,
-    HeldFromAnswer,
-    LacAnswer,
-    Message,
-    Read,
-    ReadAnswer,
-    ReadLac,
-    SyncAnswer,
-    SyncLedger,
-    WriteLac,
-    WriteLacAnswer,
-)
+from bookspark.lab.simulation import messages as msg
 from bookspark.lab.simulation.simulation_options import CrashLoses, SimulationOptions
 from bookspark.lab.simulation.values import clone
 from bookspark.protocol.bookie.bookie_boot import (
@@ -84,7 +66,7 @@ class Row(NamedTuple):
 class Unsure:
     """An add that waits for the ledger's metadata. ``answer`` follows from the metadata; None until then."""
 
-    message: Message
+    message: msg.Message
     answer: Response | None = None
 
 
@@ -104,7 +86,7 @@ class SimulatedBookie:
     collected: CollectionNoted = NOTHING_COLLECTED
     unclean: bool = False
     """The marker: adds were acked unsynced."""
-    waiting: list[Message] = field(default_factory=list)
+    waiting: list[msg.Message] = field(default_factory=list)
     """Acks that wait for the sync, and sync requests."""
     unsure: list[Unsure] = field(default_factory=list)
     booting: PhaseOne | None = None
@@ -122,27 +104,27 @@ class SimulatedBookie:
 
     # -- requests
 
-    def deliver(self, message: Message, options: SimulationOptions, sync_at_once: bool) -> list[Message]:
+    def deliver(self, message: msg.Message, options: SimulationOptions, sync_at_once: bool) -> list[msg.Message]:
         """Take a request. Returns the immediate answers."""
         request = message.body
         match request:
-            case Add():
+            case msg.Add():
                 return self._add(message, request, self._met(), options, sync_at_once)
-            case Read():
+            case msg.Read():
                 return _reply(message, self._read(request))
-            case ReadLac():
+            case msg.ReadLac():
                 return _reply(message, self._read_lac(request))
-            case HeldFrom():
+            case msg.HeldFrom():
                 held = [i for i in self.rows if i >= request.first] if options.later_entries else []
                 last = max(held, default=request.first - 1)
-                return _reply(message, HeldFromAnswer(request.first, last, Positive()))
-            case WriteLac():
+                return _reply(message, msg.HeldFromAnswer(request.first, last, Positive()))
+            case msg.WriteLac():
                 return _reply(message, self._write_lac(request))
-            case SyncLedger():
+            case msg.SyncLedger():
                 return self._sync(message, request, sync_at_once)
-            case Held():
+            case msg.Held():
                 return _reply(message, self._held())
-            case Clear():
+            case msg.Clear():
                 # Skipped if the ledger was deleted and collected meanwhile.
                 if self.ledger is not None:
                     lost = [EntriesLost(self.ledger.ledger_id, first, last) for first, last in request.lost]
@@ -154,22 +136,22 @@ class SimulatedBookie:
 
     def _add(
         self,
-        message: Message,
-        request: Add,
+        message: msg.Message,
+        request: msg.Add,
         ledger: BookieLedger,
         options: SimulationOptions,
         sync_at_once: bool,
-    ) -> list[Message]:
+    ) -> list[msg.Message]:
         decision = ledger.admit_add(self.master_key, request.recovery)
         if decision.ask_metadata:
             self.unsure.append(Unsure(message))
             return []
         ids = range(request.first, request.last + 1)
         if not isinstance(decision.response, Positive):
-            return _reply(message, AddAnswer(request.first, request.last, decision.response))
+            return _reply(message, msg.AddAnswer(request.first, request.last, decision.response))
         contents = dict(zip(ids, request.contents, strict=True))
         if not all(_same(self.rows[i].content, contents[i]) for i in ids if i in self.rows):
-            return _reply(message, AddAnswer(request.first, request.last, _CONFLICT))
+            return _reply(message, msg.AddAnswer(request.first, request.last, _CONFLICT))
         ledger.added(decision, request.last_add_confirmed, request.last_add_fully_replicated)
         self.ledger = ledger
         self._keep(decision.records)
@@ -178,7 +160,7 @@ class SimulatedBookie:
                 self.rows[i] = Row(contents[i], request.last_add_confirmed, request.last_add_fully_replicated)
                 self.unsynced.add(i)
         report = self._report(request.assignment)
-        answer = _reply(message, AddAnswer(request.first, request.last, Positive(), report))
+        answer = _reply(message, msg.AddAnswer(request.first, request.last, Positive(), report))
         volatile = options.ledger_type is LedgerType.VD_JOURNAL
         recovery = request.recovery and options.sync_on_recovery_add
         if self.unsynced.isdisjoint(ids):
@@ -189,17 +171,17 @@ class SimulatedBookie:
         self.unclean = self.unclean or not volatile
         return answer + (self.sync() if sync_at_once else [])
 
-    def _sync(self, message: Message, request: SyncLedger, sync_at_once: bool) -> list[Message]:
+    def _sync(self, message: msg.Message, request: msg.SyncLedger, sync_at_once: bool) -> list[msg.Message]:
         """Sync all data that has arrived, and answer then."""
         refusal = self._sync_answer(request)
         if not isinstance(refusal.response, Positive):
             return _reply(message, refusal)
-        self.waiting += [Message(message.client, request)]
+        self.waiting += [msg.Message(message.client, request)]
         return self.sync() if sync_at_once or not self.unsynced else []
 
-    def _sync_answer(self, request: SyncLedger) -> SyncAnswer:
+    def _sync_answer(self, request: msg.SyncLedger) -> msg.SyncAnswer:
         response = self._met().admit_sync(self.master_key).response
-        return SyncAnswer(response, self._report(request.assignment) if isinstance(response, Positive) else None)
+        return msg.SyncAnswer(response, self._report(request.assignment) if isinstance(response, Positive) else None)
 
     def _report(self, assignment: Assignment | None) -> SyncReport | None:
         """The sync report in every answer to the writer of a VD ledger."""
@@ -210,7 +192,7 @@ class SimulatedBookie:
             self.cursor.assign(assignment)
         return SyncReport(self.cursor.last_add_synced_for(assignment), self.incarnation, assignment)
 
-    def _read(self, request: Read) -> Answer:
+    def _read(self, request: msg.Read) -> msg.Answer:
         if request.fence:
             self._fence()
         contents: list[str] = []
@@ -223,30 +205,30 @@ class SimulatedBookie:
         following: Response = Positive()
         if last < request.last:
             following = answer_absent(self.ledger, last + 1, storage_damaged=False)
-        return ReadAnswer(request.first, last, following, tuple(contents))
+        return msg.ReadAnswer(request.first, last, following, tuple(contents))
 
-    def _read_lac(self, request: ReadLac) -> Answer:
+    def _read_lac(self, request: msg.ReadLac) -> msg.Answer:
         if request.fence:
             self._fence()
         if self.ledger is None:
-            return LacAnswer(answer_absent(None, 0, storage_damaged=False))
+            return msg.LacAnswer(answer_absent(None, 0, storage_damaged=False))
         response = answer_last_add_confirmed(self.ledger)
         if not isinstance(response, Positive):
-            return LacAnswer(response)
-        return LacAnswer(response, self.ledger.last_add_confirmed, self.ledger.last_add_fully_replicated)
+            return msg.LacAnswer(response)
+        return msg.LacAnswer(response, self.ledger.last_add_confirmed, self.ledger.last_add_fully_replicated)
 
     def _fence(self) -> None:
         self.ledger = self._met()
         self._keep(self.ledger.fence(self.master_key).records)
 
-    def _write_lac(self, request: WriteLac) -> WriteLacAnswer:
+    def _write_lac(self, request: msg.WriteLac) -> msg.WriteLacAnswer:
         ledger = self._met()
         decision = ledger.write_last_add_confirmed(self.master_key, request.last_add_confirmed)
         if isinstance(decision.response, Positive):
             ledger.note(NO_ENTRY, request.last_add_fully_replicated)
             self.ledger = ledger
             self._keep(decision.records)
-        return WriteLacAnswer(decision.response)
+        return msg.WriteLacAnswer(decision.response)
 
     def _met(self) -> BookieLedger:
         """The ledger's state, or a new state, which the caller keeps if it accepts the request."""
@@ -269,14 +251,14 @@ class SimulatedBookie:
         waiting = next(unsure for unsure in self.unsure if unsure.answer is None)
         waiting.answer = answer_unsure(name, metadata)
 
-    def metadata_told(self, options: SimulationOptions, sync_at_once: bool) -> list[Message]:
+    def metadata_told(self, options: SimulationOptions, sync_at_once: bool) -> list[msg.Message]:
         """Decide the oldest add with metadata, by the bookie's present knowledge."""
         unsure = next(unsure for unsure in self.unsure if unsure.answer is not None)
         self.unsure.remove(unsure)
         request = unsure.message.body
-        assert isinstance(request, Add) and unsure.answer is not None
+        assert isinstance(request, msg.Add) and unsure.answer is not None
         if not isinstance(unsure.answer, Positive):
-            return _reply(unsure.message, AddAnswer(request.first, request.last, unsure.answer))
+            return _reply(unsure.message, msg.AddAnswer(request.first, request.last, unsure.answer))
         ledger = self._met()
         ledger.fence_is_sure()
         return self._add(unsure.message, request, ledger, options, sync_at_once)
@@ -291,7 +273,7 @@ class SimulatedBookie:
 
     # -- The disk
 
-    def sync(self) -> list[Message]:
+    def sync(self) -> list[msg.Message]:
         """Make all written data durable. Returns the acks that waited for it."""
         waiting, self.waiting = self.waiting, []
         if self.cursor is not None:
@@ -299,9 +281,9 @@ class SimulatedBookie:
                 self.cursor.synced(entry_id, entry_id)
         self.unsynced = set()
         self.unclean = False
-        answers: list[Message] = []
+        answers: list[msg.Message] = []
         for message in waiting:
-            if isinstance(message.body, SyncLedger):
+            if isinstance(message.body, msg.SyncLedger):
                 answers += _reply(message, self._sync_answer(message.body))
             else:
                 answers.append(message)
@@ -380,8 +362,8 @@ class SecondsBookie(SimulatedBookie):
     master_key = b"other key"
 
 
-def _reply(message: Message, answer: Answer) -> list[Message]:
-    return [] if message.client == NOBODY else [Message(message.client, answer)]
+def _reply(message: msg.Message, answer: msg.Answer) -> list[msg.Message]:
+    return [] if message.client == msg.NOBODY else [msg.Message(message.client, answer)]
 
 
 def _same(kept: str, added: str) -> bool:

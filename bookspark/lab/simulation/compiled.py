@@ -27,7 +27,6 @@ SHARED = "simulator__mypyc"
 MODULES = (
     "bookspark.lab.simulation.moves",
     "bookspark.lab.simulation.search.random_schedules",
-    "bookspark.lab.simulation.search.reductions",
     "bookspark.lab.simulation.search.exhaustive",
     "bookspark.lab.simulation.second_ledger",
     "bookspark.lab.simulation.slots",

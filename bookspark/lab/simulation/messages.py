@@ -8,15 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bookspark.protocol.ledger.actions import (
-    AddAnswered,
-    Event,
-    HeldAnswered,
-    LacAnswered,
-    ReadAnswered,
-    SyncAnswered,
-    SyncReport,
-)
+from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
 from bookspark.protocol.ledger.responses import Response
 from bookspark.protocol.ledger.sync_cursor import Assignment
@@ -92,7 +84,7 @@ class AddAnswer:
     first: int
     last: int
     response: Response
-    synced: SyncReport | None = None
+    synced: act.SyncReport | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +114,7 @@ class HeldFromAnswer:
 @dataclass(frozen=True, slots=True)
 class SyncAnswer:
     response: Response
-    synced: SyncReport | None = None
+    synced: act.SyncReport | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,22 +154,24 @@ class Message:
 
 def event_of(
     bookie: str, answer: Answer, incarnation: int = 0
-) -> Event | BookieBack | SyncAnswered | ExplicitLacAnswered | HeldListed | LimboIsCleared:
+) -> act.Event | BookieBack | act.SyncAnswered | ExplicitLacAnswered | HeldListed | LimboIsCleared:
     """The event for the client's machine. Each entry is one byte long, so a length is a number of entries."""
     match answer:
         case AddAnswer():
-            return AddAnswered(bookie, answer.first, answer.last, answer.response, answer.synced)
+            return act.AddAnswered(bookie, answer.first, answer.last, answer.response, answer.synced)
         case ReadAnswer():
-            return ReadAnswered(bookie, answer.first, answer.last, answer.following, answer.contents, answer.last + 1)
+            return act.ReadAnswered(
+                bookie, answer.first, answer.last, answer.following, answer.contents, answer.last + 1
+            )
         case LacAnswer():
-            return LacAnswered(bookie, answer.response, answer.last_add_confirmed, answer.last_add_fully_replicated)
+            return act.LacAnswered(bookie, answer.response, answer.last_add_confirmed, answer.last_add_fully_replicated)
         case HeldFromAnswer():
-            return HeldAnswered(bookie, answer.first, answer.last, answer.response)
+            return act.HeldAnswered(bookie, answer.first, answer.last, answer.response)
         case WriteLacAnswer():
             # The time is a placeholder: the writer's client replaces it.
             return ExplicitLacAnswered(bookie, answer.response, 0.0)
         case SyncAnswer():
-            return SyncAnswered(bookie, answer.response, answer.synced)
+            return act.SyncAnswered(bookie, answer.response, answer.synced)
         case Reachable():
             return BookieBack(bookie, incarnation)
     return answer

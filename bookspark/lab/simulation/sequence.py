@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from bookspark.lab.simulation.clients.client import Begin
 from bookspark.lab.simulation.messages import NOBODY, Message, is_request
@@ -35,38 +34,25 @@ class Arrow:
     given_up: int | None = None
 
 
-class Drawing(Protocol):
+class Drawing:
     """The contents of a page's drawing. Steps count from 1."""
 
-    @property
-    def lanes(self) -> Seq[str]:
-        """Names of the metadata store, of clients and of bookies."""
-        ...
-
-    @property
-    def places(self) -> list[int]:
+    def __init__(self, lanes: Seq[str] = ()) -> None:
+        """``lanes``: names of the metadata store, of clients and of bookies."""
+        self.lanes = lanes
+        self.places: list[int] = []
         """The lane of each step."""
-        ...
-
-    @property
-    def arrows(self) -> list[Arrow]:
+        self.arrows: list[Arrow] = []
         """The messages, in order of sending."""
-        ...
-
-    @property
-    def asked(self) -> set[int]:
+        self.asked: set[int] = set()
         """The steps that talk to the metadata store."""
-        ...
 
 
-class Sequence:
-    """The ``Drawing`` of a story."""
+class Sequence(Drawing):
+    """The drawing of a story."""
 
     def __init__(self, world: World, moves: Iterable[Move]) -> None:
-        self.lanes: Seq[str] = ("metadata", *world.client_names, *world.bookies)
-        self.places: list[int] = []
-        self.arrows: list[Arrow] = []
-        self.asked: set[int] = set()
+        super().__init__(("metadata", *world.client_names, *world.bookies))
         self._world = world
         self._under_way: dict[tuple[int, int], list[int]] = {}
         """Indices of arrows by slot place and message number, oldest first."""

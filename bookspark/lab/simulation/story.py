@@ -9,50 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from bookspark.lab.simulation import messages as msg
 from bookspark.lab.simulation.bookie import SimulatedBookie
 from bookspark.lab.simulation.clients.client import Begin, CannotBe
 from bookspark.lab.simulation.clients.reader import BeginWaiting, MetadataWatched
 from bookspark.lab.simulation.clients.recoverer import BeginAccepting
 from bookspark.lab.simulation.clients.repair import LookForCopies, TakeForLost
-from bookspark.lab.simulation.messages import (
-    NOBODY,
-    Add,
-    AddAnswer,
-    Answer,
-    HeldFrom,
-    HeldFromAnswer,
-    LacAnswer,
-    Message,
-    Reachable,
-    Read,
-    ReadAnswer,
-    ReadLac,
-    Request,
-    SyncAnswer,
-    SyncLedger,
-    WriteLac,
-    WriteLacAnswer,
-)
 from bookspark.lab.simulation.search.calm import is_calms_own, stuck, untold_at_rest
 from bookspark.lab.simulation.second_ledger import TwoLedgers
 from bookspark.lab.simulation.state import CLIENTS, METADATA, SECOND, Move, State
 from bookspark.lab.simulation.values import clone
 from bookspark.lab.simulation.world import World
-from bookspark.protocol.ledger.actions import (
-    BookiesChosen,
-    Confirm,
-    DeadlinePassed,
-    Deliver,
-    Fail,
-    Finish,
-    MetadataConflict,
-    MetadataFailed,
-    MetadataWritten,
-    NoBookies,
-    ReadIsLate,
-    ReadMetadata,
-    WriteMetadata,
-)
+from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.ledger.responses import Negative, Positive, Response, Unknown
 from bookspark.protocol.repair.ledger_replication import WriterWaitedFor
@@ -152,13 +120,13 @@ def _user(world: World, state: State, place: int, name: str, argument: int) -> s
             return f"the writer appends e{writer.cursors.last_add_pushed + 1}"
         case Close():
             return f"the writer's user closes the ledger{_told(world, state, place, argument)}"
-        case BookiesChosen() as chosen:
+        case act.BookiesChosen() as chosen:
             return f"the {name} is to use {', '.join(chosen.bookies)}{_told(world, state, place, argument)}"
-        case NoBookies():
+        case act.NoBookies():
             return f"the {name} finds no bookies for an ensemble change{_told(world, state, place, argument)}"
         case Abandon():
             return "the writer's client ends without a close"
-        case DeadlinePassed():
+        case act.DeadlinePassed():
             return f"the time of the {name} is over"
         case CannotBe() as told:
             return f"the {name} is told what can't be, {told.event}"
@@ -168,7 +136,7 @@ def _user(world: World, state: State, place: int, name: str, argument: int) -> s
             return f"the writer is held up by {', '.join(held.bookies)}{_told(world, state, place, argument)}"
         case BookiesLost() as lost:
             return f"the writer hears that {', '.join(lost.bookies)} is lost{_told(world, state, place, argument)}"
-        case ReadIsLate():
+        case act.ReadIsLate():
             return f"the {name} asks another replica for entry {world.events[argument].first} as well"
         case TakeForLost() as taken:
             return f"the {name} takes {taken.bookie} for lost, and reads the metadata ({say_store(world, state)})"
@@ -202,17 +170,17 @@ def _user(world: World, state: State, place: int, name: str, argument: int) -> s
 def _store(world: World, state: State, place: int, name: str) -> str:
     record = world.records[state[METADATA]]
     match world.clients[state[place]].store:
-        case ReadMetadata():
+        case act.ReadMetadata():
             return f"the {name} reads the metadata ({say_store(world, state)})"
-        case WriteMetadata() as write:
+        case act.WriteMetadata() as write:
             won = "" if write.version == record.version else ", and loses: the record has changed"
             won = ", and loses: the ledger is deleted" if record.deleted else won
             return f"the {name} writes the metadata ({say_metadata(write.metadata)}){won}"
-        case MetadataWritten() as answer:
+        case act.MetadataWritten() as answer:
             return f"the {name} learns that its metadata was written{_told(world, state, place, world.events.number(answer))}"
-        case MetadataConflict():
+        case act.MetadataConflict():
             return f"the {name} learns that the record had changed"
-        case MetadataFailed():
+        case act.MetadataFailed():
             return f"the {name} learns that the ledger is deleted"
     return f"the {name} waits for nothing"
 
@@ -227,13 +195,13 @@ def _told(world: World, state: State, place: int, event: int) -> str:
 
 def _say_told(action: Any) -> Iterator[str]:
     match action:
-        case Confirm():
+        case act.Confirm():
             yield f"entry {action.last_add_confirmed} is confirmed"
-        case Deliver():
+        case act.Deliver():
             yield f"{', '.join(action.entries)} is read"
-        case Finish() if isinstance(action.metadata, LedgerMetadata) and action.metadata.closed:
+        case act.Finish() if isinstance(action.metadata, LedgerMetadata) and action.metadata.closed:
             yield f"done, the ledger is {say_metadata(action.metadata)}"
-        case Fail():
+        case act.Fail():
             yield f"it ends with {type(action.error).__name__}"
 
 
@@ -248,7 +216,7 @@ def _name(world: World, client: int) -> str:
 
 
 def _whose(world: World, client: int) -> str:
-    return "a forgotten " if client == NOBODY else f"the {_name(world, client)}'s "
+    return "a forgotten " if client == msg.NOBODY else f"the {_name(world, client)}'s "
 
 
 def say_metadata(metadata: LedgerMetadata) -> str:
@@ -263,46 +231,46 @@ def say_metadata(metadata: LedgerMetadata) -> str:
     return words
 
 
-def say_request(request: Request) -> str:
+def say_request(request: msg.Request) -> str:
     match request:
-        case Add():
+        case msg.Add():
             who = "write-back" if request.recovery else "add"
             return f"{who} of {', '.join(request.contents)} (LAC {request.last_add_confirmed})"
-        case Read():
+        case msg.Read():
             return f"{'fencing read' if request.fence else 'read'} of entry {request.first} on"
-        case ReadLac():
+        case msg.ReadLac():
             return f"{'fencing ' if request.fence else ''}LAC read"
-        case HeldFrom():
+        case msg.HeldFrom():
             return f"question for entries from {request.first} on"
-        case SyncLedger():
+        case msg.SyncLedger():
             return "request to sync"
-        case WriteLac():
+        case msg.WriteLac():
             return f"explicit LAC {request.last_add_confirmed}"
     return type(request).__name__.lower()
 
 
-def say_answer(answer: Answer) -> str:
+def say_answer(answer: msg.Answer) -> str:
     match answer:
-        case AddAnswer():
+        case msg.AddAnswer():
             synced = f", synced up to {answer.synced.last_add_synced}" if answer.synced else ""
             return f"add of {answer.first} {say_response(answer.response)}{synced}"
-        case SyncAnswer():
+        case msg.SyncAnswer():
             return f"synced up to {answer.synced.last_add_synced}" if answer.synced else say_response(answer.response)
-        case WriteLacAnswer():
+        case msg.WriteLacAnswer():
             return f"explicit LAC {say_response(answer.response)}"
-        case Reachable():
+        case msg.Reachable():
             return "it can be reached again"
-        case ReadAnswer():
+        case msg.ReadAnswer():
             end = (
                 "" if isinstance(answer.following, Positive) else f"{answer.last + 1} {say_response(answer.following)}"
             )
             return ", ".join(filter(None, (*answer.contents, end)))
-        case HeldFromAnswer():
+        case msg.HeldFromAnswer():
             has = (
                 f"it has entry {answer.last}" if answer.last >= answer.first else f"it has none from {answer.first} on"
             )
             return has if isinstance(answer.response, Positive) else say_response(answer.response)
-        case LacAnswer():
+        case msg.LacAnswer():
             told = f"LAC {answer.last_add_confirmed}"
             return told if isinstance(answer.response, Positive) else f"LAC {say_response(answer.response)}"
     return type(answer).__name__
@@ -338,7 +306,7 @@ def _outcome(world: World, before: int, after: int) -> str:
     return ", ".join(words) or "nothing comes of it"
 
 
-def _answered(message: Message) -> str:
+def _answered(message: msg.Message) -> str:
     return f"it answers {say_answer(message.body)}"  # type: ignore[arg-type]
 
 

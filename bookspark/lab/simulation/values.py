@@ -18,37 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Generic, TypeVar
-from weakref import WeakValueDictionary
 
-# -- Tokens: stand-ins for immutable values in frozen forms.
-#
-# Law: equal values have the same token while any frozen form keeps it. The token is freed with the last such form, because
-# nothing can be compared with it later: a long run keeps only the tokens of its worlds.
-
-
-class Token:
-    """Equal to itself only."""
-
-    __slots__ = ("__weakref__",)
-
-
-_TOKENS: WeakValueDictionary[Any, Token] = WeakValueDictionary()
-
-
-def token_of(value: Any) -> Token:
-    """The token of a hashable value."""
-    token = _TOKENS.get(value)
-    if token is None:
-        token = _TOKENS[value] = Token()
-    return token
-
-
-def tokens_kept() -> int:
-    return len(_TOKENS)
-
-
-# -- Freezing and cloning
-
+from bookspark.lab.simulation.tokens import token_of
 
 T = TypeVar("T")
 

@@ -39,16 +39,7 @@ from bookspark.lab.simulation.state import (
 from bookspark.lab.simulation.values import Table, clone, freeze_fields
 from bookspark.lab.simulation.verdicts import Verdicts
 from bookspark.lab.simulation.view import Violation, WorldView
-from bookspark.protocol.ledger.actions import (
-    DeadlinePassed,
-    MetadataConflict,
-    MetadataFailed,
-    MetadataRead,
-    MetadataWritten,
-    NoBookies,
-    ReadMetadata,
-    WriteMetadata,
-)
+from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.ledger_metadata import WRITE_QUORUM_LABEL, Fragment, LedgerMetadata, LedgerType
 from bookspark.protocol.ledger.responses import Unknown, UnknownReason
 from bookspark.protocol.writing.writer import LedgerWriter
@@ -89,8 +80,8 @@ def names_of(clients: list[Client]) -> tuple[str, ...]:
 
 
 _TIMEOUT = Unknown(UnknownReason.TIMEOUT)
-_STORE_LOST = MetadataFailed(MetadataStoreError("no answer in time"))
-_DELETED = MetadataFailed(NoSuchLedgerError("the ledger was deleted"))
+_STORE_LOST = act.MetadataFailed(MetadataStoreError("no answer in time"))
+_DELETED = act.MetadataFailed(NoSuchLedgerError("the ledger was deleted"))
 
 
 class Met(NamedTuple):
@@ -234,7 +225,9 @@ class World:
                 self._time_out(after, index, self.slots.messages[argument], argument)
             case "store_lost" | "deadline":
                 after[LOSSES] -= 1
-                self.step(after, index, self.events.number(_STORE_LOST if kind == "store_lost" else DeadlinePassed()))
+                self.step(
+                    after, index, self.events.number(_STORE_LOST if kind == "store_lost" else act.DeadlinePassed())
+                )
             case "duplicate":
                 after[DUPLICATES] -= 1
                 sync_at_once = self.sync_at_once(state)
@@ -349,16 +342,16 @@ class World:
         if found is None:
             record = self.records[after[METADATA]]
             event: Any = self.clients[after[index]].store
-            if isinstance(event, ReadMetadata):
-                event = _DELETED if record.deleted else MetadataRead(record.metadata, record.version)
-            elif isinstance(event, WriteMetadata) and record.deleted:
+            if isinstance(event, act.ReadMetadata):
+                event = _DELETED if record.deleted else act.MetadataRead(record.metadata, record.version)
+            elif isinstance(event, act.WriteMetadata) and record.deleted:
                 event = WriteTaken(_DELETED)
-            elif isinstance(event, WriteMetadata):
+            elif isinstance(event, act.WriteMetadata):
                 if event.version == record.version:
                     record = Record(event.metadata, record.version + 1)
-                    event = WriteTaken(MetadataWritten(record.version))
+                    event = WriteTaken(act.MetadataWritten(record.version))
                 else:
-                    event = WriteTaken(MetadataConflict())
+                    event = WriteTaken(act.MetadataConflict())
             found = self._served[key] = (self.records.number(record), self.events.number(event))
         after[METADATA], told = found
         self.step(after, index, told)
@@ -388,7 +381,7 @@ class World:
 
 def _event_key(event: Any) -> Hashable:
     """Equal for events with equal fields, except that an error counts by its message, which stories quote."""
-    return (NoBookies, str(event.error)) if isinstance(event, NoBookies) else freeze_fields(event)
+    return (act.NoBookies, str(event.error)) if isinstance(event, act.NoBookies) else freeze_fields(event)
 
 
 def _states(machine: Any) -> tuple[Enum, ...]:

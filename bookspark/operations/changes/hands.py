@@ -10,13 +10,9 @@ are asked don't note: a request on the screen of a process that stood still is w
 
 from __future__ import annotations
 
-import shutil
-import threading
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable
 from typing import Protocol
 
-from bookspark.errors import BookieError
 from bookspark.protocol.changes.steps import ReplaceDisk, Restart, Stop
 
 Request = Restart | ReplaceDisk | Stop
@@ -51,62 +47,6 @@ class AskOperator:
 
     def take_back(self, request: Request, why: str) -> None:
         self._tell(f"don't do this any more: {_words(request)} ({why})")
-
-
-class LocalBookieLike(Protocol):
-    """The bookie's methods that ``LocalHands`` use; ``bookspark.local.LocalBookie`` has them."""
-
-    @property
-    def bookie_id(self) -> str: ...
-    @property
-    def directories(self) -> tuple[str, ...]: ...
-    @property
-    def in_hand(self) -> threading.Lock: ...
-    def start(self) -> None: ...
-    def stop(self) -> None: ...
-
-
-class LocalHands:
-    """Restarts the processes of a ``LocalCluster``."""
-
-    def __init__(self, bookies: Iterable[LocalBookieLike]) -> None:
-        self._bookies = {one.bookie_id: one for one in bookies}
-
-    def do(self, request: Request, note: Callable[[], None]) -> None:
-        bookie = self._bookies.get(request.bookie_id)
-        if bookie is None:
-            raise BookieError(f"{request.bookie_id} is none of this host's bookies: {_words(request)} where it is")
-        if not bookie.in_hand.acquire(blocking=False):
-            raise BookieError(f"another process carries out a request for {request.bookie_id}")
-        try:
-            note()
-            bookie.stop()
-            match request:
-                case ReplaceDisk():
-                    _empty(Path(request.directory))
-                    bookie.start()
-                case Restart():
-                    bookie.start()
-        finally:
-            bookie.in_hand.release()
-
-    def seen(self, request: Request) -> None:
-        """Wait for the end of another process's request."""
-        if (bookie := self._bookies.get(request.bookie_id)) is not None:
-            with bookie.in_hand:
-                pass
-
-    def take_back(self, request: Request, why: str) -> None:
-        """Wait for the end of another process's request; ``do`` has carried out this process's own."""
-        self.seen(request)
-
-
-def _empty(directory: Path) -> None:
-    for path in directory.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
 
 
 def _words(request: Request) -> str:

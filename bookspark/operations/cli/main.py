@@ -93,8 +93,7 @@ def _command(words: Sequence[str]) -> str:
 
 @functools.cache
 def _commands(module: str) -> typer.Typer:
-    app = typer.Typer()
-    import_module(f"bookspark.operations.cli.commands.{module}").add_to(app)
+    app: typer.Typer = import_module(f"bookspark.operations.cli.commands.{module}").app
     judge_arguments(app)
     return app
 

@@ -1,16 +1,16 @@
 """Live web pages of a cluster: ``bookspark console``.
 
 ============  =================================================================================================================
-``figures``   rates of adds and reads from the bookies' metrics, for the last hour
-``watch``     thread that looks at the cluster, more often while pages are requested
+``figures``   rates of adds and reads from the bookies' metrics or from a Prometheus, over time
+``watch``     threads that look at the cluster and its logs, more often while pages are requested
 ``overview``  page of the whole cluster: health, bookies, plots
-``logs``      pages of logs: a list, and one log with its lanes and readers' lags
+``logs``      pages of logs: a list, one log with its lanes and readers' lags, and all readers and writers
 ``rows``      viewer of a log's rows
 ``ledgers``   pages of ledgers: a list, and one ledger with a map of its fragments and bookies
-``telling``   answers of ``bookspark why`` as HTML
 ``what_if``   page of the risks of stopped bookies or hosts
 ``past``      pages over snapshots: the cluster at an earlier time, and changes
 ``looks``     looks at single objects, shared by concurrent requests
+``plots``     plots of figures over time
 ``pages``     frame of every page, with style and script
 ``server``    HTTP server: access check, routing, pages
 ============  =================================================================================================================

@@ -5,12 +5,16 @@ Law: ``Door`` checks each request first. Every answer, errors included, has ``HE
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import hmac
 import logging
+import socket
+import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from http import HTTPStatus
@@ -20,26 +24,25 @@ from urllib.parse import parse_qsl
 
 from msgspec import Meta
 
-from bookspark.errors import ConfigurationError
-from bookspark.operations.console import ledgers, logs, overview, pages, plots, readers, rows, what_if
-from bookspark.operations.console.figures import HOUR_SECONDS, Point
-from bookspark.operations.console.log_watch import LogWatch
+from bookspark.errors import BookieError, ConfigurationError
+from bookspark.operations.console import ledgers, logs, overview, pages, plots, rows, what_if
+from bookspark.operations.console.figures import HOUR_SECONDS, Point, Prometheus
 from bookspark.operations.console.looks import PAGE_SECONDS, SOON_SECONDS, UNDER_WAY, Looks, Patience, unseen
 from bookspark.operations.console.past.pages import VIEWS, WITHOUT, Past
-from bookspark.operations.console.prometheus import Prometheus
-from bookspark.operations.console.serving import Served
-from bookspark.operations.console.watch import Watch
+from bookspark.operations.console.watch import LogWatch, Watch
 from bookspark.operations.why.gathering import DEADLINES, gather_ledger
 from bookspark.store.client import BookKeeper
 from bookspark.store.metadata.zookeeper.layout import ConnectionString
 from bookspark.store.settings import of_environment
 from bookspark.store.wire.security import lines_of
-from bookspark.support.addresses import address_text, is_loopback, names_this_host
+from bookspark.support.addresses import address_text, is_loopback, names_this_host, origin_of
 from bookspark.support.arguments import Name, checks_arguments
 from bookspark.support.extras import extra_needed
 from bookspark.support.private_files import why_no_secret
 
 with extra_needed("the console"):
+    import h11
+    import uvicorn
     from anyio import CapacityLimiter, to_thread
     from starlette.applications import Starlette
     from starlette.datastructures import Headers, QueryParams
@@ -47,6 +50,7 @@ with extra_needed("the console"):
     from starlette.responses import HTMLResponse, PlainTextResponse, Response
     from starlette.routing import Route
     from starlette.types import ASGIApp, Receive, Scope, Send
+    from uvicorn.protocols.http.h11_impl import H11Protocol
 
 log = logging.getLogger(__name__)
 
@@ -131,6 +135,121 @@ def _tokens(file: str) -> tuple[bytes, ...]:
 
 def _words(status: HTTPStatus, words: str, headers: Mapping[str, str] | None = None) -> Response:
     return PlainTextResponse(f"{words}\n", status, headers)
+
+
+# -- HTTP: an ASGI application, served by uvicorn in a thread of its own
+#
+# Law: a stranger at the port costs little, and keeps nobody out. A connection without a whole request, or with an answer that
+# is not read, ends after ``_SECONDS_MAX``. Above ``_CONNECTIONS_MAX`` connections, the oldest one that waits for its peer
+# gives way to a newcomer, of the address that has most. Every answer has the headers, also those of uvicorn.
+
+
+_CONNECTIONS_MAX = 128
+_SECONDS_MAX = 10.0
+_HEAD_BYTES_MAX = 16 << 10
+_KEEP_ALIVE_SECONDS = 5
+_END_SECONDS_MAX = 10.0
+
+
+class _Connection(H11Protocol):
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._late: asyncio.TimerHandle | None = None
+        self._plan()
+        if len(self.connections) > _CONNECTIONS_MAX:
+            self._make_room()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._late is not None:
+            self._late.cancel()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._plan()
+
+    def send_400_response(self, msg: str) -> None:
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            # Its answer has gone already, before the end of its request.
+            self.transport.abort()
+            return
+        headers = [*self.server_state.default_headers, (b"connection", b"close")]
+        reply = h11.Response(status_code=400, headers=headers, reason=b"Bad Request")
+        for event in (reply, h11.Data(data=f"{msg}\n".encode()), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+    @property
+    def at_work(self) -> bool:
+        """A page is being made for it, and its peer reads the earlier ones."""
+        return self.cycle is not None and not self.cycle.response_complete and not self.flow.write_paused
+
+    def _plan(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+        self._late = self.loop.call_later(_SECONDS_MAX, self._end)
+
+    def _end(self) -> None:
+        if self.at_work:
+            self._plan()
+        else:
+            self.transport.abort()
+
+    def _make_room(self) -> None:
+        waiting = [one for one in self.connections if isinstance(one, _Connection) and not one.at_work]
+        of = {one: origin_of(one.client[0] if one.client else "") for one in waiting}
+        [(most, _)] = Counter(of.values()).most_common(1)
+        oldest = min(
+            (one for one in waiting if of[one] == most), key=lambda one: one._late.when() if one._late else 0.0
+        )
+        oldest.transport.abort()
+
+
+class Served:
+    """Answers at ``host:port`` until ``close``."""
+
+    def __init__(self, app: ASGIApp, host: str, port: int, headers: Sequence[tuple[str, str]]) -> None:
+        """``port``: 0 is any free port. ``headers``: of every answer. Raises BookieError if the address can't be bound."""
+        try:
+            family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+            self._socket = socket.create_server(address[:2], family=family, backlog=_CONNECTIONS_MAX)
+        except OSError as error:
+            raise BookieError(
+                f"the console can't be answered at {address_text(host, port)}: {error}; set the port to another one, or to 0"
+            ) from error
+        self.port: int = self._socket.getsockname()[1]
+        config = uvicorn.Config(
+            app,
+            loop="asyncio",
+            http=_Connection,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="critical",
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            headers=list(headers),
+            h11_max_incomplete_event_size=_HEAD_BYTES_MAX,
+            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=1,
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._run, name="console web", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        self._server.run(sockets=[self._socket])
+
+    @property
+    def connections(self) -> int:
+        """Open connections."""
+        return len(self._server.server_state.connections)
+
+    def close(self) -> None:
+        self._server.should_exit = True
+        self._thread.join(_END_SECONDS_MAX)
+        self._socket.close()
 
 
 # -- Server
@@ -291,7 +410,9 @@ class WebConsole:
 
     def _readers(self, query: Query) -> tuple[object, str]:
         names = self._logs.names(SOON_SECONDS).found
-        return readers.content(self._logs.kept(), None if names is None else len(names), query), "Readers and writers"
+        return logs.readers_content(
+            self._logs.kept(), None if names is None else len(names), query
+        ), "Readers and writers"
 
     def _then(self, past: Past, path: str, query: Query) -> tuple[object, str]:
         return past.content(path, query), ""

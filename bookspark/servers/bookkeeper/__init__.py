@@ -5,7 +5,6 @@
 ``messages``           the messages of version 3, as tables of field numbers
 ``entries``            conversion of entries: BookKeeper's bodies, our rows
 ``digest_types``       the digest types of ledgers, from the metadata
-``kept_batches``       recently read batches
 ``door``               ``BookKeeperDoor``: the port; its connections, dispatch, adds, reads and lists
 =====================  =============================================================================
 

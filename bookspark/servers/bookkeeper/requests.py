@@ -49,45 +49,22 @@ _OPERATIONS_2 = {1: Operation.ADD_ENTRY, 2: Operation.READ_ENTRY, 3: Operation.A
 _OPERATIONS_3 = {int(operation): operation for operation in Operation}
 _OPERATION_BYTES_3 = frozenset(bytes([operation]) for operation in Operation)
 _NUMBERS_2 = {operation: number for number, operation in _OPERATIONS_2.items()}
-_STATUS_2 = {
-    Status.OK: 0,
-    Status.NO_SUCH_LEDGER: 1,
-    Status.NO_SUCH_ENTRY: 2,
-    Status.BAD_REQUEST: 100,
-    Status.IO_ERROR: 101,
-    Status.UNAUTHORIZED: 102,
-    Status.FENCED: 104,
-    Status.READ_ONLY: 105,
-    Status.TOO_MANY_REQUESTS: 106,
-    Status.LIMBO: 107,
-    Status.CONFLICT: 101,
-    Status.LOST: 101,
+_CODES = {
+    Status.OK: (0, 0),
+    Status.NO_SUCH_LEDGER: (1, 402),
+    Status.NO_SUCH_ENTRY: (2, 403),
+    Status.BAD_REQUEST: (100, 404),
+    Status.IO_ERROR: (101, 501),
+    Status.UNAUTHORIZED: (102, 502),
+    Status.FENCED: (104, 504),
+    Status.READ_ONLY: (105, 505),
+    Status.TOO_MANY_REQUESTS: (106, 506),
+    Status.LIMBO: (107, 507),
+    Status.CONFLICT: (101, 501),
+    Status.LOST: (101, 501),
 }
-"""BookKeeper's codes. The two Negatives have codes of their own, shared with no other status."""
-_STATUS_3 = {
-    Status.OK: 0,
-    Status.NO_SUCH_LEDGER: 402,
-    Status.NO_SUCH_ENTRY: 403,
-    Status.BAD_REQUEST: 404,
-    Status.IO_ERROR: 501,
-    Status.UNAUTHORIZED: 502,
-    Status.FENCED: 504,
-    Status.READ_ONLY: 505,
-    Status.TOO_MANY_REQUESTS: 506,
-    Status.LIMBO: 507,
-    Status.CONFLICT: 501,
-    Status.LOST: 501,
-}
-_ANSWERS_3 = {
-    Operation.READ_ENTRY: "read",
-    Operation.ADD_ENTRY: "add",
-    Operation.WRITE_LAC: "writeLac",
-    Operation.READ_LAC: "readLac",
-    Operation.GET_BOOKIE_INFO: "bookieInfo",
-    Operation.FORCE_LEDGER: "force",
-    Operation.GET_LIST_OF_ENTRIES: "entries",
-}
-_ASKED_3 = {
+"""BookKeeper's codes, of versions 2 and 3. The two Negatives have codes of their own, shared with no other status."""
+_FIELDS_3 = {
     Operation.READ_ENTRY: "read",
     Operation.ADD_ENTRY: "add",
     Operation.AUTH: "auth",
@@ -98,6 +75,7 @@ _ASKED_3 = {
     Operation.FORCE_LEDGER: "force",
     Operation.GET_LIST_OF_ENTRIES: "entries",
 }
+"""The field of a request, and of its answer."""
 
 
 class Asked(NamedTuple):
@@ -241,7 +219,7 @@ def _decode_3(frame: bytes) -> Asked:
     operation = _OPERATIONS_3.get(header.operation)
     if operation is None:
         raise WireError(f"operation {header.operation} of protocol version 3")
-    field = _ASKED_3.get(operation)
+    field = _FIELDS_3.get(operation)
     if header.version != VERSION_3 or field is None or not request.HasField(field):
         raise WireError(f"{operation.name} of protocol version {header.version}, without its request")
     it = getattr(request, field)
@@ -281,8 +259,8 @@ def answer(asked: Asked, status: int, bodies: Sequence[bytes] = (), fields: Mapp
     for body in bodies:
         pieces += (_SIZE.pack(len(body)), body) if batch else (body,)
     size = _ANSWER_2.size - 4 + sum(map(len, pieces))
-    number = _NUMBERS_2[asked.operation]
-    head = _ANSWER_2.pack(size, _VERSION_2, number, 0, _STATUS_2[Status(status)], asked.ledger_id, asked.entry_id)
+    number, (code, _) = _NUMBERS_2[asked.operation], _CODES[Status(status)]
+    head = _ANSWER_2.pack(size, _VERSION_2, number, 0, code, asked.ledger_id, asked.entry_id)
     return b"".join((head, *pieces))
 
 
@@ -290,10 +268,10 @@ def _answer_3(asked: Asked, status: int, bodies: Sequence[bytes], fields: Mappin
     response = SCHEMA.message("Response")()
     response.header.version, response.header.operation = VERSION_3, asked.operation
     response.header.txnId = asked.txn_id
-    code = response.status = _STATUS_3[Status(status)]
-    if (name := _ANSWERS_3.get(asked.operation)) is not None:
-        part = getattr(response, name)
-        part.status = code
+    _, response.status = _CODES[Status(status)]
+    if asked.operation not in (Operation.AUTH, Operation.START_TLS):
+        part = getattr(response, _FIELDS_3[asked.operation])
+        part.status = response.status
         if asked.operation is not Operation.GET_BOOKIE_INFO:
             part.ledgerId = asked.ledger_id
         if asked.operation in (Operation.READ_ENTRY, Operation.ADD_ENTRY):
@@ -308,16 +286,16 @@ def _answer_3(asked: Asked, status: int, bodies: Sequence[bytes], fields: Mappin
 def answer_adds(adds: Sequence[Asked], status: int) -> bytes:
     """The frames that answer ``adds``, all of one version, with one status, as ``answer`` does, but cheaper: clients may send
     each entry by itself, and ``answer`` costs as much as the intake of an add."""
-    first = adds[0]
+    first, (code_2, code_3) = adds[0], _CODES[Status(status)]
     if first.version != 3:
-        number, code, size = _NUMBERS_2[first.operation], _STATUS_2[Status(status)], _ANSWER_2.size - 4
+        number, size = _NUMBERS_2[first.operation], _ANSWER_2.size - 4
         return b"".join(
-            [_ANSWER_2.pack(size, _VERSION_2, number, 0, code, asked.ledger_id, asked.entry_id) for asked in adds]
+            [_ANSWER_2.pack(size, _VERSION_2, number, 0, code_2, asked.ledger_id, asked.entry_id) for asked in adds]
         )
     response = SCHEMA.message("Response")()
     header, part = response.header, response.add
     header.version, header.operation = VERSION_3, first.operation
-    response.status = part.status = _STATUS_3[Status(status)]
+    response.status = part.status = code_3
     frames: list[bytes] = []
     for asked in adds:
         header.txnId, part.ledgerId, part.entryId = asked.txn_id, asked.ledger_id, asked.entry_id

@@ -8,7 +8,6 @@
 ``lease_server``    the lease socket: the bookie's side
 ``lease_client``    the lease socket: the side of the lease's holder
 ``launch``          starting, adopting and ending bookie processes
-``few_lines``       a limit of log lines of a kind
 ``processes``       processes by pid and start time
 ``directories``     the lock and the cookie in each directory
 ==================  ============================================================================

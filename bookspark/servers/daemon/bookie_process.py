@@ -27,6 +27,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotInTimeError
@@ -51,6 +52,7 @@ from bookspark.errors import (
     StorageError,
     UnreadableRecordError,
 )
+from bookspark.protocol.bookie.address_rates import AddressRates
 from bookspark.protocol.bookie.bookie_boot import answer_unsure, phase_one
 from bookspark.protocol.bookie.bookie_ledger import FenceNoted
 from bookspark.protocol.bookie.cookie import Cookie
@@ -58,9 +60,7 @@ from bookspark.protocol.bookie.first_request import answer_first_request
 from bookspark.protocol.bookie.key_meeting import answer_meeting
 from bookspark.protocol.bookie.lost_records import LostRecords, lost_records, skipped_to
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
-from bookspark.protocol.ledger.responses import Positive, Unknown
 from bookspark.servers.daemon.directories import DirectoryLocks, has_cookie
-from bookspark.servers.daemon.few_lines import FewOfAKind
 from bookspark.servers.daemon.identity import Identity
 from bookspark.servers.daemon.lease_server import SERVING, LeaseServer
 from bookspark.store.autorecovery.fetching import Fetching
@@ -153,38 +153,25 @@ def fence_what_may_be_lost(
 
 def fence_check(store: MetadataStore, bookie_id: str) -> FenceCheck:
     """A check by the current metadata whether a ledger had no fence to lose."""
-
-    def check(ledger_id: int) -> Positive | Unknown:
-        try:
-            return decided(answer_unsure, bookie_id, store.read_ledger(ledger_id).value)
-        except NoSuchLedgerError:
-            return decided(answer_unsure, bookie_id, None)
-
-    return check
+    return lambda ledger_id: decided(answer_unsure, bookie_id, _metadata(store, ledger_id))
 
 
 def first_request_check(store: MetadataStore, bookie_id: str) -> FirstRequestCheck:
     """A check by the current metadata whether a request may make a ledger known without an entry."""
-
-    def check(ledger_id: int, master_key: bytes) -> Positive | Unknown:
-        try:
-            return answer_first_request(bookie_id, store.read_ledger(ledger_id).value, master_key)
-        except NoSuchLedgerError:
-            return answer_first_request(bookie_id, None, master_key)
-
-    return check
+    return lambda ledger_id, key: answer_first_request(bookie_id, _metadata(store, ledger_id), key)
 
 
 def key_check(store: MetadataStore) -> KeyCheck:
     """A check by the current metadata whether a ledger has this master key."""
+    return lambda ledger_id, key: answer_meeting(_metadata(store, ledger_id), key)
 
-    def check(ledger_id: int, master_key: bytes) -> Positive | Unknown:
-        try:
-            return answer_meeting(store.read_ledger(ledger_id).value, master_key)
-        except NoSuchLedgerError:
-            return answer_meeting(None, master_key)
 
-    return check
+def _metadata(store: MetadataStore, ledger_id: int) -> LedgerMetadata | None:
+    """A ledger's metadata; None if it is deleted. Raises MetadataStoreError and UnreadableRecordError."""
+    try:
+        return store.read_ledger(ledger_id).value
+    except NoSuchLedgerError:
+        return None
 
 
 def _ledgers(
@@ -195,9 +182,7 @@ def _ledgers(
 
     def read(ledger_id: int) -> LedgerMetadata | None:
         try:
-            return store.read_ledger(ledger_id).value
-        except NoSuchLedgerError:
-            return None
+            return _metadata(store, ledger_id)
         except UnreadableRecordError as error:
             log.error("ledger %d is fenced and in limbo, because it may name this bookie: %s", ledger_id, error)
             unreadable[ledger_id] = str(error)
@@ -440,6 +425,38 @@ class Probes:
 
 def _page(problem: str, good: str) -> Page:
     return Page(503 if problem else 200, f"{problem or good}\n".encode())
+
+
+# -- Few log lines of a kind: a peer that can cause one line can cause any number
+#
+# Law: of one kind (one text before its arguments are put in) ``LINES_AT_ONCE`` lines come at once, and later one every
+# ``LINE_SECONDS``, with the number of those left out before it. So neither a peer nor a failing disk fills the disk of the log.
+
+
+LINES_AT_ONCE = 20
+LINE_SECONDS = 5.0
+
+
+class FewOfAKind(logging.Filter):
+    """A filter for one handler."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._rates = AddressRates(1 / LINE_SECONDS, LINES_AT_ONCE)
+        self._left_out: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        kind = f"{record.name} {record.levelno} {record.msg}"
+        with self._lock:
+            if not self._rates.take(kind, time.monotonic()):
+                self._left_out[kind] = self._left_out.get(kind, 0) + 1
+                return False
+            left_out = self._left_out.pop(kind, 0)
+        if left_out:
+            record.msg = f"{record.getMessage()} ({left_out} more lines of this kind were left out)"
+            record.args = ()
+        return True
 
 
 # -- The process

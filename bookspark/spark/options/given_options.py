@@ -17,8 +17,7 @@ from typing import Any, TypeVar
 
 from bookspark.errors import ConfigurationError
 from bookspark.store.metadata.zookeeper.layout import ConnectionString
-from bookspark.support.arguments import PasswordText, from_text
-from bookspark.support.arguments.taken import Misfit, refused
+from bookspark.support.arguments import Misfit, PasswordText, from_text, refused
 
 Value = TypeVar("Value")
 

@@ -23,9 +23,9 @@ class Form(StrEnum):
 
 
 class Described(NamedTuple):
+    form: Form
     name: str
     """Prometheus's name; of a histogram without ``_bucket``, ``_sum`` and ``_count``."""
-    form: Form
     help: str
     """One sentence, with the meaning of an unusual value where that is not plain."""
     labels: tuple[str, ...] = ()

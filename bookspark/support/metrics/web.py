@@ -21,7 +21,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from email.message import Message
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from io import BufferedIOBase
 from socketserver import TCPServer, ThreadingMixIn
@@ -38,7 +37,7 @@ _CONNECTION_SECONDS_MAX = 10.0
 _PORT_MAX = 65535
 _TOLD_SECONDS = 5.0
 HEADERS = (("X-Content-Type-Options", "nosniff"), ("Content-Security-Policy", "default-src 'none'"))
-"""Headers of every answer, if a server has no others."""
+"""Headers of every answer."""
 PORTS = 64
 """Ports tried for ``metrics_port``: several processes of a host may share one setting."""
 
@@ -51,54 +50,42 @@ class Page(NamedTuple):
     status: int
     content: bytes
     kind: str = "text/plain; charset=utf-8"
-    headers: tuple[tuple[str, str], ...] = ()
-    """Further headers, by name."""
 
 
-class Asked(NamedTuple):
-    path: str
-    query: str
-    """The text after the path's ``?``, unchanged."""
-    headers: Message
+Pages = Mapping[str, Callable[[], Page]]
+"""The function of each path."""
 
 
 class WebServer:
-    """Answers at ``host:port`` until ``close``. ``pages``: the function for each path, or one function for all paths."""
+    """Answers at ``host:port`` until ``close``, with the page that ``pages`` has for a path then."""
 
     def __init__(
         self,
         host: str,
         port: int,
-        pages: Mapping[str, Callable[[], Page]] | Callable[[Asked], Page],
+        pages: Pages,
         *,
         tries: int = 1,
-        what: str = "metrics",
-        option: str = "metrics_port",
-        headers: Sequence[tuple[str, str]] = HEADERS,
-        names: Sequence[str] | None = (),
+        names: Sequence[str] = (),
     ) -> None:
-        """Begin to answer. ``tries``: number of ports to try from ``port`` on; ``port`` 0 is any free port. For errors:
-        ``what`` is served, and the ``option`` of the port. ``headers``: of every answer. ``names``: names of this host, besides
-        its own name; a request for another name is refused (None: ``pages`` looks). Raises BookieError if no address is
-        available."""
+        """Begin to answer. ``tries``: number of ports to try from ``port`` on; ``port`` 0 is any free port. ``names``: names of
+        this host, besides its own name; a request for another name is refused. Raises BookieError if no address is available."""
 
         class Handler(_Handler):
-            page_of = staticmethod(pages if callable(pages) else _by_path(pages))
-            common = tuple(headers)
-            names_of_host = names
+            pages_of_host, names_of_host = pages, names
 
         try:
             family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
             self._server = _first_free(_server(family), str(address[0]), port, tries, Handler)
         except OSError as error:
             raise BookieError(
-                f"{what} can't be answered at {address_text(host, port)}: {error}; set {option} to another one, or to 0"
+                f"metrics can't be answered at {address_text(host, port)}: {error}; set metrics_port to another one, or to 0"
             ) from error
         self.port: int = self._server.server_address[1]
         """The port in use."""
         if port not in (0, self.port):
             at = address_text(host, self.port)
-            log.warning("port %d is in use: %s and probes are answered at %s", port, what, at)
+            log.warning("port %d is in use: metrics and probes are answered at %s", port, at)
         self._thread = threading.Thread(target=self._server.serve_forever, name="web", daemon=True)
         self._thread.start()
 
@@ -202,14 +189,6 @@ def _end(connection: socket.socket) -> None:
         connection.shutdown(socket.SHUT_RDWR)
 
 
-def _by_path(pages: Mapping[str, Callable[[], Page]]) -> Callable[[Asked], Page]:
-    def page_of(asked: Asked) -> Page:
-        make = pages.get(asked.path)
-        return Page(404, f"there is {', '.join(pages)}\n".encode()) if make is None else make()
-
-    return page_of
-
-
 class _Head:
     """The start of a request. The library takes 100 lines of 64 KiB."""
 
@@ -227,9 +206,8 @@ class _Head:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    page_of: Callable[[Asked], Page]
-    common: tuple[tuple[str, str], ...]
-    names_of_host: Sequence[str] | None
+    pages_of_host: Pages
+    names_of_host: Sequence[str]
     server: _Server
     server_version, sys_version = "Bookspark", ""
     # HTTP/0.9 has no headers.
@@ -240,32 +218,31 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile = cast(BufferedIOBase, _Head(self.rfile))
 
     def do_GET(self) -> None:
-        path, _, query = self.path.partition("?")
         with self.server.at_work(self.request):
-            page = self._page(Asked(path, query, self.headers))
+            page = self._page(self.path.partition("?")[0])
         self.send_response(page.status)
         self.send_header("Content-Type", page.kind)
         self.send_header("Content-Length", str(len(page.content)))
-        for name, value in page.headers:
-            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(page.content)
 
-    def _page(self, asked: Asked) -> Page:
-        names = self.names_of_host
-        if names is not None and not names_this_host(asked.headers.get("Host", "127.0.0.1"), names):
+    def _page(self, path: str) -> Page:
+        if not names_this_host(self.headers.get("Host", "127.0.0.1"), self.names_of_host):
             return Page(421, b"this host has another name: ask for its address\n")
+        make = self.pages_of_host.get(path)
+        if make is None:
+            return Page(404, f"there is {', '.join(self.pages_of_host)}\n".encode())
         try:
-            return self.page_of(asked)
+            return make()
         except Exception as error:
             now = time.monotonic()
             if now - self.server.told_at >= _TOLD_SECONDS:
                 self.server.told_at = now
-                log.warning("%r can't be answered: %s: %s", asked.path, type(error).__name__, error)
+                log.warning("%r can't be answered: %s: %s", path, type(error).__name__, error)
             return Page(503, f"{type(error).__name__}: {error}\n".encode())
 
     def end_headers(self) -> None:
-        for name, value in self.common:
+        for name, value in HEADERS:
             self.send_header(name, value)
         super().end_headers()
 

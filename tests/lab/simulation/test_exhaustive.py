@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from bookspark.lab.simulation.search.exhaustive import Exhaustive
-from bookspark.lab.simulation.search.reductions import Reductions
+from bookspark.lab.simulation.search.exhaustive import Exhaustive, Reductions
 from bookspark.lab.simulation.simulation_options import CrashLoses, SimulationOptions
 from bookspark.lab.simulation.story import tell
 from bookspark.lab.simulation.world import World

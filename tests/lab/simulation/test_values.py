@@ -14,7 +14,8 @@ import pytest
 from bookspark.lab.simulation import values
 from bookspark.lab.simulation.search.exhaustive import Exhaustive
 from bookspark.lab.simulation.simulation_options import SimulationOptions
-from bookspark.lab.simulation.values import clone, freeze, tokens_kept
+from bookspark.lab.simulation.tokens import tokens_kept
+from bookspark.lab.simulation.values import clone, freeze
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerType, Replication
 from bookspark.protocol.writing.ensemble_change import ChangeMode
 from bookspark.protocol.writing.writer import LedgerWriter, PendingAdd

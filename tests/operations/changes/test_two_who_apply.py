@@ -10,9 +10,10 @@ import pytest
 from bookspark.errors import ConfigurationError, MetadataVersionError
 from bookspark.operations.changes.applying import Applying
 from bookspark.operations.changes.change_record import ChangeState, Kept, new_record
-from bookspark.operations.changes.hands import AskOperator, LocalHands, Request
+from bookspark.operations.changes.hands import AskOperator, Request
 from bookspark.protocol.bookie.read_only_switch import ReadOnlySwitched
 from bookspark.protocol.changes.wanted import Before, Progress, Wanted
+from tests.local_hands import LocalHands
 from tests.operations.changes import two_processes
 from tests.operations.changes.two_processes import Cluster, Process
 

@@ -1,7 +1,7 @@
 """A cluster in memory, and processes that apply its changes and stand still before any of their requests.
 
 A request is a call of the metadata store, a request to a bookie, or a stop or start of a bookie's process. Everything but the
-cluster's bookies is production code.
+cluster's bookies and their hands is production code.
 """
 
 from __future__ import annotations
@@ -9,13 +9,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pyarrow
 
 from bookspark.errors import BookieError, ReadError
 from bookspark.operations.changes.applying import Applying
-from bookspark.operations.changes.hands import LocalHands
 from bookspark.protocol.bookie.cookie import Cookie
 from bookspark.protocol.bookie.read_only_switch import NEVER_SWITCHED, switched
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
@@ -25,6 +23,7 @@ from bookspark.store.metadata.memory.memory_store import MemoryStore, World
 from bookspark.store.metadata.records.bookie_registration import BookieRegistration
 from bookspark.store.wire.messages import BookieStatus
 from tests.awaiting import SECONDS_MAX
+from tests.local_hands import LocalHands
 
 BOOKIES = ("a", "b", "c")
 QUICK = ChangesConfig(poll_seconds=0.001, confirm_seconds=0.001, stall_seconds=60.0)
@@ -155,7 +154,6 @@ class HandedBookie:
     def __init__(self, bookie: Bookie, process: Process) -> None:
         self._bookie, self._process = bookie, process
         self.bookie_id, self.directories = bookie.bookie_id, bookie.directories
-        self.in_hand: Any = InHand(bookie.in_hand, process)
 
     def start(self) -> None:
         self._process.starts()
@@ -228,5 +226,6 @@ class Cluster:
 
     def applying(self, process: Process) -> tuple[Client, Applying]:
         client = Client(self, process)
-        hands = LocalHands(HandedBookie(bookie, process) for bookie in self.bookies.values())
+        bookies = [HandedBookie(bookie, process) for bookie in self.bookies.values()]
+        hands = LocalHands(bookies, {one.bookie_id: InHand(one.in_hand, process) for one in self.bookies.values()})
         return client, Applying(client, hands, QUICK, lambda _: None)  # type: ignore[arg-type]

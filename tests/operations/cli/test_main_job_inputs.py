@@ -12,7 +12,7 @@ import pytest
 from bookspark.errors import ConfigurationError
 from bookspark.lab.demo import inputs as module
 from bookspark.lab.demo.inputs import Content, InputChangedError, InputError, count_file, find_input
-from bookspark.lab.demo.run_folder import ENDED_RUNS_KEPT, RunFolder
+from bookspark.lab.demo.job import ENDED_RUNS_KEPT, RunFolder
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from types import SimpleNamespace
 
-from bookspark.operations.console import log_watch, looks
-from bookspark.operations.console.log_watch import LogWatch
+from bookspark.operations.console import looks
+from bookspark.operations.console import watch as watches
 from bookspark.operations.console.looks import Looks
+from bookspark.operations.console.watch import LogWatch
 from tests.awaiting import SECONDS_MAX, await_that
 
 
@@ -21,9 +22,9 @@ def test_slow_looks_at_logs_do_not_queue_up_before_the_looks_of_pages(monkeypatc
         raise ValueError(name)
 
     names = [f"log-{number:03}" for number in range(100)]
-    monkeypatch.setattr(log_watch, "look_at", look_at)
-    monkeypatch.setattr(log_watch, "PAGE_SECONDS", 0.01)
-    monkeypatch.setattr(log_watch, "LogRegistry", lambda metadata: SimpleNamespace(names=lambda: names))
+    monkeypatch.setattr(watches, "look_at", look_at)
+    monkeypatch.setattr(watches, "PAGE_SECONDS", 0.01)
+    monkeypatch.setattr(watches, "LogRegistry", lambda metadata: SimpleNamespace(names=lambda: names))
     monkeypatch.setattr(looks, "_WAITING_MAX", 64)
     shared = Looks("test", 2)
     watch = LogWatch(SimpleNamespace(metadata=None), shared)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
 from urllib.parse import parse_qs
 
 import pytest
 
 from bookspark.errors import ConfigurationError, ReadError
 from bookspark.operations.console import WebConsole
-from bookspark.operations.console.figures import Point
-from bookspark.operations.console.prometheus import Prometheus
+from bookspark.operations.console.figures import Point, Prometheus
 from bookspark.store.client import BookKeeper
 from bookspark.support.metrics.web import Page, WebServer
 from tests.awaiting import await_that
@@ -21,21 +22,30 @@ from tests.operations.console.conftest import PATIENT, ask
 def test_points_are_those_of_the_asked_range_and_labels():
     asked = []
 
-    def page(request):
-        query = {name: one for name, [one] in parse_qs(request.query).items()}
-        asked.append(query)
-        start, step = float(query["start"]), float(query["step"])
-        values = [] if "read" in query["query"] else [[start + at * step, str(at)] for at in range(3)]
-        values = [*values, *([[start + 3 * step, "NaN"]] if values else [])]
-        found = {"status": "success", "data": {"resultType": "matrix", "result": [{"metric": {}, "values": values}]}}
-        assert request.path == "/under/api/v1/query_range"
-        return Page(200, json.dumps(found).encode())
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self):
+            path, _, words = self.path.partition("?")
+            query = {name: one for name, [one] in parse_qs(words).items()}
+            asked.append(query)
+            start, step = float(query["start"]), float(query["step"])
+            values = [] if "read" in query["query"] else [[start + at * step, str(at)] for at in range(3)]
+            values = [*values, *([[start + 3 * step, "NaN"]] if values else [])]
+            found = {
+                "status": "success",
+                "data": {"resultType": "matrix", "result": [{"metric": {}, "values": values}]},
+            }
+            assert path == "/under/api/v1/query_range"
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(found).encode())
 
-    web = WebServer("127.0.0.1", 0, page)
-    try:
-        points = Prometheus(f'http://127.0.0.1:{web.port}/under/?job=bookies&cluster=a"b').points(7 * 86400)
-    finally:
-        web.close()
+    with HTTPServer(("127.0.0.1", 0), Answers) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            address = f'http://127.0.0.1:{server.server_port}/under/?job=bookies&cluster=a"b'
+            points = Prometheus(address).points(7 * 86400)
+        finally:
+            server.shutdown()
     assert [Point(*values) for _, values in points] == [Point(at, at, None, at, None, None) for at in (0.0, 1.0, 2.0)]
     assert points[1][0] - points[0][0] == 7 * 86400 / 360
     # A label's value can't end its string.

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 from starlette.responses import PlainTextResponse
 
-from bookspark.operations.console import serving
-from bookspark.operations.console.serving import Served
+from bookspark.operations.console import server
+from bookspark.operations.console.server import Served
 from tests.awaiting import SECONDS_MAX, await_that
 
 
@@ -48,7 +48,7 @@ GOOD = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
 
 @pytest.mark.parametrize("slow", [b"", b"GET / HTT", GOOD[:-2]], ids=["nothing", "half a line", "no end of the head"])
 def test_slow_peers_keep_nobody_out(served, slow):
-    peers = [peer(served, slow) for _ in range(3 * serving._CONNECTIONS_MAX)]
+    peers = [peer(served, slow) for _ in range(3 * server._CONNECTIONS_MAX)]
     try:
         assert answer(served, GOOD).endswith(b"here\n")
         # The first ones gave way.
@@ -59,7 +59,7 @@ def test_slow_peers_keep_nobody_out(served, slow):
 
 
 def test_peer_whose_request_does_not_come_is_closed(monkeypatch):
-    monkeypatch.setattr(serving, "_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(server, "_SECONDS_MAX", 0.2)
     served = Served(PlainTextResponse("here\n"), "127.0.0.1", 0, [])
     try:
         with peer(served, GOOD[:-2]) as one:
@@ -69,7 +69,7 @@ def test_peer_whose_request_does_not_come_is_closed(monkeypatch):
 
 
 def test_peer_that_reads_no_answer_is_closed(monkeypatch):
-    monkeypatch.setattr(serving, "_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(server, "_SECONDS_MAX", 0.2)
     served = Served(PlainTextResponse("x" * (64 << 20)), "127.0.0.1", 0, [])
     try:
         with peer(served, GOOD) as one:
@@ -81,8 +81,8 @@ def test_peer_that_reads_no_answer_is_closed(monkeypatch):
 
 def test_peer_that_asks_on_and_reads_no_answer_is_closed_and_keeps_nobody_out(monkeypatch):
     """Its answers filled the connection, which counted as one whose page is being made, for ever."""
-    monkeypatch.setattr(serving, "_SECONDS_MAX", 0.2)
-    monkeypatch.setattr(serving, "_CONNECTIONS_MAX", 4)
+    monkeypatch.setattr(server, "_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(server, "_CONNECTIONS_MAX", 4)
     served = Served(PlainTextResponse("x" * (1 << 20)), "127.0.0.1", 0, [])
     asked = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     try:

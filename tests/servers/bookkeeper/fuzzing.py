@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 from bookspark.errors import MetadataStoreError, NoSuchLedgerError
 from bookspark.protocol.ledger.ledger_metadata import DigestType
 from bookspark.servers.bookkeeper.digest_types import DigestTypes
-from bookspark.servers.bookkeeper.door import BookKeeperConnection, SharedByClients
-from bookspark.servers.bookkeeper.kept_batches import KeptBatches
+from bookspark.servers.bookkeeper.door import BookKeeperConnection, KeptBatches, SharedByClients
 from bookspark.servers.bookkeeper.messages import SCHEMA, Operation
 from bookspark.servers.bookkeeper.requests import Asked, decode, first_message_size
 from bookspark.store.bookie.serving.admission import Admission

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from bookspark.protocol.ledger.ledger_metadata import DigestType
+from bookspark.servers.bookkeeper.door import KeptBatches
 from bookspark.servers.bookkeeper.entries import body_of
-from bookspark.servers.bookkeeper.kept_batches import KeptBatches
 from bookspark.servers.bookkeeper.messages import Operation
 from bookspark.servers.bookkeeper.requests import Asked, answer, answer_adds
 from bookspark.store.bookie.holdings.reads import Piece, Stop

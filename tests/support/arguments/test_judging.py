@@ -12,7 +12,7 @@ import pytest
 from msgspec import Meta
 
 from bookspark.errors import InvalidArgumentError
-from bookspark.support.arguments.taken import judged, taken_by
+from bookspark.support.arguments import judged, taken_by
 
 
 class Held:

@@ -11,7 +11,7 @@ from bookspark.errors import ConfigurationError, InvalidArgumentError
 from bookspark.spark.options.given_options import GivenOptions
 from bookspark.spark.options.sink_options import SinkOptions
 from bookspark.spark.options.source_options import SourceOptions
-from bookspark.support.arguments.taken import taken_by
+from bookspark.support.arguments import taken_by
 
 PARSERS: dict[str, tuple[Callable[..., Any], dict[str, str]]] = {
     "sink": (SinkOptions.parse, {"zookeeper": "h:1", "log": "a"}),

@@ -11,9 +11,9 @@ from bookspark.support.metrics.families import FiguresCollector
 from bookspark.support.metrics.histogram import Histogram
 
 DESCRIBED = (
-    Described("a_bytes", Form.GAUGE, "Bytes."),
-    Described("b_total", Form.COUNTER, "How many.", ("kind",)),
-    Described("c_seconds", Form.HISTOGRAM, "How long."),
+    Described(Form.GAUGE, "a_bytes", "Bytes."),
+    Described(Form.COUNTER, "b_total", "How many.", ("kind",)),
+    Described(Form.HISTOGRAM, "c_seconds", "How long."),
 )
 
 

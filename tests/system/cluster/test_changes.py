@@ -18,7 +18,6 @@ from bookspark.errors import BookieError, ConfigurationError, MetadataStoreError
 from bookspark.local import LocalBookie, LocalCluster
 from bookspark.operations.changes.applying import Applying
 from bookspark.operations.changes.change_record import ChangeRecord, ChangeState, Kept
-from bookspark.operations.changes.hands import LocalHands
 from bookspark.operations.changes.looking import Looking
 from bookspark.protocol.changes.observed import Observed
 from bookspark.protocol.changes.wanted import Wanted
@@ -26,6 +25,7 @@ from bookspark.servers.daemon import launch
 from bookspark.store.changes_config import ChangesConfig
 from bookspark.store.client import BookKeeper
 from tests.awaiting import SECONDS_MAX, await_that
+from tests.local_hands import LocalHands
 from tests.system.cluster.copies import await_copies
 from tests.system.cluster.newer_daemon import VERSION
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from bookspark.errors import ConfigurationError
-from bookspark.lab.demo.run_folder import RunFolder
+from bookspark.lab.demo.job import RunFolder
 from bookspark.local import LocalCluster
 from bookspark.protocol.bookie.cookie import Cookie
 from bookspark.servers.daemon import directories

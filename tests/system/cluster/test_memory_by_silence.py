@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from bookspark.local import LocalCluster
+from bookspark.servers.daemon.bookie_process import LINES_AT_ONCE, FewOfAKind
 from bookspark.servers.daemon.directories import LOG
-from bookspark.servers.daemon.few_lines import BURST, FewOfAKind
 from bookspark.store.bookie.serving import porch
 from bookspark.store.bookie.serving.admission import Admission
 from bookspark.store.wire.frames import control_frame
@@ -203,7 +203,7 @@ def test_10_000_lines_of_a_kind_make_a_few_lines_with_their_count(caplog):
         few.filter(logging.LogRecord("bookie", logging.INFO, "", 1, "%s asked for a collection", (peer,), None))
         for peer in range(10_000)
     ]
-    assert sum(passed) <= BURST + 2
+    assert sum(passed) <= LINES_AT_ONCE + 2
 
 
 def test_flood_of_collections_makes_a_few_lines_in_a_bookies_log():

@@ -17,9 +17,9 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from bookspark.lab.bench.kept_results import Results, checkout, keep, side_by_side, with_changes
+from bookspark.lab.bench.kept_results import Results, checkout
 from bookspark.lab.bench.peers.bookkeeper_peer import Peer, build, timed_by_client
 from bookspark.lab.bench.trees import checked_out
 
@@ -57,7 +57,6 @@ def compare(
     ConfigurationError for an unknown commit."""
     class_path = build(cache)
     here, results = checkout(), Results()
-    failures: list[str] = []
     with (
         checked_out(here, against) if against else nullcontext(here) as other,
         tempfile.TemporaryDirectory(prefix="bench-", dir=directory or cache) as place,
@@ -67,14 +66,9 @@ def compare(
         for number in range(rounds):
             for system in systems[:: -1 if number % 2 else 1]:
                 home = Path(place) / f"{system}-{number}"
-                try:
-                    for line in _measured(class_path, home, trees.get(system), scale):
-                        results.add(line, system=system, round=number)
-                except RuntimeError as error:
-                    failures.append(f"round {number}, {system}: {error}")
-    lines = results.lines
-    changed = keep(cache, "client", lines, scale, here)
-    return with_changes(side_by_side(lines, OURS), changed), failures
+                lines = _measured(class_path, home, trees.get(system), scale)
+                results.add_turn(lines, system, system=system, round=number)
+    return results.table(cache, "client", scale), results.failures
 
 
 def _measured(class_path: list[str], home: Path, tree: Path | None, scale: float) -> Iterator[Line]:
@@ -98,11 +92,11 @@ def _measured(class_path: list[str], home: Path, tree: Path | None, scale: float
             yield from list(timed_by_client(class_path, home, cluster.metadata_uri, pids, twice))[1::2]
 
 
-class _Bookies:
+class _Bookies(NamedTuple):
     """Three bookies of Bookspark, started by a separate process."""
 
-    def __init__(self, metadata_uri: str, pids: list[int]) -> None:
-        self.metadata_uri, self.pids = metadata_uri, pids
+    metadata_uri: str
+    pids: list[int]
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bookspark.lab.bench.kept_results import Results, checkout, keep, side_by_side, with_changes
+from bookspark.lab.bench.kept_results import Results, checkout
 from bookspark.lab.bench.ledger.cases import Kind, Turn, Workload, chosen
 from bookspark.lab.bench.ledger.workloads import BOOKIES, latencies, timed
 from bookspark.lab.bench.peers.bookkeeper_peer import Peer, build
@@ -256,7 +256,6 @@ def compare(
     peer's jars too. ``directory``: a folder on the disk to measure (default: ``cache``). ``cases``: only these, such as L2.
     Returns the table, with the changes since the last run, and the failures."""
     class_path = build(cache)
-    failures: list[str] = []
     with (
         open(cache / "results.jsonl", "w") as file,
         tempfile.TemporaryDirectory(prefix="bench-", dir=directory or cache) as place,
@@ -272,13 +271,8 @@ def compare(
                 copied = 2 * BOOKIES * sum(workload.size * workload.entries for workload in workloads)
                 for system in (limit, own, theirs(turn, workloads, class_path, Path(place))):
                     use_memory_once(Path(place), copied)
-                    try:
-                        for line in system:
-                            results.add(line, turn=turn, round=number)
-                    except RuntimeError as error:
-                        failures.append(f"round {number}, {turn}: {error}")
-    changed = keep(cache, "ledger", results.lines, scale, checkout())
-    return with_changes(side_by_side(results.lines), changed), failures
+                    results.add_turn(system, turn, turn=turn, round=number)
+    return results.table(cache, "ledger", scale), results.failures
 
 
 def theirs(turn: Turn, workloads: list[Workload], class_path: list[str], directory: Path) -> Iterator[Line]:

@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, NamedTuple
 
-from bookspark.lab.bench.kept_results import Results, checkout, keep, side_by_side, with_changes
+from bookspark.lab.bench.kept_results import Results
 from bookspark.lab.bench.peers.kafka_peer import Kafka, kafka_jars
 from bookspark.lab.bench.processes import family_cpu_seconds
 from bookspark.local import LocalCluster
@@ -177,8 +177,7 @@ def compare(cache: Path, directory: Path | None, rounds: int, scale: float, kafk
             for system in systems:
                 for line in system:
                     results.add(line, round=number)
-    changed = keep(cache, "logs", results.lines, scale, checkout())
-    return with_changes(side_by_side(results.lines, "producer"), changed)
+    return results.table(cache, "logs", scale, "producer")
 
 
 def ours(home: Path, scale: float, number: int) -> Iterator[Line]:

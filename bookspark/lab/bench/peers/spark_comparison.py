@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
 from bookspark.lab.bench.bare_source import BareSource
-from bookspark.lab.bench.kept_results import Results, checkout, keep, side_by_side, with_changes
+from bookspark.lab.bench.kept_results import Results
 from bookspark.lab.bench.peers.kafka_peer import kafka_jars
 from bookspark.lab.bench.peers.spark_systems import SYSTEMS, System
 from bookspark.lab.bench.processes import family_cpu_seconds
@@ -51,7 +51,6 @@ def compare(
     ``cache``, the folder of the jars too. ``directory``: a folder on the disk to measure (default: ``cache``). Returns the
     table, with the changes since the last run, and the failures: the rest of a failed turn is not in the table."""
     broker_jars, connector = kafka_jars(cache)
-    failures: list[str] = []
     with (
         open(cache / "spark-results.jsonl", "w") as file,
         tempfile.TemporaryDirectory(prefix="bench-spark-", dir=directory or cache) as place,
@@ -62,13 +61,9 @@ def compare(
                 make_rows(spark, home, size, int(total * scale) // size)
         for number in range(rounds):
             for name in systems:
-                try:
-                    for line in turn(name, home, number, broker_jars, connector, scale):
-                        results.add({"system": name, **line}, round=number)
-                except (RuntimeError, *SPARK_ERRORS) as error:
-                    failures.append(f"round {number}, {name}: {error}")
-    changed = keep(cache, "spark", results.lines, scale, checkout())
-    return with_changes(side_by_side(results.lines), changed), failures
+                lines = ({"system": name, **line} for line in turn(name, home, number, broker_jars, connector, scale))
+                results.add_turn(lines, name, (RuntimeError, *SPARK_ERRORS), round=number)
+    return results.table(cache, "spark", scale), results.failures
 
 
 def turn(

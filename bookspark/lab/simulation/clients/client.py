@@ -14,27 +14,7 @@ from bookspark.errors import LedgerClosedError, NotEnoughBookiesError
 from bookspark.lab.simulation.messages import Add, HeldFrom, Read, ReadLac, Request, SyncLedger, WriteLac
 from bookspark.lab.simulation.simulation_options import SimulationOptions
 from bookspark.lab.simulation.values import clone, freeze
-from bookspark.protocol.ledger.actions import (
-    Action,
-    BookiesChosen,
-    ChooseBookies,
-    Fail,
-    Finish,
-    MetadataConflict,
-    MetadataFailed,
-    MetadataRead,
-    MetadataWritten,
-    NoBookies,
-    ReadMetadata,
-    RecordFull,
-    SendAdd,
-    SendLac,
-    SendListHeld,
-    SendRead,
-    SendReadLac,
-    SendSync,
-    WriteMetadata,
-)
+from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
 from bookspark.protocol.ledger.transitions import IllegalEventError
 
@@ -60,7 +40,7 @@ BEGIN = Begin()
 class WriteTaken:
     """The metadata store has applied the client's write; ``answer`` is under way."""
 
-    answer: MetadataWritten | MetadataConflict | MetadataFailed
+    answer: act.MetadataWritten | act.MetadataConflict | act.MetadataFailed
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +62,7 @@ class CannotBe:
     event: Any
 
 
-FROM_STORE = MetadataRead | MetadataWritten | MetadataConflict | RecordFull | MetadataFailed
+FROM_STORE = act.MetadataRead | act.MetadataWritten | act.MetadataConflict | act.RecordFull | act.MetadataFailed
 
 
 class Client:
@@ -94,7 +74,7 @@ class Client:
         self.machine: Any = None
         self.store: Any = None
         """The request to the metadata store that is under way, or its answer."""
-        self.choosing: ChooseBookies | None = None
+        self.choosing: act.ChooseBookies | None = None
         """Set while the machine waits for bookies."""
         self.outcome = ""
         """How it ended; "" before its end."""
@@ -122,9 +102,9 @@ class Client:
         wanted = len(self.choosing.replaced)
         if len(free) < wanted:
             return [
-                NoBookies(NotEnoughBookiesError(f"{wanted} bookies are wanted, and only {', '.join(free)} is free"))
+                act.NoBookies(NotEnoughBookiesError(f"{wanted} bookies are wanted, and only {', '.join(free)} is free"))
             ]
-        return [BookiesChosen(chosen) for chosen in permutations(free, wanted)]
+        return [act.BookiesChosen(chosen) for chosen in permutations(free, wanted)]
 
     def stepped(self, event: Any, options: SimulationOptions) -> Step:
         """``step``, but an error of the machine becomes a ``defect`` and ends the client."""
@@ -145,7 +125,7 @@ class Client:
             return [], []
         if isinstance(event, FROM_STORE):
             self.store = None
-        if isinstance(event, BookiesChosen | NoBookies):
+        if isinstance(event, act.BookiesChosen | act.NoBookies):
             self.choosing = None
         if self.machine is None:
             return [], []
@@ -168,26 +148,26 @@ class Client:
         told: list[Any] = []
         for action in actions:
             match action:
-                case SendAdd():
+                case act.SendAdd():
                     request = self._add(action)
                     sends += [(bookie, request) for bookie in action.bookies]
-                case SendRead():
+                case act.SendRead():
                     sends.append((action.bookie, Read(action.first, action.last, self._fences(action, options))))
-                case SendReadLac():
+                case act.SendReadLac():
                     sends.append((action.bookie, ReadLac(action.fence)))
-                case SendListHeld():
+                case act.SendListHeld():
                     sends.append((action.bookie, HeldFrom(action.first)))
-                case SendLac():
+                case act.SendLac():
                     told_lac = WriteLac(action.last_add_confirmed, action.last_add_fully_replicated)
                     sends += [(bookie, told_lac) for bookie in action.bookies]
-                case SendSync():
+                case act.SendSync():
                     sync = SyncLedger(action.assignment)
                     sends += [(bookie, sync) for bookie in action.bookies]
-                case ReadMetadata() | WriteMetadata():
+                case act.ReadMetadata() | act.WriteMetadata():
                     self.store = action
-                case ChooseBookies():
+                case act.ChooseBookies():
                     self.choosing = action
-                case Finish() | Fail():
+                case act.Finish() | act.Fail():
                     told.append(action)
                     self._end(action)
                 case _:
@@ -195,10 +175,10 @@ class Client:
                     self._told(action)
         return sends, told
 
-    def _fences(self, action: SendRead, options: SimulationOptions) -> bool:
+    def _fences(self, action: act.SendRead, options: SimulationOptions) -> bool:
         return action.fence and options.fence_on_recovery_read
 
-    def _add(self, action: SendAdd) -> Request:
+    def _add(self, action: act.SendAdd) -> Request:
         """A recoverer's add, with the contents of its reads."""
         return Add(
             action.first,
@@ -209,16 +189,16 @@ class Client:
             recovery=True,
         )
 
-    def _end_of(self, action: Finish | Fail) -> tuple[int, int] | None:
+    def _end_of(self, action: act.Finish | act.Fail) -> tuple[int, int] | None:
         """Last entry and length of the closed ledger, as reported by the machine; None without an end."""
-        found = action.metadata if isinstance(action, Finish) else None
+        found = action.metadata if isinstance(action, act.Finish) else None
         return None if found is None else (found.last_entry_id, found.length)
 
-    def _told(self, action: Action) -> None:
+    def _told(self, action: act.Action) -> None:
         """Note a result of the machine for the user."""
 
-    def _end(self, action: Finish | Fail) -> None:
-        self.outcome = "finished" if isinstance(action, Finish) else type(action.error).__name__
+    def _end(self, action: act.Finish | act.Fail) -> None:
+        self.outcome = "finished" if isinstance(action, act.Finish) else type(action.error).__name__
         self.machine = None
         self.store = None
         self.choosing = None

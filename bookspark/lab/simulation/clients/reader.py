@@ -10,19 +10,7 @@ from typing import Any
 from bookspark.errors import NoSuchEntryError, NoSuchLedgerError
 from bookspark.lab.simulation.clients.client import BEGIN, FROM_STORE, Begin, Client, Step
 from bookspark.lab.simulation.simulation_options import SimulationOptions
-from bookspark.protocol.ledger.actions import (
-    Action,
-    DeadlinePassed,
-    Deliver,
-    Fail,
-    Finish,
-    LacAnswered,
-    MetadataFailed,
-    MetadataRead,
-    ReadAnswered,
-    ReadIsLate,
-    ReadMetadata,
-)
+from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, LedgerMetadata
 from bookspark.protocol.ledger.responses import Unknown
 from bookspark.protocol.reading.lac_read import LacRead
@@ -79,7 +67,7 @@ class ReaderClient(Client):
 
     def choices(self) -> list[Any]:
         if self.may_speculate and isinstance(self.machine, RangeRead):
-            return [ReadIsLate(self.machine.next_entry_id)]
+            return [act.ReadIsLate(self.machine.next_entry_id)]
         if self.may_watch and isinstance(self.machine, LacWait):
             return [_WATCHED]
         if not self.reads_left or self.machine is not None or self.store is not None:
@@ -93,33 +81,37 @@ class ReaderClient(Client):
             case Begin(), None:
                 self.reads_left -= 1
                 self.waits_for = self.last_add_confirmed + 1 if isinstance(event, BeginWaiting) else NO_ENTRY
-                self.store = ReadMetadata()
+                self.store = act.ReadMetadata()
                 return [], []
-            case MetadataRead(), None:
+            case act.MetadataRead(), None:
                 return self._opened(event.metadata, options)
             case MetadataWatched(), LacWait():
                 self.may_watch = False
-                self.store = ReadMetadata()
+                self.store = act.ReadMetadata()
                 return [], []
-            case LacAnswered(), LacRead():
+            case act.LacAnswered(), LacRead():
                 self.heard = self.heard or not isinstance(event.response, Unknown)
                 return self._lac_told(self.machine.step(event), options)
-            case MetadataFailed(), LacWait() if self.machine.phase is LacWaitPhase.WAITING:
+            case act.MetadataFailed(), LacWait() if self.machine.phase is LacWaitPhase.WAITING:
                 # A failed watch. The reader waits without it, because the bookies report new entries, unless the ledger is
                 # gone.
-                return self._perform([Fail(event.error)] if isinstance(event.error, NoSuchLedgerError) else [], options)
-            case LacAnswered() | MetadataRead() | MetadataFailed() | DeadlinePassed(), LacWait():
+                return self._perform(
+                    [act.Fail(event.error)] if isinstance(event.error, NoSuchLedgerError) else [], options
+                )
+            case act.LacAnswered() | act.MetadataRead() | act.MetadataFailed() | act.DeadlinePassed(), LacWait():
                 return self._lac_told(self._waited(event), options)
-            case ReadIsLate(), RangeRead():
+            case act.ReadIsLate(), RangeRead():
                 self.may_speculate = False
                 return self._perform(self.machine.step(event), options)
-            case MetadataRead() | MetadataFailed(), RangeRead() if self.machine.phase is not RangeReadPhase.LOOKING:
+            case act.MetadataRead() | act.MetadataFailed(), RangeRead() if (
+                self.machine.phase is not RangeReadPhase.LOOKING
+            ):
                 # The answer belongs to a finished long poll.
                 return [], []
-            case ReadAnswered() | MetadataRead() | MetadataFailed(), RangeRead():
+            case act.ReadAnswered() | act.MetadataRead() | act.MetadataFailed(), RangeRead():
                 return self._perform(self.machine.step(event), options)
-            case DeadlinePassed() | MetadataFailed(), _:
-                self._end(Finish())
+            case act.DeadlinePassed() | act.MetadataFailed(), _:
+                self._end(act.Finish())
         return [], []
 
     def _opened(self, metadata: LedgerMetadata, options: SimulationOptions) -> Step:
@@ -133,16 +125,16 @@ class ReaderClient(Client):
         self.machine = LacRead(metadata)
         return self._perform(self.machine.start(), options)
 
-    def _waited(self, event: Any) -> list[Action]:
+    def _waited(self, event: Any) -> list[act.Action]:
         """A bookie answers when its LAC is high enough, or after a long wait without a new entry."""
-        actions: list[Action] = self.machine.step(event)
-        if isinstance(event, LacAnswered) and not isinstance(event.response, Unknown):
+        actions: list[act.Action] = self.machine.step(event)
+        if isinstance(event, act.LacAnswered) and not isinstance(event.response, Unknown):
             self.patience -= event.last_add_confirmed < self.waits_for
-        return actions if self.patience > 0 else self.machine.step(DeadlinePassed())
+        return actions if self.patience > 0 else self.machine.step(act.DeadlinePassed())
 
-    def _lac_told(self, actions: list[Action], options: SimulationOptions) -> Step:
+    def _lac_told(self, actions: list[act.Action], options: SimulationOptions) -> Step:
         for action in actions:
-            if isinstance(action, Finish):
+            if isinstance(action, act.Finish):
                 if isinstance(self.machine, LacRead) and not self.heard:
                     self.contradiction = "a LAC was told, and no bookie has told one"
                 self.metadata, self.may_watch = action.metadata, False
@@ -162,15 +154,15 @@ class ReaderClient(Client):
         self.may_speculate = True
         return self._perform(self.machine.start(), options)
 
-    def _told(self, action: Action) -> None:
-        if isinstance(action, Deliver):
+    def _told(self, action: act.Action) -> None:
+        if isinstance(action, act.Deliver):
             for entry_id, content in zip(range(action.first, action.last + 1), action.entries, strict=True):
                 if self.read.setdefault(entry_id, content) != content:
                     self.contradiction = f"entry {entry_id} was {self.read[entry_id]} and is {content}"
 
-    def _end(self, action: Finish | Fail) -> None:
+    def _end(self, action: act.Finish | act.Fail) -> None:
         if (
-            isinstance(action, Fail)
+            isinstance(action, act.Fail)
             and isinstance(action.error, NoSuchEntryError)
             and isinstance(self.machine, RangeRead)
         ):

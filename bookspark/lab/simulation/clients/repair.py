@@ -11,15 +11,7 @@ from typing import Any
 from bookspark.lab.simulation.clients.client import Begin, Client, Crashed, Heal, Step
 from bookspark.lab.simulation.messages import Clear, Held
 from bookspark.lab.simulation.simulation_options import SimulationOptions
-from bookspark.protocol.ledger.actions import (
-    Fail,
-    Finish,
-    MetadataConflict,
-    MetadataRead,
-    MetadataWritten,
-    ReadMetadata,
-    WriteMetadata,
-)
+from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata, LedgerState
 from bookspark.protocol.repair.bookie_healing import ClearLimbo, LedgerHealing, ListHeld
 from bookspark.protocol.repair.ledger_replication import LedgerReplication, WaitForWriter, WriterWaitedFor
@@ -41,7 +33,7 @@ class HealingClient(Client):
         match event:
             case Heal():
                 self.machine = LedgerHealing(self.bookie, event.boot)
-                self.store = ReadMetadata()
+                self.store = act.ReadMetadata()
                 return [], []
             case Crashed():
                 self.machine = self.store = None
@@ -57,7 +49,7 @@ class HealingClient(Client):
                 sends.append((self.bookie, Clear(action.boot, action.lost)))
         return sends, told
 
-    def _end(self, action: Finish | Fail) -> None:
+    def _end(self, action: act.Finish | act.Fail) -> None:
         # It may begin again.
         self.machine = self.store = None
 
@@ -121,23 +113,23 @@ class ReplicatorClient(Client):
                 self.lost = event.bookie if isinstance(event, TakeForLost) else ""
                 lost = {self.lost} - {""}
                 self.machine = LedgerReplication(lost, _GRACE_SECONDS, grace_seconds_max=_GRACE_SECONDS_MAX)
-                self.store = ReadMetadata()
+                self.store = act.ReadMetadata()
                 return [], []
             case WriterWaitedFor():
                 self.waits = False
                 is_open = self.record is not None and self.record.state is LedgerState.OPEN
                 self.leaves = self.leaves + 1 if event.lives and is_open else 0
-            case MetadataRead():
+            case act.MetadataRead():
                 self.record = event.metadata
-            case MetadataWritten():
+            case act.MetadataWritten():
                 self.copied = tuple(sorted({*self.copied, *self.naming}))
                 self.naming, self.record = (), self.writing
-            case MetadataConflict():
+            case act.MetadataConflict():
                 self.naming = ()
         step = super().step(event, options)
         if self.choosing is not None and 0 < self.leaves < _GRACE_SECONDS_MAX / _GRACE_SECONDS and self._is_open():
             self.defect = "it ends a writer that lives"
-        if isinstance(self.store, WriteMetadata) and self.record is not None:
+        if isinstance(self.store, act.WriteMetadata) and self.record is not None:
             self.writing = self.store.metadata
             self.naming = tuple(sorted(_copies(self.record, self.writing)))
         return step
@@ -153,10 +145,10 @@ class ReplicatorClient(Client):
         if isinstance(action, WaitForWriter):
             self.waits = True
 
-    def _end(self, action: Finish | Fail) -> None:
+    def _end(self, action: act.Finish | act.Fail) -> None:
         super()._end(action)
         self.waits, self.leaves, self.record, self.writing, self.naming = False, 0, None, None, ()
-        if isinstance(action, Finish) and action.metadata is not None:
+        if isinstance(action, act.Finish) and action.metadata is not None:
             found = action.metadata
             self.still_named = self.lost if self.lost in found.bookies() else ""
             few = found.closed and found.write_quorum < found.copies_wanted

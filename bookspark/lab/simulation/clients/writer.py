@@ -13,28 +13,7 @@ from bookspark.errors import BookKeeperError, MetadataStoreError, NotEnoughBooki
 from bookspark.lab.simulation.clients.client import Client, Sends, Step, content_of
 from bookspark.lab.simulation.messages import Add, Request, WriteLac
 from bookspark.lab.simulation.simulation_options import SimulationOptions
-from bookspark.protocol.ledger.actions import (
-    Acknowledge,
-    Action,
-    AddAnswered,
-    BookiesChosen,
-    Confirm,
-    DeadlinePassed,
-    EnsembleChanged,
-    Fail,
-    Finish,
-    MetadataConflict,
-    MetadataFailed,
-    MetadataRead,
-    MetadataWritten,
-    NoBookies,
-    ReadMetadata,
-    Release,
-    SendAdd,
-    SyncAnswered,
-    SyncReport,
-    WriteMetadata,
-)
+from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerType, Replication
 from bookspark.protocol.ledger.responses import Positive, Unknown, UnknownReason
 from bookspark.protocol.ledger.sync_cursor import Assignment
@@ -89,53 +68,53 @@ def _of_bookies(machine: Any, metadata: LedgerMetadata, pushed: int, volatile: b
     yield ExplicitLacAnswered(STRANGER, _SILENT, 0.0)
     for bookie in metadata.last_fragment.ensemble:
         mine = machine._adds.durability.grouped((bookie,))[0][0] if volatile else Assignment(0)
-        said, ahead = SyncReport(NO_ENTRY, 1, mine), SyncReport(mine.next_held(last), 1, mine)
+        said, ahead = act.SyncReport(NO_ENTRY, 1, mine), act.SyncReport(mine.next_held(last), 1, mine)
         ack = said if volatile else None
-        yield AddAnswered(bookie, last, last, _YES, ack)
-        yield AddAnswered(bookie, last, last, _FENCED)
-        yield SyncAnswered(bookie, _YES, ahead)
-        yield SyncAnswered(bookie, _YES)
-        yield SyncAnswered(bookie, _FENCED, said)
+        yield act.AddAnswered(bookie, last, last, _YES, ack)
+        yield act.AddAnswered(bookie, last, last, _FENCED)
+        yield act.SyncAnswered(bookie, _YES, ahead)
+        yield act.SyncAnswered(bookie, _YES)
+        yield act.SyncAnswered(bookie, _FENCED, said)
         for add in machine.cursors.pending.values():
             first, end = add.first, add.last
-            yield AddAnswered(STRANGER, first, end, _FENCED)
-            yield AddAnswered(STRANGER, first, end, _YES, ack)
-            yield AddAnswered(bookie, first, end + 1, _YES, ack)
-            yield AddAnswered(bookie, first, end, _FENCED, said)
-            yield AddAnswered(bookie, first, end, _YES, None if volatile else said)
+            yield act.AddAnswered(STRANGER, first, end, _FENCED)
+            yield act.AddAnswered(STRANGER, first, end, _YES, ack)
+            yield act.AddAnswered(bookie, first, end + 1, _YES, ack)
+            yield act.AddAnswered(bookie, first, end, _FENCED, said)
+            yield act.AddAnswered(bookie, first, end, _YES, None if volatile else said)
             if volatile:
-                yield AddAnswered(bookie, first, end, _YES, ahead)
+                yield act.AddAnswered(bookie, first, end, _YES, ahead)
     if not volatile:
-        yield SyncAnswered(metadata.last_fragment.ensemble[0], _FENCED)
-    yield SyncAnswered(STRANGER, _FENCED)
+        yield act.SyncAnswered(metadata.last_fragment.ensemble[0], _FENCED)
+    yield act.SyncAnswered(STRANGER, _FENCED)
 
 
 def _of_the_store(client: Client, metadata: LedgerMetadata) -> Iterator[Any]:
-    reads = isinstance(client.store, ReadMetadata)
+    reads = isinstance(client.store, act.ReadMetadata)
     if not reads:
-        yield MetadataRead(metadata, _VERSION)
+        yield act.MetadataRead(metadata, _VERSION)
     if client.store is None or reads:
-        yield MetadataWritten(_VERSION)
-        yield MetadataConflict()
+        yield act.MetadataWritten(_VERSION)
+        yield act.MetadataConflict()
     if client.store is None and client.choosing is None:
-        yield MetadataFailed(MetadataStoreError("nobody asked"))
+        yield act.MetadataFailed(MetadataStoreError("nobody asked"))
     if reads:
-        yield MetadataRead(replace(metadata, ledger_id=metadata.ledger_id + 1), _VERSION)
+        yield act.MetadataRead(replace(metadata, ledger_id=metadata.ledger_id + 1), _VERSION)
 
 
 def _of_placement(client: Client, metadata: LedgerMetadata) -> Iterator[Any]:
     if client.choosing is None:
-        yield BookiesChosen((STRANGER,))
-        yield NoBookies(NotEnoughBookiesError("nobody asked"))
+        yield act.BookiesChosen((STRANGER,))
+        yield act.NoBookies(NotEnoughBookiesError("nobody asked"))
         return
     wanted = len(client.choosing.replaced)
     stays = [bookie for bookie in metadata.last_fragment.ensemble if bookie not in client.choosing.replaced]
-    yield BookiesChosen((STRANGER,) * (wanted + 1))
-    yield BookiesChosen((STRANGER, _OTHER)[: wanted - 1] if wanted < 3 else ())
+    yield act.BookiesChosen((STRANGER,) * (wanted + 1))
+    yield act.BookiesChosen((STRANGER, _OTHER)[: wanted - 1] if wanted < 3 else ())
     if wanted > 1:
-        yield BookiesChosen((STRANGER,) * wanted)
+        yield act.BookiesChosen((STRANGER,) * wanted)
     if stays:
-        yield BookiesChosen((stays[0], *(f"{STRANGER} {i}" for i in range(wanted - 1))))
+        yield act.BookiesChosen((stays[0], *(f"{STRANGER} {i}" for i in range(wanted - 1))))
 
 
 # -- The writer
@@ -145,7 +124,7 @@ _LAC_INTERVAL_SECONDS = 1.0
 _LAC_STEP_SECONDS = 100.0
 """Time between two explicit LACs, in seconds. After it, a LAC that a bookie did not accept is due again."""
 _APPEND, _SYNC, _CLOSE, _BOOKIES_CHANGED, _TELL_LAC = Append(1, 1), Sync(), Close(), BookiesChanged(), TellLac()
-_ENDS = (Abandon(BookKeeperError("the simulation has the client end")), DeadlinePassed())
+_ENDS = (Abandon(BookKeeperError("the simulation has the client end")), act.DeadlinePassed())
 
 
 class WriterClient(Client):
@@ -235,14 +214,14 @@ class WriterClient(Client):
                 self.lost_bookies_left -= 1
                 if options.ensemble_changes is not ChangeMode.OFF:
                     self.failed = tuple(sorted({*self.failed, *event.bookies}))
-            case AddAnswered() | SyncAnswered() if not isinstance(event.response, Positive):
+            case act.AddAnswered() | act.SyncAnswered() if not isinstance(event.response, Positive):
                 if options.ensemble_changes is not ChangeMode.OFF:
                     self.failed = tuple(sorted({*self.failed, event.bookie}))
             case ExplicitLacAnswered():
                 event = replace(event, now=self._now)
             case Close():
                 self._no_more()
-            case NoBookies():
+            case act.NoBookies():
                 self.may_retry = True
             case BookiesChanged():
                 self.may_retry = False
@@ -252,15 +231,15 @@ class WriterClient(Client):
             self._may_have_given_up(before)
             self.failed = ()
         if self.machine is not None and self._ensemble != ensemble:
-            if EnsembleChanged(self.machine.metadata, self.machine.version) not in step[1]:
+            if act.EnsembleChanged(self.machine.metadata, self.machine.version) not in step[1]:
                 self.defect = "its ensemble is another one, and it told nobody"
             # Kept only while hold-ups are possible, so that other worlds do not depend on it.
             self.left = tuple(sorted({*self.left, *ensemble} - {*self._ensemble})) if self.hold_ups_left else ()
         if isinstance(event, TellLac | Idle) and self.machine is not None:
             self._tells_its_lac(event, step[0])
-        if isinstance(event, Abandon | DeadlinePassed) and self.machine is not None:
+        if isinstance(event, Abandon | act.DeadlinePassed) and self.machine is not None:
             self.defect = f"it was told {type(event).__name__}, and has not ended"
-        if isinstance(self.store, WriteMetadata) and self.store.metadata.closed:
+        if isinstance(self.store, act.WriteMetadata) and self.store.metadata.closed:
             self._leaves_out(self.last_add_acknowledged - self.store.metadata.last_entry_id)
         if self.machine is not None and self.machine.state is not State.OPEN:
             # The writer gave up, and closes the ledger itself.
@@ -291,7 +270,7 @@ class WriterClient(Client):
         if isinstance(event, Idle) and self.machine.owes_explicit_lac:
             self.defect = "it was idle for long, and bookies that may not know the LAC were not told"
 
-    def _add(self, action: SendAdd) -> Request:
+    def _add(self, action: act.SendAdd) -> Request:
         contents = tuple(content_of(i) for i in range(action.first, action.last + 1))
         lac, lafr = action.last_add_confirmed, action.last_add_fully_replicated
         if (lac, lafr) != (self.last_add_confirmed, self.last_add_fully_replicated):
@@ -300,19 +279,19 @@ class WriterClient(Client):
             )
         return Add(action.first, action.last, lac, lafr, contents, recovery=False, assignment=action.assignment)
 
-    def _told(self, action: Action) -> None:
-        if isinstance(action, Acknowledge):
+    def _told(self, action: act.Action) -> None:
+        if isinstance(action, act.Acknowledge):
             self._is_news(action.last_add_acknowledged, self.last_add_acknowledged)
             self.last_add_acknowledged = action.last_add_acknowledged
-        if isinstance(action, Confirm):
+        if isinstance(action, act.Confirm):
             self._is_news(action.last_add_confirmed, self.last_add_confirmed)
             self.last_add_confirmed = action.last_add_confirmed
             self.last_add_acknowledged = max(self.last_add_acknowledged, self.last_add_confirmed)
-        if isinstance(action, Release):
+        if isinstance(action, act.Release):
             self._is_news(action.last_add_fully_replicated, self.last_add_fully_replicated)
             self.last_add_fully_replicated = action.last_add_fully_replicated
 
-    def _end(self, action: Finish | Fail) -> None:
+    def _end(self, action: act.Finish | act.Fail) -> None:
         super()._end(action)
         self.told_end = self._end_of(action)
         if self.told_end is not None:

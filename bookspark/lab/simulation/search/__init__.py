@@ -1,8 +1,7 @@
 """Searches for an order of events that violates an invariant.
 
 ====================  ==========================================================================================================
-``exhaustive``        every order within the bounds of the options, breadth first; the states after a state
-``reductions``        states that an exhaustive search may treat as equal
+``exhaustive``        every order within the bounds of the options, breadth first; states that count as equal
 ``random_schedules``  random schedules, longer than an exhaustive search can be
 ``calm``              whether all begun operations end without further faults
 ``coverage``          pairs of a state and an event met by schedules

@@ -19,8 +19,6 @@
 
 Example::
 
-    app = typer.Typer()
-    ledger.add_to(app)
-    simulate.add_to(app)
-    app(["simulate", "--random", "10"])
+    simulate.app(["--random", "10"])
+    ledger.app(["list", "--zookeeper", "127.0.0.1:2181"])
 """

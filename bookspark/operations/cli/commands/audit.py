@@ -33,12 +33,10 @@ def quiet_session(name: str) -> AbstractContextManager[SparkSession]:
     return short_jobs.quiet_session(name)
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command()(snapshot)
-    app.command()(audit)
-    app.command()(safe_to_stop)
+app = typer.Typer()
 
 
+@app.command()
 def snapshot(
     path: Annotated[str, typer.Option(help="Folder of the Delta tables, made if missing.")],
     checksums: Checksums = False,
@@ -62,6 +60,7 @@ def snapshot(
         say(f"snapshot {taken.snapshot_id} is version {taken.version} of the tables under {path}")
 
 
+@app.command()
 def audit(
     queries: Annotated[
         list[str] | None, typer.Argument(metavar="[QUERY…]", help="Names of audit queries. Default: all.")
@@ -116,6 +115,7 @@ def audit(
         raise typer.Exit(FOUND)
 
 
+@app.command()
 def safe_to_stop(
     bookies: Annotated[list[str], typer.Argument(metavar="BOOKIE…", help="Ids of the bookies to stop.")],
     path: Annotated[

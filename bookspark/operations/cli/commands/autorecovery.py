@@ -10,7 +10,7 @@ import typer
 
 from bookspark.errors import BookKeeperError, ConfigurationError
 from bookspark.operations.cli.terminal import settings
-from bookspark.operations.cli.terminal.command_options import Json, Zookeeper, client, given
+from bookspark.operations.cli.terminal.command_options import Json, Zookeeper, client, given, group
 from bookspark.operations.cli.terminal.output import print_json, print_table, problem, say
 from bookspark.operations.cli.terminal.signals import UNTIL, until_signal
 from bookspark.operations.why.words import duration
@@ -23,15 +23,7 @@ if TYPE_CHECKING:
     from bookspark.store.autorecovery.status import AutorecoveryStatus
     from bookspark.store.metadata.autorecovery.auditors import CheckReport
 
-app = typer.Typer(
-    help="Copy again what was lost: run autorecovery, watch it, control it.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
-
-
-def add_to(commands: typer.Typer) -> None:
-    commands.add_typer(app, name="autorecovery")
+app = group("autorecovery", "Copy again what was lost: run autorecovery, watch it, control it.")
 
 
 Timeout = Annotated[float, typer.Option("--timeout", min=0.0, help="Longest wait, in seconds.")]
@@ -42,7 +34,6 @@ _NO_AUDITOR = "none; start one with `bookspark autorecovery run`"
 
 @app.command(help=f"Run a replication worker and an auditor, {UNTIL}.")
 def run(zookeeper: Zookeeper = "") -> None:
-
     from bookspark.store.autorecovery.autorecovery_config import autorecovery_config
     from bookspark.store.autorecovery.process import Autorecovery
     from bookspark.store.client import BookKeeper

@@ -19,27 +19,19 @@ from bookspark.errors import ConfigurationError
 from bookspark.lab.bench.kept_results import checkout, keep
 from bookspark.lab.bench.ledger.cases import CASES, Turn, chosen
 from bookspark.lab.bench.storage.storage_cases import Part, kept_lines, measure_storage
-from bookspark.operations.cli.terminal.command_options import grouped
+from bookspark.operations.cli.terminal.command_options import group, grouped
 from bookspark.operations.cli.terminal.output import print_json, say, say_lines
 from bookspark.support.arguments import check_names
 from bookspark.support.cache_folder import cache_folder
 from bookspark.support.command_line import COULD_NOT
 
-app = typer.Typer(
-    help="Measure. Each case prints one JSON line on standard output.", no_args_is_help=True, rich_markup_mode=None
+app = group("bench", "Measure. Each case prints one JSON line on standard output.")
+
+
+peers = group(
+    "peers", "Measure beside other systems, in turns, and print a table of ratios. Needs a JDK and Maven (mvn)."
 )
-
-
-def add_to(commands: typer.Typer) -> None:
-    commands.add_typer(app, name="bench")
-
-
-peers = typer.Typer(
-    help="Measure beside other systems, in turns, and print a table of ratios. Needs a JDK and Maven (mvn).",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
-app.add_typer(peers, name="peers")
+app.add_typer(peers)
 
 SYSTEM = "bookspark"
 QUICK_LEDGER_SCALE = 0.05

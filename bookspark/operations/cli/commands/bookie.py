@@ -24,7 +24,14 @@ import typer
 
 from bookspark.errors import InvalidCookieError
 from bookspark.operations.cli.terminal import settings
-from bookspark.operations.cli.terminal.command_options import Json, Zookeeper, client, existing_directories, given
+from bookspark.operations.cli.terminal.command_options import (
+    Json,
+    Zookeeper,
+    client,
+    existing_directories,
+    given,
+    group,
+)
 from bookspark.operations.cli.terminal.output import json_line, payload_document, print_json, print_table, problem, say
 from bookspark.operations.cli.terminal.signals import until_signal
 from bookspark.store.wire.messages import BookieStatus, CollectionStatus, HealingStatus
@@ -41,15 +48,9 @@ if TYPE_CHECKING:
     from bookspark.store.wire.entry_batch import Entry
 
 
-app = typer.Typer(
-    help="Run a bookie, look into the directories of a stopped one, ask one that serves, or tell it what to do.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
+app = group(
+    "bookie", "Run a bookie, look into the directories of a stopped one, ask one that serves, or tell it what to do."
 )
-
-
-def add_to(commands: typer.Typer) -> None:
-    commands.add_typer(app, name="bookie")
 
 
 # -- ``bookspark bookie run`` and ``safe-to-stop``

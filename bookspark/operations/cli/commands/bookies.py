@@ -27,17 +27,10 @@ if TYPE_CHECKING:
     from bookspark.store.client import BookKeeper
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command(help=f"Run a cluster on this host, without Spark, {UNTIL}. An ended bookie is not restarted.")(local)
-    app.command(help=f"Run a ZooKeeper on the loopback address of this host, {UNTIL}.")(zookeeper)
-    app.command(help="Create a cluster in ZooKeeper and print its id. A bookie's first start does so too.")(init)
-    app.command(help="Print the bookies with state, address and data.")(bookies)
-    app.command(
-        "stop-bookies",
-        help="Stop the bookies of Spark jobs and end these jobs. Their data stays.",
-    )(stop_bookies)
+app = typer.Typer()
 
 
+@app.command(help=f"Run a cluster on this host, without Spark, {UNTIL}. An ended bookie is not restarted.")
 def local(
     bookies: Annotated[int, typer.Option("--bookies", min=0, help="Number of bookies.")] = 3,
     directory: Annotated[Path | None, typer.Option(help="Folder of the data, kept. Default: a temporary one.")] = None,
@@ -76,6 +69,7 @@ def _cluster(bookies: int, directory: Path | None, zookeeper: str | None, autore
     return LocalCluster(bookies, directory, zookeeper, options, **{**metrics, **settings.chosen("bookie")})
 
 
+@app.command(help=f"Run a ZooKeeper on the loopback address of this host, {UNTIL}.")
 def zookeeper(
     directory: Annotated[Path | None, typer.Option(help="Folder of the data, kept. Default: a temporary one.")] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on. 0: any free port.")] = 2181,
@@ -89,6 +83,7 @@ def zookeeper(
         stop()
 
 
+@app.command()
 def init(
     zookeeper: Zookeeper = "",
     manager: Annotated[
@@ -102,6 +97,7 @@ def init(
         ),
     ] = False,
 ) -> None:
+    """Create a cluster in ZooKeeper and print its id. A bookie's first start does so too."""
     from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 
     manager = LedgerManager.BOOKKEEPER if bookkeeper else manager
@@ -111,7 +107,9 @@ def init(
             say(f"bookspark: {door}", err=True)
 
 
+@app.command()
 def bookies(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
+    """Print the bookies with state, address and data."""
     with client(zookeeper) as bookkeeper:
         found = list(_states(bookkeeper))
     if as_json:
@@ -135,10 +133,12 @@ def bookies(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
     print_table(columns, rows)
 
 
+@app.command()
 def stop_bookies(
     zookeeper: Zookeeper = "",
     timeout: Annotated[float, Meta(ge=0, le=1e9), typer.Option(metavar="SECONDS", help="Longest wait.")] = 90.0,
 ) -> None:
+    """Stop the bookies of Spark jobs cleanly and end these jobs. Their data stays."""
     from bookspark.spark.bookies.service_records import ask_to_stop
     from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 

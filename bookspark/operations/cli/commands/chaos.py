@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bookspark.errors import ConfigurationError
-from bookspark.operations.cli.terminal.output import print_json, say
+from bookspark.operations.cli.terminal.output import print_json, say, say_lines
 from bookspark.support.command_line import FOUND
 from bookspark.support.log_lines import begin_log
 from bookspark.support.plain_text import counted
@@ -29,11 +29,10 @@ if TYPE_CHECKING:
 _SHOWN_MAX = 5
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command()(chaos)
-    app.command()(replay)
+app = typer.Typer()
 
 
+@app.command()
 def chaos(
     seconds: Annotated[float, typer.Option(min=1, help="Length of the run.")] = 60.0,
     seed: Annotated[int | None, typer.Option(min=0, help="Random seed. Default: a new one.")] = None,
@@ -77,18 +76,17 @@ def chaos(
         ("events checked", result.checked),
     ):
         say(f"{title}: {', '.join(f'{name} {count}' for name, count in counts.items()) or 'none'}")
-    for violation in result.violations:
-        say(f"VIOLATION: {violation}")
+    say_lines(f"VIOLATION: {violation}" for violation in result.violations)
     if result.excerpt:
         say("the history before it:")
-    for line in result.excerpt:
-        say(line)
+    say_lines(result.excerpt)
     document = {name: value for name, value in result._asdict().items() if name != "excerpt"}
     print_json({**document, "bookies": bookies, "violations": len(result.violations)}, one_line=True)
     if result.violations:
         raise typer.Exit(FOUND)
 
 
+@app.command()
 def replay(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of the option record_decisions.")],
     story: Annotated[
@@ -130,8 +128,7 @@ def replay(
         if simulate:
             played = run.staged(chosen)
             say(f"ledger {chosen} in the simulator: {played.world.options.arguments()}")
-            for line in played.lines():
-                say(line)
+            say_lines(played.lines())
             if played.passed_over:
                 say(f"     {played.passed_over} steps that the simulator has no move for are passed over")
     found = len(result.differences) + len(result.broken)

@@ -12,7 +12,7 @@ import typer
 
 from bookspark.errors import ConfigurationError
 from bookspark.operations.cli.terminal import settings
-from bookspark.operations.cli.terminal.command_options import Json, Yes, Zookeeper, client, grouped
+from bookspark.operations.cli.terminal.command_options import Json, Yes, Zookeeper, client, group, grouped
 from bookspark.operations.cli.terminal.output import print_json, say, say_lines
 from bookspark.operations.cli.terminal.signals import interruptible
 from bookspark.support.command_line import FOUND
@@ -26,15 +26,7 @@ if TYPE_CHECKING:
     from bookspark.protocol.changes.wanted import Progress, Wanted
     from bookspark.store.client import BookKeeper
 
-app = typer.Typer(
-    help="Change a cluster that lives: restart, upgrade, grow, shrink, move bookies, replace disks.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
-
-
-def add_to(commands: typer.Typer) -> None:
-    commands.add_typer(app, name="cluster")
+app = group("cluster", "Change a cluster that lives: restart, upgrade, grow, shrink, move bookies, replace disks.")
 
 
 _ALL = "all"
@@ -125,8 +117,7 @@ def apply(wishes: Wishes = Wishes(), zookeeper: Zookeeper = "", yes: Yes = False
         wanted = _wanted(observed, wishes)
         if wanted is not None:
             steps, end = _foreseen(wanted, begin(wanted, observed), observed)
-            for line in _plan_lines(steps, end):
-                say(line, err=True)
+            say_lines(_plan_lines(steps, end), err=True)
             if not yes:
                 typer.confirm("Do it?", abort=True, err=True)
         with _applying(bookkeeper) as applying:
@@ -164,12 +155,10 @@ def status(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
     elif record is None:
         say("nobody ever changed this cluster by `bookspark cluster apply`")
     else:
-        for line in _record_lines(record):
-            say(line)
+        say_lines(_record_lines(record))
         if decision is not None:
             say(f"applied by  {holder or 'nobody; go on by `bookspark cluster apply`'}")
-            for line in _decision_lines(decision):
-                say(line)
+            say_lines(_decision_lines(decision))
     if decision is not None:
         raise typer.Exit(FOUND)
 
@@ -367,5 +356,4 @@ def _echo_record(record: ChangeRecord, as_json: bool) -> None:
     if as_json:
         print_json(record)
         return
-    for line in _record_lines(record):
-        say(line)
+    say_lines(_record_lines(record))

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from bookspark.errors import BookieError, InvalidCookieError
-from bookspark.operations.cli.terminal.command_options import Yes, Zookeeper, client, existing_directories
+from bookspark.operations.cli.terminal.command_options import Yes, Zookeeper, client, existing_directories, group
 from bookspark.operations.cli.terminal.output import print_json, say
 from bookspark.protocol.bookie.cookie import Cookie, with_nonce
 from bookspark.servers.daemon.directories import DirectoryLocks, holds_data, read_cookie
@@ -24,11 +24,7 @@ from bookspark.store.metadata.records.versioned import Versioned
 from bookspark.store.metadata.store import MetadataStore
 from bookspark.support.plain_text import counted
 
-app = typer.Typer(help="Print and repair the identities of bookies.", no_args_is_help=True, rich_markup_mode=None)
-
-
-def add_to(commands: typer.Typer) -> None:
-    commands.add_typer(app, name="cookie")
+app = group("cookie", "Print and repair the identities of bookies.")
 
 
 Directories = Annotated[

@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from bookspark.errors import ConfigurationError, LedgerRecoveryError, ReadError
-from bookspark.operations.cli.terminal.command_options import Json, LedgerId, Yes, Zookeeper, client, grouped
+from bookspark.operations.cli.terminal.command_options import Json, LedgerId, Yes, Zookeeper, client, group, grouped
 from bookspark.operations.cli.terminal.output import (
     json_line,
     metadata_document,
@@ -44,13 +44,7 @@ if TYPE_CHECKING:
     from bookspark.protocol.bookie.lost_records import LostRecords
     from bookspark.store.client import BookKeeper, LedgerHandle
 
-app = typer.Typer(
-    help="Create, write, read, list, recover and delete ledgers.", no_args_is_help=True, rich_markup_mode=None
-)
-
-
-def add_to(commands: typer.Typer) -> None:
-    commands.add_typer(app, name="ledger")
+app = group("ledger", "Create, write, read, list, recover and delete ledgers.")
 
 
 @dataclass(frozen=True)

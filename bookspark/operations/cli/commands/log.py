@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bookspark.operations.cli.commands.ledger import Shape
-from bookspark.operations.cli.terminal.command_options import Json, Yes, Zookeeper, client, grouped
+from bookspark.operations.cli.terminal.command_options import Json, Yes, Zookeeper, client, group, grouped
 from bookspark.operations.cli.terminal.output import (
     json_line,
     payload_document,
@@ -163,11 +163,7 @@ Bytes = Annotated[
     typer.Option(min=0, max=1 << 62, help="Remove rows of a lane while more bytes follow. 0: no limit."),
 ]
 
-app = typer.Typer(help="Create, look at, truncate and delete logs.", no_args_is_help=True, rich_markup_mode=None)
-
-
-def add_to(commands: typer.Typer) -> None:
-    commands.add_typer(app, name="log")
+app = group("log", "Create, look at, truncate and delete logs.")
 
 
 LogName = Annotated[str, typer.Argument(metavar="LOG", help="Name of the log.")]

@@ -14,13 +14,10 @@ from bookspark.operations.cli.terminal.output import say
 from bookspark.support.packaged_files import job as job_path
 from bookspark.support.packaged_files import job_summary, jobs, settings_file, settings_files
 
-
-def add_to(app: typer.Typer) -> None:
-    app.command()(run)
-    app.command()(job)
-    app.command()(conf)
+app = typer.Typer()
 
 
+@app.command()
 def run(
     folder: Annotated[
         Path | None,
@@ -35,6 +32,7 @@ def run(
     raise typer.Exit(run_main_job(folder, directory, serve))
 
 
+@app.command()
 def job(
     name: Annotated[str | None, typer.Argument(metavar="[JOB]", help="Print the path of this job only.")] = None,
 ) -> None:
@@ -46,6 +44,7 @@ def job(
         say(f"{each:<14}{job_summary(path)}")
 
 
+@app.command()
 def conf(
     name: Annotated[str | None, typer.Argument(metavar="[FILE]", help="Print the path of this file only.")] = None,
 ) -> None:

@@ -15,10 +15,10 @@ from bookspark.support.private_files import PRIVATE_FILE
 _BYTES = 32
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command()(secret)
+app = typer.Typer()
 
 
+@app.command()
 def secret(
     file: Annotated[
         Path | None, typer.Option(help="New file, of this user alone (mode 0600). Default: print the secret.")

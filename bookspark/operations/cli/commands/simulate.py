@@ -20,7 +20,7 @@ from bookspark.errors import ConfigurationError
 from bookspark.lab.simulation.compiled import SHARED, use_compiled
 from bookspark.lab.simulation.simulation_options import MODES, SIZES, SWITCHES, TROUBLE, SimulationOptions, word_of
 from bookspark.operations.cli.terminal.command_options import with_parameters
-from bookspark.operations.cli.terminal.output import print_json, problem, say
+from bookspark.operations.cli.terminal.output import print_json, problem, say, say_lines
 from bookspark.protocol.writing.ensemble_change import ChangeMode
 from bookspark.support.command_line import FOUND
 
@@ -155,8 +155,7 @@ def _tell(
     from bookspark.lab.simulation.story_page import story_page
 
     command = f"bookspark simulate {options}".rstrip()
-    for line in tell(world, moves):
-        say(line)
+    say_lines(tell(world, moves))
     say(f"again: {command}")
     if page is not None:
         try:
@@ -171,6 +170,6 @@ def _end(document: dict[str, Any], violation: dict[str, Any] | None = None) -> N
     print_json({**document, "violation": violation}, one_line=True)
 
 
-def add_to(app: typer.Typer) -> None:
-    own = list(inspect.signature(simulate, eval_str=True).parameters.values())[:-1]
-    app.command()(with_parameters(simulate, [*own, *_world_options()]))
+app = typer.Typer()
+_own_options = list(inspect.signature(simulate, eval_str=True).parameters.values())[:-1]
+app.command()(with_parameters(simulate, [*_own_options, *_world_options()]))

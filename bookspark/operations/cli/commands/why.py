@@ -11,7 +11,7 @@ import typer
 
 from bookspark.operations.cli.terminal import settings
 from bookspark.operations.cli.terminal.command_options import Json, Zookeeper, given
-from bookspark.operations.cli.terminal.output import console, print_json, say, table
+from bookspark.operations.cli.terminal.output import console, print_json, say, say_lines, table
 from bookspark.operations.cli.terminal.signals import UNTIL, interruptible, until_signal
 from bookspark.support.command_line import FOUND
 from bookspark.support.password_option import Password
@@ -23,10 +23,7 @@ if TYPE_CHECKING:
     from bookspark.operations.why.facts import Facts, Health
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command()(why)
-    app.command()(top)
-    app.command("console")(show)
+app = typer.Typer()
 
 
 Words = Annotated[
@@ -39,6 +36,7 @@ Words = Annotated[
 ]
 
 
+@app.command()
 def why(question: Words = None, zookeeper: Zookeeper = "", password: Password = "", as_json: Json = False) -> None:
     """Say what is wrong with the cluster or a part, why, and the command that mends it.
 
@@ -61,12 +59,12 @@ def why(question: Words = None, zookeeper: Zookeeper = "", password: Password = 
     if as_json:
         print_json(for_programs)
     else:
-        for line in told:
-            say(line)
+        say_lines(told)
     if found:
         raise typer.Exit(FOUND)
 
 
+@app.command()
 def top(
     zookeeper: Zookeeper = "",
     once: Annotated[bool, typer.Option("--once", help="Print once, as without a terminal.")] = False,
@@ -127,6 +125,7 @@ def _picture(facts: Facts, before: Facts | None, health: Health) -> RenderableTy
     return Group(*shown)
 
 
+@app.command("console")
 def show(
     zookeeper: Zookeeper = "",
     listen: Annotated[

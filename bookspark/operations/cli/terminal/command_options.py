@@ -32,6 +32,11 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")]
 LedgerId = Annotated[int, typer.Argument(metavar="LEDGER", min=0, help="Id of the ledger.")]
 
 
+def group(name: str, help_text: str) -> typer.Typer:
+    """Sub-commands ``bookspark NAME …``."""
+    return typer.Typer(name=name, help=help_text, no_args_is_help=True, rich_markup_mode=None)
+
+
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
     """Decorator of a command with parameters that are dataclasses: the command line has an option for each of their fields."""
     hints = get_type_hints(command, include_extras=True)

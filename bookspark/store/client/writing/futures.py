@@ -22,8 +22,7 @@ from typing import Any
 
 from bookspark.errors import BookKeeperError, LedgerClosedError
 from bookspark.store.client.runtime.calls import AwaitableFuture
-from bookspark.support.arguments import WaitSeconds, checks_itself, refusal
-from bookspark.support.arguments.taken import judged, taken_by
+from bookspark.support.arguments import WaitSeconds, checks_itself, judged, refusal, taken_by
 from bookspark.support.threads import Waiters
 
 _WAIT = taken_by(WaitSeconds)

@@ -32,8 +32,7 @@ from bookspark.store.wire.columns import (
 from bookspark.store.wire.digests import Digester
 from bookspark.store.wire.entry_batch import ENTRY_OVERHEAD_BYTES, PAYLOAD_BYTES_MAX, encode_one, encode_pieces
 from bookspark.store.wire.header import Header
-from bookspark.support.arguments import bytes_of, refusal
-from bookspark.support.arguments.taken import Misfit
+from bookspark.support.arguments import Misfit, bytes_of, refusal
 
 if TYPE_CHECKING:
     import pyarrow

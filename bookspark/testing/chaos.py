@@ -1,7 +1,17 @@
-"""A chaos run: a cluster, faults and clients, then a repair of all faults and a last read of every ledger.
+"""Chaos: a cluster with random faults of bookies and links while clients work, and a judge of the clients' observations.
+
+A run mends all faults at its end, and reads every ledger a last time. ``bookspark chaos`` runs it from the command line. The seed
+repeats all random choices; docs/testing.md is its guide.
 
 Law: a run ends even if a call hangs. A thread that is alive ``END_SECONDS_MAX`` after the last second is a violation,
 reported with its stack. The last reading takes longer with more ledgers. A run stops at the first violation.
+
+::
+
+    from bookspark.testing.chaos import Chaos
+
+    result = Chaos(seconds=60.0, seed=7).run()
+    assert not result.violations, result.excerpt
 """
 
 from __future__ import annotations
@@ -24,7 +34,9 @@ from bookspark.support.arguments import AtLeastOne, BytesOrNone, Seconds, checks
 from bookspark.testing.faulty_cluster import FaultyCluster
 from bookspark.testing.history import Event, EventKind, History
 from bookspark.testing.recorded import RecordedReader, RecordedWriter
+from bookspark.testing.wire_faults import Fault as WireFault
 from bookspark.testing.wire_faults import Message
+from bookspark.testing.wire_proxy import Cut
 
 # -- Clients: writers, recoverers and readers, each on a thread with a client of its own.
 #
@@ -213,7 +225,7 @@ _DELAY_SECONDS_MAX = 0.5
 _UNLUCKY = 0.2
 """Share of messages hit by a wire fault."""
 
-Fault = Callable[["Faults", LocalBookie], contextlib.AbstractContextManager[None]]
+Fault = Callable[["Faults", LocalBookie], contextlib.AbstractContextManager[object]]
 
 
 class BookieLocks:
@@ -314,47 +326,32 @@ class Faults:
 
     # -- faults of the wire
 
-    @contextlib.contextmanager
-    def _link_cut(self, bookie: LocalBookie) -> Iterator[None]:
-        with self._cluster.wire.cut(bookie.bookie_id, self._random.choice(self._clients)):
-            yield
+    def _link_cut(self, bookie: LocalBookie) -> Cut:
+        return self._cluster.wire.cut(bookie.bookie_id, self._random.choice(self._clients))
 
-    @contextlib.contextmanager
-    def _all_links_cut(self, bookie: LocalBookie) -> Iterator[None]:
-        with self._cluster.wire.cut(bookie.bookie_id):
-            yield
+    def _all_links_cut(self, bookie: LocalBookie) -> Cut:
+        return self._cluster.wire.cut(bookie.bookie_id)
 
-    @contextlib.contextmanager
-    def _silent(self, bookie: LocalBookie) -> Iterator[None]:
-        with self._cluster.wire.drop(bookie=bookie.bookie_id, response=self._random.random() < 0.5):
-            yield
+    def _silent(self, bookie: LocalBookie) -> WireFault:
+        return self._cluster.wire.drop(bookie=bookie.bookie_id, response=self._random.random() < 0.5)
 
-    @contextlib.contextmanager
-    def _messages_lost(self, bookie: LocalBookie) -> Iterator[None]:
+    def _messages_lost(self, bookie: LocalBookie) -> WireFault:
         response = self._random.random() < 0.5
-        with self._cluster.wire.drop(bookie=bookie.bookie_id, response=response, where=self._unlucky):
-            yield
+        return self._cluster.wire.drop(bookie=bookie.bookie_id, response=response, where=self._unlucky)
 
-    @contextlib.contextmanager
-    def _messages_late(self, bookie: LocalBookie) -> Iterator[None]:
+    def _messages_late(self, bookie: LocalBookie) -> WireFault:
         response = self._random.random() < 0.5
-        with self._cluster.wire.delay(
+        return self._cluster.wire.delay(
             _DELAY_SECONDS_MAX, bookie=bookie.bookie_id, response=response, where=self._unlucky, random=self._coins
-        ):
-            yield
+        )
 
-    @contextlib.contextmanager
-    def _messages_twice(self, bookie: LocalBookie) -> Iterator[None]:
-        with self._cluster.wire.duplicate(
-            seconds=self._random.uniform(0.0, _DELAY_SECONDS_MAX), bookie=bookie.bookie_id, where=self._unlucky
-        ):
-            yield
+    def _messages_twice(self, bookie: LocalBookie) -> WireFault:
+        seconds = self._random.uniform(0.0, _DELAY_SECONDS_MAX)
+        return self._cluster.wire.duplicate(seconds=seconds, bookie=bookie.bookie_id, where=self._unlucky)
 
-    @contextlib.contextmanager
-    def _messages_parked(self, bookie: LocalBookie) -> Iterator[None]:
+    def _messages_parked(self, bookie: LocalBookie) -> WireFault:
         """Hold messages back until the end of the fault."""
-        with self._cluster.wire.park(bookie=bookie.bookie_id, where=self._unlucky):
-            yield
+        return self._cluster.wire.park(bookie=bookie.bookie_id, where=self._unlucky)
 
 
 _FAULTS: dict[str, tuple[int, Fault]] = {
