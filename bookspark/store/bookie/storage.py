@@ -215,7 +215,7 @@ class Comparisons:
         try:
             self._go_on(waiting, compared)
         finally:
-            # The next question is no peer's, until a request names one.
+            # A connection may have ended during the comparison. ``forget`` came before, so nothing else lets go of it.
             self._looks.asker = NOBODY
         if not waiting:
             del self.waiting[ledger_id]
