@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import getpass
 import inspect
+import os
+import socket
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -30,6 +33,16 @@ Zookeeper = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")]
 LedgerId = Annotated[int, typer.Argument(metavar="LEDGER", min=0, help="Id of the ledger.")]
+
+
+def operator() -> str:
+    """Who runs this command, for the record of an accepted loss."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):
+        # A container's user may have no name.
+        name = str(os.getuid())
+    return f"{name}@{socket.gethostname()}"
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:

@@ -140,6 +140,9 @@ class EntryLog:
                 return
             note = SyncedNote(self._file_system, self.note_path, self.number)
             try:
+                if self.file is None:
+                    # Nobody else has a sealed log's note open, so an unreadable note becomes another file.
+                    note.read()
                 note.write(self.synced)
                 note.sync()
             finally:
