@@ -15,10 +15,12 @@ from bookspark.protocol.ledger.responses import Negative
 from bookspark.servers.daemon.bookie_process import fence_what_may_be_lost, why_lossy
 from bookspark.store.autorecovery.healing import Healing
 from bookspark.store.autorecovery.own_bookie import OwnBookie
+from bookspark.store.bookie.checks import CANNOT_READ
 from bookspark.store.bookie.disk.file_system import FileSystem, RealFileSystem
 from bookspark.store.bookie.disk.synced_note import SyncedNote
 from bookspark.store.bookie.disk.unclean_marker import Lost, UncleanMarker
 from bookspark.store.bookie.offline.inspection import accept_losses, losses_to_accept, rebuild_index
+from bookspark.store.bookie.offline.scrub import scrub
 from bookspark.store.bookie.storage import Storage
 from bookspark.store.metadata.lost_records import note_lost_records
 from bookspark.store.metadata.memory.memory_store import MemoryStore
@@ -325,6 +327,22 @@ def test_unreadable_note_is_made_anew_as_another_file(path: str) -> None:
     again.storage.close()
 
 
+def test_unreadable_note_without_its_log_is_reported() -> None:
+    disk = MemoryFileSystem("/a")
+    stopped(disk, "/a")
+    disk.unlink("/a/logs/00000001.arrows")
+    damages = scrub(bad(disk, "/a/logs/*.synced"), "/a").damages
+    assert ("/a/logs/00000001.arrows", CANNOT_READ) in [(damage.path, damage.what) for damage in damages]
+
+
+def test_note_that_can_be_read_only_once_may_hold_a_written_position() -> None:
+    """Bytes above the synced position may be acknowledged, and are not cut."""
+    disk = MemoryFileSystem("/a")
+    SyncedNote(disk, "/a/note", 1).write(8)
+    note = SyncedNote(FaultyFileSystem(disk, "read /a/note 2.. io-error"), "/a/note", 1)
+    assert note.read() == 8 and note.has_written() and note.read_written() is None
+
+
 def test_control_log_in_a_bad_sector_is_not_given_up_while_no_other_directory_has_all_of_it() -> None:
     """The other directory was full or away, and lacks a fence that may lie there."""
     disk, both = MemoryFileSystem("/a", "/b"), config(Path("/a"), Path("/b"))
@@ -431,6 +449,17 @@ def test_accepted_loss_of_the_control_log_makes_every_fence_unsure_and_keeps_the
     assert bookie.add(4, 40) is Status.FENCED
     assert bookie.storage.holdings.control.accepted[0].by == "ada@host"
     bookie.storage.close()
+
+
+def test_bookie_without_its_control_log_is_no_older_copy_of_itself_after_the_accepted_loss() -> None:
+    disk, unread = MemoryFileSystem("/a"), ("/a/control.log", "/a/control.synced")
+    stopped(disk, "/a")
+    reach = Storage(config(Path("/a")), disk).open().live[0].reach()
+    assert reach.writes > 1
+    accept_losses(bad(disk, *unread), ["/a"], "ada@host")
+    storage = Storage(config(Path("/a")), disk).open({"/a": reach})
+    assert storage.lossy_boots.losses == ["/a lost data before the last start"]
+    storage.close()
 
 
 def test_nothing_is_accepted_and_nothing_changed_on_a_disk_that_reads_well() -> None:
