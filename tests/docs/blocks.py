@@ -155,6 +155,7 @@ SHOWN = {
     "docs/guides/disks.md": {
         "bookspark audit --checksums --integrity-check": "tests/operations/cli/test_audit_commands.py",
         "bookspark cluster apply --replace-disk": "tests/system/acceptance/test_changes_page.py",
+        "bookspark bookie accept-loss $DIRECTORY": "tests/operations/cli/test_bookie_commands.py",
     },
     "docs/guides/hosts.md": {
         "bookspark cluster apply --remove $BOOKIE": "tests/system/acceptance/test_changes_page.py"

@@ -48,13 +48,19 @@ def of_bookie(facts: Facts, name: str, status: BookieStatus) -> Iterator[Answer]
         yield by_order(facts, name)
     yield from _healing(facts, name, status)
     for path in status.unread_logs:
+        if status.healed_boot == status.lossy_boot and not facts.lost_records:
+            remedy = "no bookie has all that lies there: check the disk; if it never reads it again, stop the bookie and say so"
+            command = f"bookspark bookie accept-loss {' '.join(map(quote, status.directories))}"
+        else:
+            remedy = "check the disk; the entries are copied back from other bookies, and a start reads them again"
+            command = f"bookspark bookie status {name}"
         yield Answer(
             "unread-log",
             name,
             f"bookie {name} does not know some of its entries: its disk can't read all of {path}",
             (f"{status.limbo_ledgers:,} ledgers are in limbo, and no entry is denied meanwhile",),
-            "check the disk; the entries are copied back from other bookies, and a start reads them again",
-            f"bookspark bookie status {name}",
+            remedy,
+            command,
         )
     if status.lacking_ledgers and not status.failed_directories:
         yield Answer(

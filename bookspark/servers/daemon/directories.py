@@ -32,7 +32,7 @@ from bookspark.servers.daemon.processes import Process
 from bookspark.store.bookie.disk.checkpoint import NAME as CHECKPOINT
 from bookspark.store.bookie.disk.control_log import NAME as CONTROL_LOG
 from bookspark.store.bookie.disk.control_log import NOTE_NAME as CONTROL_NOTE
-from bookspark.store.bookie.disk.disk_errors import Meaning, meaning, unless_refused
+from bookspark.store.bookie.disk.disk_errors import Meaning, is_of_file, meaning, unless_refused
 from bookspark.store.bookie.disk.entry_log import LOGS
 from bookspark.store.bookie.disk.file_system import SPARE_FILES, TEMPORARY_SUFFIX, with_spare_files
 from bookspark.store.metadata.records.codec import decode_cookie, encode_cookie
@@ -62,6 +62,10 @@ _HOLDER = msgspec.json.Decoder(Process)
 
 class DirectoryUnusableError(BookieError):
     """A directory can't be made, read or written."""
+
+
+class UnreadableCookieError(InvalidCookieError):
+    """The disk can't read a directory's cookie."""
 
 
 class DirectoryLocks:
@@ -158,8 +162,8 @@ def lock_holder(directory: str) -> Process | None:
 
 
 def read_cookie(directory: str) -> Cookie | None:
-    """The cookie in the directory, None if there is none. Raises InvalidCookieError if it is damaged, and OSError, also for a
-    directory that is not private."""
+    """The cookie in the directory, None if there is none. Raises InvalidCookieError if it is damaged, UnreadableCookieError,
+    and OSError, also for a directory that is not private."""
     path = Path(directory, COOKIE)
     if why := why_foreign(directory):
         raise PermissionError(errno.EPERM, why, directory)
@@ -167,6 +171,13 @@ def read_cookie(directory: str) -> Cookie | None:
         return decode_cookie(path.read_bytes(), f"in {directory}")
     except FileNotFoundError:
         return None
+    except OSError as error:
+        if not is_of_file(error):
+            raise
+        raise UnreadableCookieError(
+            f"{path} can't be read: {error.strerror}; check the disk. Restore it from the copy in another directory. Without "
+            "any, `bookspark cookie fix --bookie BOOKIE` writes it anew: the next start then counts as one after a loss"
+        ) from error
     except MetadataStoreError as error:
         raise InvalidCookieError(
             f"{path} is damaged ({error}); restore it from the copy in another directory"

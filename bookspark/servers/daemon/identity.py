@@ -1,9 +1,10 @@
 """Identity of a booting bookie: its cookies are read, judged and stamped.
 
-Law: ``protocol.bookie.cookie`` decides. A bookie starts without an unreadable directory if the cookie names it and other
-directories are left; its contents are unknown then. A directory that lost its cookie, or everything but its cookie, is marked
-before any other write to it, so that an interrupted lossy boot is not forgotten. Cookies are stamped only after phase one, and in
-the metadata store last: if the store has the cookie, every directory had a control log."""
+Law: ``protocol.bookie.cookie`` decides. An unreadable cookie is taken from the bookie's other directories. A bookie starts
+without an unreadable directory if the cookie names it and other directories are left; its contents are unknown then. A directory
+that lost its cookie, or everything but its cookie, is marked before any other write to it, so that an interrupted lossy boot is
+not forgotten. Cookies are stamped only after phase one, and in the metadata store last: if the store has the cookie, every
+directory had a control log."""
 
 from __future__ import annotations
 
@@ -15,7 +16,14 @@ from functools import partial
 
 from bookspark.errors import BookieError, InvalidCookieError
 from bookspark.protocol.bookie.cookie import Cookie, CookieCopies, CookiePermissions, Stamps, check_cookies
-from bookspark.servers.daemon.directories import COOKIE, holds_data, is_hollow, read_cookie, write_cookie
+from bookspark.servers.daemon.directories import (
+    COOKIE,
+    UnreadableCookieError,
+    holds_data,
+    is_hollow,
+    read_cookie,
+    write_cookie,
+)
 from bookspark.store.bookie.bookie_config import BookieConfig
 from bookspark.store.bookie.disk.file_system import RealFileSystem, uncached
 from bookspark.store.bookie.disk.unclean_marker import NAME, Lost, UncleanMarker
@@ -37,6 +45,7 @@ class Identity:
         in_directories: dict[str, Cookie | None] = {}
         with_data: set[str] = set()
         hollow: set[str] = set()
+        unread: dict[str, UnreadableCookieError] = {}
         self.unreadable = dict(unusable)
         """Unreadable directories, with the error."""
         for directory in config.directories:
@@ -48,9 +57,17 @@ class Identity:
                     if is_hollow(directory):
                         hollow.add(directory)
                     in_directories[directory] = cookie
+                except UnreadableCookieError as unread_error:
+                    unread[directory] = unread_error
                 except OSError as error:
                     why = f"directory {directory} can't be read: {error.strerror}; check its disk"
                     self.unreadable[directory] = BookieError(why)
+        for directory, cookie_error in unread.items():
+            if (cookie := _same_cookie(directory, in_directories.values())) is None:
+                self.unreadable[directory] = BookieError(str(cookie_error))
+                continue
+            log.error("%s; it is that of the other directories, and is written anew", cookie_error)
+            in_directories[directory] = cookie
         if self.unreadable and not in_directories:
             # Nothing says whose bookie this is, or that anything is gone.
             raise next(iter(self.unreadable.values()))
@@ -102,6 +119,19 @@ class Identity:
             )
             for directory in directories
         ]
+
+
+def _same_cookie(directory: str, cookies: Iterable[Cookie | None]) -> Cookie | None:
+    """The cookie of a directory whose own can't be read: that of the other directories, if they agree and name it, and
+    its disk is mounted. (An older state of the directory is noticed by its reach.)"""
+    others = {cookie for cookie in cookies if cookie is not None}
+    if len(others) != 1:
+        return None
+    [cookie] = others
+    try:
+        return cookie if directory in cookie.directories and not is_hollow(directory) else None
+    except OSError:
+        return None
 
 
 def _is_good(directory: str, cookie: Cookie) -> bool:

@@ -26,6 +26,8 @@ from bookspark.store.wire.batch_prefix import HEADER_OFFSET
 from bookspark.store.wire.entry_batch import EntryBatch
 from bookspark.store.wire.header import WireError, decode
 
+CANNOT_READ = "the disk can't read these bytes now; they may be good"
+
 
 class Stored(NamedTuple):
     """A good batch of a log, or a good block. Position and size in bytes."""
@@ -118,7 +120,7 @@ def check_note(file_system: FileSystem, path: str, number: int, synced: int | No
     with closing(SyncedNote(file_system, path, number)) as note:
         noted = note.read()
     if noted is None:
-        return Damage(path, 0, 0, "the synced note is missing or fails its checks")
+        return Damage(path, 0, 0, CANNOT_READ if note.unread else "the synced note is missing or fails its checks")
     if synced is not None and noted < synced:
         return Damage(path, 0, 0, f"the synced note tells of {noted} bytes, and {synced} were synced")
     return None
@@ -138,7 +140,9 @@ def check_control_log(
             damages.append(Damage(control.path, 0, 0, "the control log is missing"))
         if scan.present and scan.size and control.note_is_bad():
             damages.append(Damage(control.path, 0, 0, "its synced note is missing or fails its checks"))
-        if scan.damaged or scan.end < synced:
+        if scan.unread:
+            damages += (Damage(control.path, start, end - start, CANNOT_READ) for start, end in scan.unread)
+        elif scan.damaged or scan.end < synced:
             damages.append(
                 Damage(control.path, scan.end, max(scan.size, synced) - scan.end, "a control record fails its checks")
             )

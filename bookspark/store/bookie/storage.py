@@ -226,7 +226,7 @@ class Comparisons:
         try:
             self._go_on(waiting, compared)
         finally:
-            # The next question is no peer's, until a request names one.
+            # A connection may have ended during the comparison. ``forget`` came before, so nothing else lets go of it.
             self._looks.asker = NOBODY
         if not waiting:
             del self.waiting[ledger_id]
@@ -609,10 +609,11 @@ class Storage:
 
     # -- life
 
-    def open(self, noted: Mapping[str, Reach] = NOTHING_NOTED) -> Storage:
-        """Read all directories; no request before this returns. ``noted``: reach of each directory, by path. Raises StorageError
-        if no directory can be read, or if a damaged control log may have held a fence."""
-        read_directories(self.holdings, noted)
+    def open(self, noted: Mapping[str, Reach] = NOTHING_NOTED, accepted_by: str = "") -> Storage:
+        """Read all directories; no request before this returns. ``noted``: reach of each directory, by path. ``accepted_by``: the
+        operator who accepts the loss of unreadable bytes of control logs, or "". Raises StorageError if no directory can be read,
+        or if a damaged control log may have held a fence."""
+        read_directories(self.holdings, noted, accepted_by)
         self._switch = self.disks.switch = self.holdings.control.switch
         self.disks.look_at_all()
         self._records.is_open = True

@@ -16,9 +16,12 @@ from bookspark.operations.cli.commands import bookie
 from bookspark.protocol.bookie.cookie import Cookie
 from bookspark.servers.daemon.bookie_process import why_lossy
 from bookspark.servers.daemon.directories import DirectoryLocks, read_cookie, write_cookie
+from bookspark.store.bookie.disk import file_system
+from bookspark.store.bookie.disk.file_system import RealFileSystem
 from bookspark.store.bookie.disk.log_scan import SCHEMA
 from bookspark.store.bookie.storage import Storage
 from bookspark.store.wire.messages import BookieStatus, HealingStatus
+from bookspark.testing.faulty_files import FaultyFileSystem
 from tests.awaiting import await_that
 from tests.operations.cli.conftest import Run
 from tests.store.bookie.kit import Pumped, config
@@ -180,6 +183,23 @@ def test_index_is_rebuilt_from_the_logs(bookspark: Run, places: list[str]) -> No
     assert bookspark("bookie", "rebuild", *places).text == "the index has 3 ranges\n"
     assert bookspark("bookie", "verify", *places).status == 0
     assert json.loads(bookspark("bookie", "index", "--json", *places).text) == before
+
+
+def test_operator_accepts_the_loss_of_a_bad_sector(
+    bookspark: Run, places: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "no loss is to be accepted" in bookspark("bookie", "accept-loss", *places).text
+    Path(places[0], "checkpoint").unlink()
+    path = Path(places[0], "logs", "00000040.arrows")
+    bad = FaultyFileSystem(RealFileSystem(), f"read {path} 1.. bad-sector:700")
+    monkeypatch.setattr(file_system, "RealFileSystem", lambda: bad)
+    before = snapshot(places)
+    asked = bookspark("bookie", "accept-loss", *places)
+    assert asked.status != 0 and f"{path} can't be read as a whole" in asked.text and "lost for good?" in asked.err
+    assert snapshot(places) == before
+    assert "accepted; start the bookie" in bookspark("bookie", "accept-loss", "--yes", *places).text
+    accepted = Storage(config(*map(Path, places)), bad).open().holdings.control.accepted
+    assert "@" in accepted[0x40].by
 
 
 def test_rebuild_keeps_the_marker_of_an_unclean_shutdown(bookspark: Run, places: list[str]) -> None:

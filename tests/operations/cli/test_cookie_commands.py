@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
@@ -302,3 +304,30 @@ def test_unreadable_directory_does_not_keep_the_bookie_down(host: Host) -> None:
     assert "disk2 can't be read" in (host.directories[0] / "bookie.log").read_text()
     host.stop()
     host.directories[1].unlink()
+
+
+def test_cookie_in_a_bad_sector_of_the_only_disk_is_fixed_without_giving_up_the_entries(
+    bookspark: Run, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.directories = host.directories[:1]
+    bookie = host.start()
+    with BookKeeper(host.zookeeper) as client, client.create_ledger(1, 1, 1) as ledger:
+        ledger.append(b"kept")
+    host.stop()
+    read, path = Path.read_bytes, host.directories[0] / "COOKIE"
+
+    def read_bytes(asked: Path) -> bytes:
+        if asked == path:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return read(asked)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", read_bytes)
+        assert f"{path} can't be read" in bookspark("bookie", "logs", str(path.parent)).err
+        assert "is not empty" in bookspark("cookie", "fix", "--yes", *host.arguments).err
+        fixed = bookspark("cookie", "fix", "--yes", "--bookie", bookie, *host.arguments)
+        assert fixed.status == 0, fixed.err
+    assert host.start() == bookie
+    assert "lossy boot 1" in (path.parent / "bookie.log").read_text()
+    with BookKeeper(host.zookeeper) as client:
+        assert [entry.payload for entry in client.open_ledger(ledger.ledger_id).read(0, 0)] == [b"kept"]

@@ -209,6 +209,23 @@ def test_each_cause_is_reported_once(found: Facts, expected: list[str]) -> None:
     assert kinds(found) == expected
 
 
+@pytest.mark.parametrize(
+    ("healed", "lost_records", "command"),
+    [
+        (1, (), "bookspark bookie status a"),
+        (2, (), "bookspark bookie accept-loss /d"),
+        (2, (LostRecords(4, 1009),), "bookspark bookie status a"),
+    ],
+    ids=["healing", "healed", "lost records"],
+)
+def test_remedy_for_a_bad_sector_accepts_its_loss_once_every_bookie_was_asked(
+    healed: int, lost_records: tuple[LostRecords, ...], command: str
+) -> None:
+    bookie = status("a", unread_logs=["/d/logs/1"], lossy_boot=2, healed_boot=healed)
+    troubles = health_of(facts(statuses={"a": bookie}, lost_records=lost_records)).troubles
+    assert [answer.command for answer in troubles if answer.kind == "unread-log"] == [command]
+
+
 def test_remedy_for_different_versions_names_the_newest() -> None:
     found = facts(statuses={"a": status("a", version="1.9.0"), "b": status("b", version="1.10.0")})
     (skew,) = [answer for answer in health_of(found).troubles if answer.kind == "version-skew"]

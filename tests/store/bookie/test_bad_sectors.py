@@ -11,17 +11,21 @@ import pytest
 from bookspark.errors import StorageError
 from bookspark.protocol.bookie.bookie_ledger import IN_LIMBO
 from bookspark.protocol.bookie.lost_records import LostRecords
+from bookspark.protocol.ledger.responses import Negative
 from bookspark.servers.daemon.bookie_process import fence_what_may_be_lost, why_lossy
 from bookspark.store.autorecovery.healing import Healing
 from bookspark.store.autorecovery.own_bookie import OwnBookie
+from bookspark.store.bookie.checks import CANNOT_READ
 from bookspark.store.bookie.disk.file_system import FileSystem, RealFileSystem
 from bookspark.store.bookie.disk.synced_note import SyncedNote
-from bookspark.store.bookie.offline.inspection import rebuild_index
+from bookspark.store.bookie.disk.unclean_marker import Lost, UncleanMarker
+from bookspark.store.bookie.offline.inspection import accept_losses, losses_to_accept, rebuild_index
+from bookspark.store.bookie.offline.scrub import scrub
 from bookspark.store.bookie.storage import Storage
 from bookspark.store.metadata.lost_records import note_lost_records
 from bookspark.store.metadata.memory.memory_store import MemoryStore
 from bookspark.store.wire.header import Flag, Status
-from bookspark.testing.faulty_files import FaultyFileSystem
+from bookspark.testing.faulty_files import FaultyFileSystem, Operation
 from bookspark.testing.memory_files import MemoryFileSystem
 from bookspark.testing.power_cuts import nothing_kept
 from tests.awaiting import SECONDS_MAX, await_that
@@ -251,3 +255,216 @@ def test_bad_sector_that_reads_as_zeros_later_is_no_torn_write(
     again = started(killed, None, store)
     assert lacking(again) and all(again.read(4, entry_id, entry_id)[1] == IN_LIMBO for entry_id in lacking(again))
     again.storage.close()
+
+
+# -- the files beside the logs
+
+
+def bad(files: FileSystem, *paths: str) -> FaultyFileSystem:
+    rules = [f"{kind} {path} 1.. bad-sector:0" for path in paths for kind in ("read", "read_cached")]
+    return FaultyFileSystem(files, *rules)
+
+
+def stopped(disk: FileSystem, *directories: str) -> None:
+    """A bookie that held the entries of ledgers 4 and 5, and was stopped cleanly."""
+    bookie = Pumped(config(*map(Path, directories)), disk)
+    for ledger_id in (4, 5):
+        for entry_id in ENTRIES:
+            assert bookie.add(ledger_id, entry_id) is Status.OK
+    bookie.storage.close()
+
+
+def assert_serves_all(bookie: Pumped) -> None:
+    assert bookie.ids(4) == ENTRIES and bookie.ids(5) == ENTRIES
+    assert why_lossy(bookie.storage.lossy_boots, ()) == ""
+
+
+NOTES = ["/a/control.synced", "/a/logs/*.synced", "/a/checkpoint"]
+
+
+@pytest.mark.parametrize("path", ["/a/control.log", *NOTES], ids=["control log", "its note", "note of a log", "index"])
+def test_unreadable_file_beside_the_logs_costs_nothing_if_another_directory_has_its_knowledge(path: str) -> None:
+    """The whole directory was given up: its entries were in limbo, and all fences unsure."""
+    disk = MemoryFileSystem("/a", "/b")
+    stopped(disk, "/a", "/b")
+    for files in (bad(disk, path), disk):
+        bookie = Pumped(config(Path("/a"), Path("/b")), files)
+        assert_serves_all(bookie)
+        assert bookie.add(9, 0) is bookie.add(10, 0) is Status.OK
+        assert [directory.path for directory in bookie.storage.live] == ["/a", "/b"]
+        bookie.storage.close()
+
+
+@pytest.mark.parametrize("path", NOTES, ids=["note of the control log", "note of a log", "index"])
+def test_bookie_starts_without_a_note_that_its_only_disk_cannot_read(path: str) -> None:
+    """It stayed down, for 32 bytes that its logs replace."""
+    disk = MemoryFileSystem("/a")
+    stopped(disk, "/a")
+    for files in (bad(disk, path), disk):
+        bookie = Pumped(config(Path("/a")), files)
+        assert_serves_all(bookie)
+        bookie.storage.close()
+
+
+@pytest.mark.parametrize("path", ["/a/control.synced", "/a/logs/00000001.synced"], ids=["control log", "log"])
+def test_unreadable_note_is_made_anew_as_another_file(path: str) -> None:
+    """A write into a block that can't be read fails as well."""
+    disk = MemoryFileSystem("/a")
+    killed = Pumped(config(Path("/a")), disk)
+    assert killed.add(4, 0) is Status.OK
+    image = disk.crashed(nothing_kept)
+    killed.storage.close()
+
+    def mend(operation: Operation) -> None:
+        if operation == Operation("unlink", path):
+            files.clear()
+
+    files = FaultyFileSystem(image, f"read {path} 1.. io-error", f"write {path} 1.. io-error", before=mend)
+    Pumped(config(Path("/a")), files).storage.close()
+    assert Operation("unlink", path) in files.calls and Operation("create", path) in files.calls
+    again = Pumped(config(Path("/a")), image)
+    assert again.ids(4) == [0] and why_lossy(again.storage.lossy_boots, ()) == ""
+    again.storage.close()
+
+
+def test_unreadable_note_without_its_log_is_reported() -> None:
+    disk = MemoryFileSystem("/a")
+    stopped(disk, "/a")
+    disk.unlink("/a/logs/00000001.arrows")
+    damages = scrub(bad(disk, "/a/logs/*.synced"), "/a").damages
+    assert ("/a/logs/00000001.arrows", CANNOT_READ) in [(damage.path, damage.what) for damage in damages]
+
+
+def test_note_that_can_be_read_only_once_may_hold_a_written_position() -> None:
+    """Bytes above the synced position may be acknowledged, and are not cut."""
+    disk = MemoryFileSystem("/a")
+    SyncedNote(disk, "/a/note", 1).write(8)
+    note = SyncedNote(FaultyFileSystem(disk, "read /a/note 2.. io-error"), "/a/note", 1)
+    assert note.read() == 8 and note.has_written() and note.read_written() is None
+
+
+def test_control_log_in_a_bad_sector_is_not_given_up_while_no_other_directory_has_all_of_it() -> None:
+    """The other directory was full or away, and lacks a fence that may lie there."""
+    disk, both = MemoryFileSystem("/a", "/b"), config(Path("/a"), Path("/b"))
+    stopped(disk, "/a", "/b")
+    alone = Pumped(both, disk, without=["/b"])
+    assert alone.run(alone.storage.fence, 4, KEY) is Status.OK
+    alone.storage.close()
+    bookie = Pumped(both, bad(disk, "/a/control.log"))
+    assert why_lossy(bookie.storage.lossy_boots, ()) == "/a can't be read" and bookie.storage.lossy_boots.fences_lost
+    bookie.storage.close()
+    again = Pumped(both, disk)
+    assert again.ids(4) == ENTRIES and again.ids(5) == ENTRIES
+    assert again.add(4, 40) is Status.FENCED
+    again.storage.close()
+
+
+def test_bad_sector_in_the_only_control_log_keeps_the_bookie_down_and_is_named() -> None:
+    disk = MemoryFileSystem("/a")
+    stopped(disk, "/a")
+    with pytest.raises(StorageError, match=r"^/a/control\.log: the disk can't read it at byte 0, .*accept-loss"):
+        Storage(config(Path("/a")), bad(disk, "/a/control.log")).open()
+    bookie = Pumped(config(Path("/a")), disk)
+    assert_serves_all(bookie)
+    bookie.storage.close()
+
+
+def test_marker_that_cannot_be_read_counts_as_the_worst_one() -> None:
+    """The bookie stayed down; a marker read as empty would have hidden the loss."""
+    disk = MemoryFileSystem("/a")
+    stopped(disk, "/a")
+    UncleanMarker(disk, "/a").note_loss(Lost.ENTRIES)
+    storage = Storage(config(Path("/a")), bad(disk, "/a/unclean")).open()
+    assert storage.lossy_boots.losses == ["/a lost data before the last start"] and storage.lossy_boots.fences_lost
+    storage.lossy_boots.phase_one_is_over()
+    storage.close()
+    assert not disk.exists("/a/unclean")
+
+
+# -- an operator's word
+
+
+def test_loss_that_an_operator_accepted_is_looked_for_no_more_after_the_next_healing(
+    killed: Path, store: MemoryStore
+) -> None:
+    """No command ended the lossy starts of a bookie with a bad sector that no other bookie could replace."""
+    lost = [f"{killed}/logs/00000001.arrows can't be read as a whole"]
+    assert losses_to_accept(with_bad_sector(), [str(killed)]) == lost
+    for accepted in (False, True):
+        if accepted:
+            assert accept_losses(with_bad_sector(), [str(killed)], "ada@host") == lost
+        bookie = started(killed, with_bad_sector(), store)
+        assert bookie.storage.status().unread_logs, "the next start looks once more, and asks all other bookies"
+        boot = bookie.storage.lossy_boots.mark.boot
+        assert bookie.run(bookie.storage.lossy_boots.note_lost, 4, [(12, 19)]) is Status.OK
+        assert bookie.run(bookie.storage.lossy_boots.note_healed, boot) is Status.OK
+        assert bool(bookie.storage.status().unread_logs) is not accepted
+        bookie.storage.close()
+    again = started(killed, with_bad_sector(), store)
+    assert why_lossy(again.storage.lossy_boots, ()) == "" and again.storage.status().unread_logs == []
+    assert lacking(again) == list(range(12, 20))
+    assert not any(again.read(4, entry_id, entry_id)[1] == Negative() for entry_id in lacking(again))
+    assert again.storage.holdings.control.accepted[1].by == "ada@host"
+    again.storage.close()
+
+
+def test_accepted_loss_gives_up_nothing_that_another_bookie_has(killed: Path, store: MemoryStore) -> None:
+    accept_losses(with_bad_sector(), [str(killed)], "ada@host")
+    bookie = started(killed, with_bad_sector(), store)
+    for entry_id in lacking(bookie):
+        assert bookie.add(4, entry_id, flags=Flag.RECOVERY) is Status.OK
+    assert bookie.run(bookie.storage.lossy_boots.note_healed, 1) is Status.OK
+    assert bookie.ids(4) == ENTRIES
+    bookie.storage.close()
+
+
+def test_accepted_loss_keeps_bytes_of_ledgers_whose_record_is_lost(killed: Path, store: MemoryStore) -> None:
+    """No healing looks for their entries."""
+    accept_losses(with_bad_sector(), [str(killed)], "ada@host")
+    bookie = started(killed, with_bad_sector(), store)
+    bookie.storage.lossy_boots.keep_unread()
+    assert bookie.run(bookie.storage.lossy_boots.note_healed, 1) is Status.OK
+    bookie.storage.close()
+    again = started(killed, None, store)
+    assert again.ids(4) == ENTRIES
+    again.storage.close()
+
+
+@pytest.mark.parametrize("directories", [["/a"], ["/a", "/b"]], ids=["one directory", "two directories"])
+def test_accepted_loss_of_the_control_log_makes_every_fence_unsure_and_keeps_the_entries(
+    directories: list[str], store: MemoryStore
+) -> None:
+    disk = MemoryFileSystem(*directories)
+    stopped(disk, *directories)
+    settings = config(*map(Path, directories))
+    logs = [f"{directory}/control.log" for directory in directories]
+    assert losses_to_accept(bad(disk, *logs), directories) == accept_losses(bad(disk, *logs), directories, "ada@host")
+    bookie = Pumped(settings, disk)
+    lossy_boots = bookie.storage.lossy_boots
+    assert lossy_boots.fences_lost and len(lossy_boots.losses) == len(directories)
+    assert bookie.ids(4) == ENTRIES and bookie.ids(5) == ENTRIES
+    fence_what_may_be_lost(bookie.storage, store, ME, (), lambda text: None)
+    lossy_boots.phase_one_is_over()
+    assert bookie.read(4, 40, 40)[1] == IN_LIMBO
+    assert bookie.add(4, 40) is Status.FENCED
+    assert bookie.storage.holdings.control.accepted[0].by == "ada@host"
+    bookie.storage.close()
+
+
+def test_bookie_without_its_control_log_is_no_older_copy_of_itself_after_the_accepted_loss() -> None:
+    disk, unread = MemoryFileSystem("/a"), ("/a/control.log", "/a/control.synced")
+    stopped(disk, "/a")
+    reach = Storage(config(Path("/a")), disk).open().live[0].reach()
+    assert reach.writes > 1
+    accept_losses(bad(disk, *unread), ["/a"], "ada@host")
+    storage = Storage(config(Path("/a")), disk).open({"/a": reach})
+    assert storage.lossy_boots.losses == ["/a lost data before the last start"]
+    storage.close()
+
+
+def test_nothing_is_accepted_and_nothing_changed_on_a_disk_that_reads_well() -> None:
+    disk = MemoryFileSystem("/a")
+    stopped(disk, "/a")
+    files = FaultyFileSystem(disk)
+    assert losses_to_accept(files, ["/a"]) == []
+    assert not {call.kind for call in files.calls} & {"write", "rename", "unlink", "truncate"}

@@ -197,3 +197,54 @@ def test_only_directory_that_can_t_be_listed_keeps_the_bookie_down(tmp_path, mon
     storage = boot(settings, store)
     assert storage.lossy_boots.mark.boot == 0
     storage.close()
+
+
+@pytest.fixture
+def unreadable(monkeypatch):
+    """The cookies that their disk can't read."""
+    paths, read_bytes = set(), Path.read_bytes
+
+    def read(path):
+        if path in paths:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read)
+    return paths
+
+
+def test_cookie_in_a_bad_sector_is_that_of_the_other_directories(tmp_path, unreadable):
+    """The directory was given up as a whole, and copied back from other bookies."""
+    settings, store = config(tmp_path / "a", tmp_path / "b"), MemoryStore()
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    boot(settings, store).close()
+    unreadable.add(tmp_path / "b" / "COOKIE")
+    identity = Identity(settings, store, {})
+    assert identity.unreadable == {} and identity.lost == ()
+    kept = {Path(one.path).parent.name: one for one in identity.kept_cookies(settings.directories)}
+    assert kept["a"].is_good() and not kept["b"].is_good()
+    kept["b"].renew()
+    unreadable.clear()
+    assert kept["b"].is_good()
+
+
+@pytest.mark.parametrize("emptied", [False, True], ids=["only directory", "unmounted"])
+def test_cookie_in_a_bad_sector_is_named_if_nothing_stands_for_it(tmp_path, unreadable, emptied):
+    settings, store = config(tmp_path / "a", *[tmp_path / "b"] * emptied), MemoryStore()
+    for directory in settings.directories:
+        Path(directory).mkdir()
+    boot(settings, store).close()
+    path = Path(settings.directories[-1], "COOKIE")
+    unreadable.add(path)
+    if emptied:
+        shutil.rmtree(path.parent / "logs")
+        for name in path.parent.iterdir():
+            if name != path:
+                name.unlink()
+        why = str(Identity(settings, store, {}).unreadable[str(path.parent)])
+    else:
+        with pytest.raises(BookieError) as refused:
+            Identity(settings, store, {})
+        why = str(refused.value)
+    assert why.startswith(f"{path} can't be read: Input/output error") and "bookspark cookie fix --bookie" in why

@@ -1,6 +1,7 @@
 """Two master keys for one ledger at one bookie: the metadata decides (``protocol.bookie.key_meeting``)."""
 
 import threading
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -255,6 +256,26 @@ def test_adds_behind_a_comparison_wait_for_metadata_as_their_peers(tmp_path, end
     store.go_on.release(10)
     bookie.storage.close()
     assert (len(others), len(synced), peer.bytes) == ((0, 0, 0) if ends else (3, 1, 0))
+
+
+def test_connection_that_ended_during_a_comparison_is_kept_by_nothing(tmp_path):
+    """A bookie without further requests kept it, with its buffers, as the asker of the next question."""
+    files = FaultyFileSystem(RealFileSystem())
+    bookie = opened(Watched(), tmp_path, file_system=files, soon=lambda function: bookie._posted.put((function, ())))
+    assert bookie.add(7, 0) is Status.OK
+    for kind in ("open", "read", "read_cached"):
+        files.add(f"{kind} */logs/*.arrows 1.. hold")
+    peer = bookie.storage.looks.asker = Peer()
+    kept, repeated = weakref.ref(peer), []
+    bookie.submit(add_frame(7, 0), repeated.append)
+    files.wait_held()
+    bookie.storage.looks.forget(peer)
+    del peer
+    assert kept() is not None
+    files.clear()
+    bookie.wait(lambda: bool(repeated))
+    assert repeated == [Status.OK] and kept() is None
+    bookie.storage.close()
 
 
 def test_waiting_requests_end_with_the_bookie(tmp_path):

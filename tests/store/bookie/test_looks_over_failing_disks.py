@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,25 @@ def test_control_log_that_can_t_be_read_now_is_left_alone(disk, run):
     assert look(run) == 0 and len(run.storage.live) == 2
     assert disk.files() == before and not ControlLog(disk, "/a").scan().damaged
     assert look(run) == 0
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/a/control.log", "/a/control.synced", "/a/checkpoint", "/a/logs/*.synced", "/a/unclean"],
+    ids=["control log", "its note", "checkpoint", "note", "marker"],
+)
+def test_file_in_a_bad_sector_is_written_anew_from_what_the_bookie_knows(run, path):
+    """It was left there, and the next start did without its directory, or stayed down."""
+    run.seal()
+    run.files.add(f"read {path} 1.. io-error")
+    begun = len(run.files.calls)
+    assert look(run) == 1 and len(run.storage.live) == 2
+    made = {call.path for call in run.files.calls[begun:] if call.kind in ("create", "rename")}
+    assert any(fnmatchcase(name, path + "*") for name in made), "a write into its old block fails as well"
+    run.files.clear()
+    assert look(run) == 0
+    run.restart()
+    assert [len(run.read(ledger_id, 0, 2)[0]) for ledger_id in (A, B)] == [3, 3]
 
 
 def test_failed_schema_repair_of_a_log_is_retried_at_the_next_scrub(disk, run):

@@ -23,9 +23,8 @@ from bookspark.store.bookie.disk import control_state
 from bookspark.store.bookie.disk.control_log import encode_records
 from bookspark.store.bookie.disk.control_state import ControlState
 from bookspark.store.bookie.disk.entry_log import EntryLog
-from bookspark.store.bookie.disk.file_system import read_all
 from bookspark.store.bookie.disk.index import Index
-from bookspark.store.bookie.disk.log_scan import SCHEMA
+from bookspark.store.bookie.disk.log_scan import SCHEMA, read_padded
 from bookspark.store.bookie.disk.synced_note import SyncedNote
 from bookspark.store.bookie.disk.torn import RECORD_HEAD, is_torn_record
 from bookspark.store.bookie.holdings import boot
@@ -480,13 +479,13 @@ def test_control_log_written_during_its_check_is_not_reported_as_damaged():
     run.fence(4)
     run.commit()
 
-    def read(file):
-        content = read_all(file)
+    def read(*arguments):
+        content = read_padded(*arguments)
         run.fence(5)
         run.commit()
         return content
 
-    with patch("bookspark.store.bookie.disk.control_log.read_all", read):
+    with patch("bookspark.store.bookie.disk.control_log.read_padded", read):
         assert check_control_log(disk, "/disk", expected=True)[1] == []
     assert run.promises.fenced == {4, 5}
 

@@ -5,7 +5,7 @@ one line, when the bookie serves. The directories decide its identity; a new boo
 directories may mean a missing disk.
 
 Law of the inspection: the commands use the bookie's disk readers and lock its directories, so a running bookie is an error that
-names its process. Only ``rebuild`` changes anything, and ``verify`` the notes of losses over good bytes.
+names its process. Only ``rebuild`` and ``accept-loss`` change anything, and ``verify`` the notes of losses over good bytes.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ from bookspark.errors import InvalidCookieError
 from bookspark.operations.cli.terminal import settings
 from bookspark.operations.cli.terminal.command_options import (
     Json,
+    Yes,
     Zookeeper,
     client,
     existing_directories,
     given,
     group,
+    operator,
 )
 from bookspark.operations.cli.terminal.output import json_line, payload_document, print_json, print_table, problem, say
 from bookspark.operations.cli.terminal.signals import until_signal
@@ -474,6 +476,30 @@ def rebuild(directories: Directories) -> None:
     with _stopped(directories) as places:
         count = rebuild_index(RealFileSystem(), places)
     say(f"the index has {count} ranges")
+
+
+@app.command("accept-loss")
+def accept_loss(directories: Directories, yes: Yes = False) -> None:
+    """Accept the loss of bytes that the disk can't read and that no bookie gives, so that later starts don't look for them.
+
+    Use it only if the disk never reads them again. The next start still fences the ledgers being written to the bookie and asks
+    all other bookies for the entries; while one of them does not answer, nothing is given up. An entry that none of them has
+    stays unknown here and is never denied. The control log keeps who accepted it.
+    """
+    from bookspark.store.bookie.disk.file_system import RealFileSystem
+    from bookspark.store.bookie.offline.inspection import accept_losses, losses_to_accept
+
+    with _stopped(directories) as places:
+        found = losses_to_accept(RealFileSystem(), places)
+        for text in found:
+            say(text)
+        if not found:
+            say("the disk gives all bytes that a start reads: no loss is to be accepted")
+            return
+        if not yes:
+            typer.confirm("Are these bytes lost for good?", abort=True, err=True)
+        accept_losses(RealFileSystem(), places, operator())
+    say("accepted; start the bookie: it copies back what other bookies have, then gives up the rest")
 
 
 @contextmanager

@@ -8,6 +8,7 @@ get the same identity, with a new nonce, so the directories of an earlier comman
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -18,7 +19,7 @@ from bookspark.errors import BookieError, InvalidCookieError
 from bookspark.operations.cli.terminal.command_options import Yes, Zookeeper, client, existing_directories, group
 from bookspark.operations.cli.terminal.output import print_json, say
 from bookspark.protocol.bookie.cookie import Cookie, with_nonce
-from bookspark.servers.daemon.directories import DirectoryLocks, holds_data, read_cookie
+from bookspark.servers.daemon.directories import DirectoryLocks, UnreadableCookieError, holds_data, read_cookie
 from bookspark.servers.daemon.identity import mark_lost, stamp
 from bookspark.store.metadata.records.versioned import Versioned
 from bookspark.store.metadata.store import MetadataStore
@@ -121,10 +122,10 @@ def fix(
     places = existing_directories(directories)
     with client(zookeeper) as bookkeeper, DirectoryLocks(places):
         store = bookkeeper.metadata
-        cookies = {place: read_cookie(place) for place in places}
+        cookies, unread = _cookies(places)
         lost = [place for place, cookie in cookies.items() if cookie is None]
         if len(lost) == len(places):
-            cookie = _emptied(places, bookie, store)
+            cookie = _emptied([place for place in places if not (bookie and place in unread)], places, bookie, store)
         else:
             cookie = _agreed(places, {place: cookie for place, cookie in cookies.items() if cookie is not None}, store)
         if bookie not in ("", cookie.bookie_id):
@@ -145,18 +146,33 @@ def fix(
                 f"start it on that host; what is in {', '.join(places)} is an earlier state of it"
             )
         if not yes:
-            typer.confirm(f"Are the entries in {', '.join(lost)} of {cookie.bookie_id} lost?", abort=True, err=True)
+            what = "the cookie" if unread == set(lost) else "the entries"
+            be = "Is" if unread == set(lost) else "Are"
+            typer.confirm(f"{be} {what} in {', '.join(lost)} of {cookie.bookie_id} lost?", abort=True, err=True)
         # The mark comes first, so a boot that reads the cookie knows of the loss.
         mark_lost(lost)
         _stamp_anew(places, store, cookie, recorded)
-        say(f"{cookie.bookie_id} can start again, without what was in {', '.join(lost)}")
+        say(f"{cookie.bookie_id} can start again, without what was lost in {', '.join(lost)}")
 
 
-def _emptied(places: tuple[str, ...], bookie: str, store: MetadataStore) -> Cookie:
+def _cookies(places: tuple[str, ...]) -> tuple[dict[str, Cookie | None], set[str]]:
+    """The cookie in each directory, and the directories whose cookie can't be read."""
+    cookies: dict[str, Cookie | None] = {}
+    unread: set[str] = set()
+    for place in places:
+        try:
+            cookies[place] = read_cookie(place)
+        except UnreadableCookieError:
+            cookies[place] = None
+            unread.add(place)
+    return cookies, unread
+
+
+def _emptied(empty: Iterable[str], places: tuple[str, ...], bookie: str, store: MetadataStore) -> Cookie:
     """The recorded cookie of the bookie that lost all these directories: ``bookie``'s, else that of the only bookie with these
     directories that does not serve. Bookies of other hosts may have directories with the same names. Raises
     InvalidCookieError."""
-    for place in places:
+    for place in empty:
         if holds_data(place):
             raise InvalidCookieError(
                 f"{place} is not empty, but no directory has a cookie; name the directories of one bookie, or empty this one if "

@@ -6,9 +6,6 @@ The only writer of a ledger is the process that created it. So ``append`` create
 
 from __future__ import annotations
 
-import getpass
-import os
-import socket
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +17,16 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from bookspark.errors import ConfigurationError, LedgerRecoveryError, ReadError
-from bookspark.operations.cli.terminal.command_options import Json, LedgerId, Yes, Zookeeper, client, group, grouped
+from bookspark.operations.cli.terminal.command_options import (
+    Json,
+    LedgerId,
+    Yes,
+    Zookeeper,
+    client,
+    group,
+    grouped,
+    operator,
+)
 from bookspark.operations.cli.terminal.output import (
     json_line,
     metadata_document,
@@ -281,7 +287,7 @@ def recover(
                     err=True,
                 )
             handle = bookkeeper.open_ledger(
-                ledger, password=password.encode(), accept_loss_as=_operator(), lost_bookies=lost
+                ledger, password=password.encode(), accept_loss_as=operator(), lost_bookies=lost
             )
         with handle:
             entries = handle.metadata.last_entry_id + 1
@@ -340,15 +346,6 @@ def _held_of(bookkeeper: BookKeeper, lost: Sequence[LostRecords]) -> list[dict[s
                 found += [(ledger_id, bookie, *entries) for entries in with_ranges(NO_RANGES, ranges)]
     names = ("ledger_id", "bookie", "first_entry_id", "last_entry_id")
     return [dict(zip(names, one, strict=True)) for one in sorted(found)]
-
-
-def _operator() -> str:
-    try:
-        name = getpass.getuser()
-    except (KeyError, OSError):
-        # A container's user may have no name.
-        name = str(os.getuid())
-    return f"{name}@{socket.gethostname()}"
 
 
 def _opened(file: Path | None) -> IO[bytes]:

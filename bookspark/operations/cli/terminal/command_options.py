@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import getpass
 import inspect
+import os
+import socket
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -35,6 +38,16 @@ LedgerId = Annotated[int, typer.Argument(metavar="LEDGER", min=0, help="Id of th
 def group(name: str, help_text: str) -> typer.Typer:
     """Sub-commands ``bookspark NAME …``."""
     return typer.Typer(name=name, help=help_text, no_args_is_help=True, rich_markup_mode=None)
+
+
+def operator() -> str:
+    """Who runs this command, for the record of an accepted loss."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):
+        # A container's user may have no name.
+        name = str(os.getuid())
+    return f"{name}@{socket.gethostname()}"
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:

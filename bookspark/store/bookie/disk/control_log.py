@@ -20,7 +20,8 @@ because an intended removal is noted first.
 
 A log that lacks a write covered by its note is damaged: it is an older copy, or the copy that a rewrite was to replace. A bad
 record above the note that lacks its end or a sector is *torn*: a write cut short may have left it. Any other bad record is
-damage. Good records that follow are read in both cases. ``protocol.bookie.control_copies`` defines the consequences of damage.
+damage, and so are bytes that the disk can't read. Good records that follow are read in all cases.
+``protocol.bookie.control_copies`` defines the consequences of damage.
 
 Source: docs/decisions/one-log.md. BookKeeper keeps this state in its journal and in each ledger's index header.
 """
@@ -56,6 +57,7 @@ from bookspark.store.bookie.disk.control_state import (
     CopyRecord,
     LedgersNoted,
     LogsNoted,
+    LossAccepted,
     Record,
     WithoutNoted,
     WriteNumbered,
@@ -67,11 +69,11 @@ from bookspark.store.bookie.disk.file_system import (
     FileSystem,
     NoSpaceError,
     needing_space,
-    read_all,
     replace_file,
     with_descriptor,
     write_all,
 )
+from bookspark.store.bookie.disk.log_scan import FewUnread, Unread, read_padded
 from bookspark.store.bookie.disk.synced_note import SyncedNote
 from bookspark.store.bookie.disk.torn import RECORD_HEAD, is_torn_record, next_record, record_end
 
@@ -92,6 +94,7 @@ _NAMES: dict[type[Record | CopyRecord], str] = {
     HealedNoted: "healed",
     CollectionNoted: "collected",
     ReadOnlySwitched: "read only",
+    LossAccepted: "loss accepted",
     WriteNumbered: "at",
     WrittenUpTo: "up to",
     LogsNoted: "logs",
@@ -130,6 +133,8 @@ class ControlScan(NamedTuple):
     copy: ControlCopy
     logs: LogsNoted | None
     """Logs of the directory; None if never noted."""
+    unread: Unread
+    """Bytes that the disk could not read: (start, end) each. They may be good."""
 
 
 class _Bad(NamedTuple):
@@ -200,15 +205,18 @@ class ControlLog:
         """Read the log without changing anything. A directory without a control log has no note either. Raises OSError."""
         # The note is read first, because a serving bookie may append meanwhile.
         noted, number, content = self.note.read(), self.note.read_write_number() or 0, b""
+        unread = FewUnread()
         present = self._file_system.exists(self.path)
         if present:
             with closing(self._file_system.open(self.path)) as file:
-                content = read_all(file)
+                content = bytes(read_padded(file, 0, file.size(), unread))
         below = len(content) if noted is None else noted
         found = decode_records(content, below)
         bad = [item for item in found if isinstance(item, _Bad)]
         logs = [item for item in found if isinstance(item, LogsNoted)]
-        damaged = len(content) < below or any(not item.torn for item in bad) or number > last_number(found)
+        damaged = (
+            len(content) < below or any(not item.torn for item in bad) or number > last_number(found) or bool(unread)
+        )
         return ControlScan(
             [item for item in found if not isinstance(item, (_Bad, CopyRecord))],
             bad[0].start if bad else len(content),
@@ -218,6 +226,7 @@ class ControlLog:
             damaged,
             self._copy(found, damaged, len(content)),
             logs[-1] if logs else None,
+            unread,
         )
 
     def note_is_bad(self) -> bool:
@@ -290,6 +299,8 @@ class ControlLog:
             last.append(self._logs_noted())
         if self._without:
             last.append(WithoutNoted(sorted(self._without)))
+        # A note that can't be read becomes another file.
+        self.note.read()
         self.version += 1
         try:
             self._replace(content, encode_records(last), write_number)

@@ -67,7 +67,14 @@ class LedgersNoted(NamedTuple):
         return f"LedgersNoted({len(self.ledgers)} bytes)"
 
 
-Record = ControlRecord | LedgersNoted | LossyBootNoted | HealedNoted | CollectionNoted | ReadOnlySwitched
+class LossAccepted(NamedTuple):
+    """Operator ``by`` accepts the loss of those bytes of log number ``log`` (0: the control log) that its disk can't read."""
+
+    log: int
+    by: str
+
+
+Record = ControlRecord | LedgersNoted | LossyBootNoted | HealedNoted | CollectionNoted | ReadOnlySwitched | LossAccepted
 """Records of a control log: of one ledger, of many, or of the whole bookie."""
 
 
@@ -134,6 +141,8 @@ class ControlState:
         """Ledgers that garbage collection is about to forget. A granted request removes its ledger."""
         self._in_limbo: Any = SortedSet()
         self.switch = NEVER_SWITCHED
+        self.accepted: dict[int, LossAccepted] = {}
+        """By log number."""
         self.fences_lost = False
         """May any ledger have had a fence, after this boot? Set until phase one is durable, which notes it."""
         self.write_number = 0
@@ -205,6 +214,8 @@ class ControlState:
                 self.collected = max(self.collected, record)
             elif isinstance(record, ReadOnlySwitched):
                 self.switch = max(self.switch, record)
+            elif isinstance(record, LossAccepted):
+                self.accepted[record.log] = record
             else:
                 if isinstance(record, KeyDecided):
                     self.decided[record.ledger_id] = max(record, self.decided.get(record.ledger_id, record))
@@ -329,7 +340,7 @@ class ControlState:
             first.append(self.collected)
         if self.switch != NEVER_SWITCHED:
             first.append(self.switch)
-        yield first
+        yield first + list(self.accepted.values())
         ids = ascending(self.ledgers.ids)
         while ids_of_part := list(islice(ids, _LEDGERS_A_PART)):
             plain: list[bytes] = []

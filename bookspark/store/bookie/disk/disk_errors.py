@@ -62,6 +62,11 @@ def unless_refused() -> Iterator[None]:
             raise
 
 
+def is_of_file(error: OSError) -> bool:
+    """Did the disk not give the bytes of a file that is there? Another copy, or a safe assumption, may stand for them."""
+    return meaning(error) is Meaning.UNKNOWN
+
+
 def is_of_process(error: OSError) -> bool:
     """Does a failed call say nothing of the disk, so that the same call may succeed soon?"""
     return meaning(error) in (Meaning.NO_DESCRIPTOR, Meaning.PROCESS)

@@ -133,6 +133,9 @@ class EntryLog:
             if self._removed or not self.synced:
                 return
             with closing(SyncedNote(self._file_system, self.note_path, self.number)) as note:
+                if self.file is None:
+                    # Nobody else has a sealed log's note open, so an unreadable note becomes another file.
+                    note.read()
                 note.write(self.synced)
                 note.sync()
             self._file_system.sync_directory(os.path.dirname(self.note_path))

@@ -3,7 +3,8 @@
 Law: a note is made before its file, holds 0, and is synced with its name. It is written after each sync of the file, before any
 answer that rests on that sync. It is synced itself about once a second, when the file is sealed, at a checkpoint, at a clean
 stop, and by a boot that rests on it. So it is exact after the death of the process; after the death of the host it may be behind,
-but never ahead. It tells damage from a torn write; BookKeeper #2908 lost data for lack of such a note::
+but never ahead. It tells damage from a torn write; BookKeeper #2908 lost data for lack of such a note. A note that its disk can't
+read counts as damaged, which cuts nothing; the next write makes it anew, as another file, because a bad sector takes no bytes::
 
     i64 position │ u32 CRC32C(i64 file number, i64 position) │ u32 0
 
@@ -21,17 +22,22 @@ process's writes. A page may be missing there if the disk wrote it to a wrong pl
 
 from __future__ import annotations
 
+import logging
+import os
 import struct
 from contextlib import closing
 
 from crc32c import crc32c
 
 from bookspark.errors import StorageError
+from bookspark.store.bookie.disk.disk_errors import is_of_file
 from bookspark.store.bookie.disk.file_system import File, FileSystem, needing_space, write_all
 
 _NOTE = struct.Struct("<qII")
 _NUMBERED = struct.Struct("<qq")
 _WRITE_NUMBERED = struct.Struct("<qqq")
+
+log = logging.getLogger(__name__)
 
 
 class SyncedNote:
@@ -44,12 +50,14 @@ class SyncedNote:
         self._file: File | None = None
         self._writes = False
         self.is_written = False
+        self.unread = False
+        """Could the disk not read the note?"""
 
     def read(self) -> int | None:
-        """The position in bytes, or None for a missing or damaged note. Raises OSError."""
+        """The position in bytes, or None for a missing, damaged or unreadable note. Raises OSError."""
         if not self._file_system.exists(self._path):
             return None
-        content = self._opened().read(_NOTE.size, 0)
+        content = self._read(_NOTE.size, 0)
         if len(content) < _NOTE.size:
             return None
         position: int
@@ -59,13 +67,13 @@ class SyncedNote:
     def is_blank(self) -> bool:
         """Is the note short, or all zeros? The host then went down while the note was being made, before its file was begun.
         Raises OSError."""
-        return self._file_system.exists(self._path) and not any(self._opened().read(_NOTE.size, 0))
+        return self._file_system.exists(self._path) and not any(self._read(_NOTE.size, 0)) and not self.unread
 
     def read_write_number(self) -> int | None:
         """Number of the last write that the note covers; None if unreadable. Raises OSError."""
         if (position := self.read()) is None:
             return None
-        content = self._opened().read(_NOTE.size, _NOTE.size)
+        content = self._read(_NOTE.size, _NOTE.size)
         if len(content) < _NOTE.size:
             return None
         write_number: int
@@ -75,7 +83,7 @@ class SyncedNote:
 
     def has_bad_write_number(self) -> bool:
         """Does a present write number fail its checks? Raises OSError."""
-        return self.read_write_number() is None and len(self._opened().read(2 * _NOTE.size, 0)) > _NOTE.size
+        return self.read_write_number() is None and len(self._read(2 * _NOTE.size, 0)) > _NOTE.size
 
     def write(self, position: int, write_number: int | None = None) -> None:
         """Write ``position`` without a sync, with the number of the last write before it if writes are numbered. Raises
@@ -91,12 +99,14 @@ class SyncedNote:
         self.is_written = True
 
     def has_written(self) -> bool:
-        """Does an entry log's note hold a written position? Raises OSError."""
-        return self._file_system.exists(self._path) and len(self._opened().read(2 * _NOTE.size, 0)) > _NOTE.size
+        """Does an entry log's note hold a written position, or may it? Raises OSError."""
+        if not self._file_system.exists(self._path):
+            return False
+        return len(self._read(2 * _NOTE.size, 0)) > _NOTE.size or self.unread
 
     def read_written(self) -> int | None:
         """The written position of an entry log; None if missing or damaged. Raises OSError."""
-        content = self._opened().read(_NOTE.size, _NOTE.size)
+        content = self._read(_NOTE.size, _NOTE.size)
         if len(content) < _NOTE.size:
             return None
         written: int
@@ -130,12 +140,30 @@ class SyncedNote:
     def _written_checksum(self, written: int) -> int:
         return crc32c(_WRITE_NUMBERED.pack(self._number, 1, written))
 
+    def _read(self, size: int, position: int) -> bytes:
+        """Bytes of the note, b"" if the disk can't read them. Raises OSError."""
+        try:
+            return self._opened().read(size, position)
+        except OSError as error:
+            if not is_of_file(error):
+                raise
+            if not self.unread:
+                log.warning("%s can't be read: %s; the synced position is unknown; check the disk", self._path, error)
+            self.unread = True
+            self.close()
+            return b""
+
     def _opened(self, *, write: bool = False) -> File:
         """The open note: for reading it must exist; for writing it is created."""
         if self._file is None or write > self._writes:
             self.close()
+            if anew := write and self.unread:
+                self._file_system.unlink(self._path)
             self._file = self._file_system.open(self._path, create=write)
             self._writes = write
+            if anew:
+                self._file_system.sync_directory(os.path.dirname(self._path))
+                self.unread = False
         return self._file
 
 

@@ -16,7 +16,7 @@ from a crash of the host. (That boot syncs all of it, so the old marker counts a
 note exposes bytes that the disk wrote to another place (``synced_note``). After a failed sync the page cache proves nothing, so
 the boot id is wiped out. A boot that does not trust the id wipes it out too, because it settles the logs without these positions.
 The cache does not prove a name either: after a failed sync of the directory it may hold the only marker, for good. So each
-process makes its own marker before anything rests on it.
+process makes its own marker before anything rests on it. A marker that its disk can't read counts as the worst one.
 
 Source: BP-46, "Detecting Data Loss On Boot"; docs/decisions/without-the-journal.md.
 """
@@ -28,7 +28,7 @@ import threading
 from contextlib import closing
 from enum import IntEnum
 
-from bookspark.store.bookie.disk.disk_errors import unless_refused
+from bookspark.store.bookie.disk.disk_errors import is_of_file, unless_refused
 from bookspark.store.bookie.disk.file_system import (
     FileSystem,
     needing_space,
@@ -77,8 +77,13 @@ class UncleanMarker:
         self.stands = self._file_system.exists(self._path)
         if not self.stands:
             return False
-        with closing(self._file_system.open(self._path)) as file:
-            noted = self._content = read_all(file)
+        try:
+            noted = self._content = self._read()
+        except OSError as error:
+            if not is_of_file(error):
+                raise
+            log.error("%s can't be read: %s; the worst that it may say is assumed; check the disk", self._path, error)
+            noted = self._content = b"fences lost"
         self.lost = _WORDS.get(noted, Lost.NOTHING)
         # A trusted marker counts as this process's own: the boot makes everything durable before anything is written.
         self.cached = bool(self._boot_id) and noted == self._boot_id.encode()
@@ -88,6 +93,13 @@ class UncleanMarker:
             with unless_refused():
                 self._wipe()
         return self._found
+
+    def _read(self) -> bytes:
+        file = self._file_system.open(self._path)
+        try:
+            return read_all(file)
+        finally:
+            file.close()
 
     def make(self) -> None:
         """Make the marker durably, unless this process has made it and it is still there. Raises NoSpaceError, OSError."""
@@ -115,10 +127,12 @@ class UncleanMarker:
             if not self.stands:
                 return False
             uncached(self._file_system, self._path)
-            if self._file_system.exists(self._path):
-                with closing(self._file_system.open(self._path)) as file:
-                    if read_all(file) == self._content:
-                        return False
+            try:
+                if self._file_system.exists(self._path) and self._read() == self._content:
+                    return False
+            except OSError as error:
+                if not is_of_file(error):
+                    raise
             replace_file(self._file_system, self._path, [self._content])
             return True
 

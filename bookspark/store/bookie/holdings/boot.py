@@ -6,15 +6,18 @@ and are good. A row of the checkpoint without its bytes in a log is lost now.
 
 A damaged control log may have held a fence. Other directories' copies replace it if they have all its records. If they may not,
 the boot is lossy and every fence unsure. Without any whole copy the bookie stays down (``protocol.bookie.control_copies``). An
-unreadable directory is given up if another is left; its entries are then unknown and the boot is lossy
-(``protocol.bookie.bookie_boot``), as with a directory whose reach went back (``protocol.bookie.reach``). So are entries in those
-bytes of a log that its disk can't read: each boot reads them again, until all entries are back.
+unreadable directory, or one whose control log can't be read as a whole and has no such copy, is given up if another is left; its
+entries are then unknown and the boot is lossy (``protocol.bookie.bookie_boot``), as with a directory whose reach went back
+(``protocol.bookie.reach``). So are entries in those bytes of a log that its disk can't read: each boot reads them again, until
+all entries are back, or an operator has accepted their loss.
 """
 
 from __future__ import annotations
 
+import errno
 import gc
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -42,7 +45,14 @@ from bookspark.protocol.bookie.control_copies import (
 from bookspark.protocol.bookie.reach import NOWHERE, Reach, went_back
 from bookspark.store.bookie.disk.checkpoint import Checkpoint
 from bookspark.store.bookie.disk.control_log import ControlScan, encode_records, live_bytes
-from bookspark.store.bookie.disk.control_state import ControlState, LogsNoted, Record, WriteNumbered, without_void
+from bookspark.store.bookie.disk.control_state import (
+    ControlState,
+    LogsNoted,
+    LossAccepted,
+    Record,
+    WriteNumbered,
+    without_void,
+)
 from bookspark.store.bookie.disk.index import ROW_BYTES, ChangingRows, Index, location, log_of
 from bookspark.store.bookie.disk.log_scan import FILLER_LEDGER
 from bookspark.store.bookie.disk.rewritten_block import Block, runs
@@ -69,14 +79,16 @@ Found = TypeVar("Found")
 log = logging.getLogger(__name__)
 
 
-def read_directories(holdings: Holdings, noted: Mapping[str, Reach]) -> None:
+def read_directories(holdings: Holdings, noted: Mapping[str, Reach], accepted_by: str = "") -> None:
     """Read the directories of ``holdings``, which is empty so far. ``noted``: the known reach of each directory, by its path.
-    Raises StorageError."""
+    ``accepted_by``: the operator who accepts the loss of unreadable bytes of control logs, or "". Raises StorageError."""
     live = holdings.live
     in_each(live, LogDirectory.prepare)
     with _collector_paused():
         scans = in_each(live, lambda directory: directory.control.scan())
-        content = _replay_control_logs(scans, holdings.control)
+        if not accepted_by:
+            scans = _readable(live, scans)
+        content = _replay_control_logs(scans, holdings.control, accepted_by)
         scanned = dict(scans)
         number = holdings.control.write_number
         in_each(live, lambda directory: directory.begin_control_log(content, scanned[directory], number))
@@ -117,6 +129,35 @@ def read_directories(holdings: Holdings, noted: Mapping[str, Reach]) -> None:
     for directory in live:
         directory.note_without([number for number in without if number != directory.number])
     _note_lost_places(holdings)
+
+
+def _readable(
+    live: list[LogDirectory], scans: list[tuple[LogDirectory, ControlScan]]
+) -> list[tuple[LogDirectory, ControlScan]]:
+    """The scans that the boot may rest on. A control log with bytes that its disk can't read is replaced where the whole copies
+    of other directories have all its writes; otherwise its directory is given up for now, as its bytes may be good. Raises
+    StorageError if no directory is left."""
+    if judge_copies(_copies(scans)) is CopiesTell.ALL:
+        return scans
+    scanned = dict(scans)
+    if all(scan.unread for scan in scanned.values()):
+        directory, scan = scans[0]
+        raise StorageError(
+            f"{directory.control.path}: the disk can't read it at byte {scan.unread[0][0]}, and no other directory has a whole "
+            "copy: a fence may lie there, so this bookie stays down. Nothing is lost yet: start it again once the disk, or a "
+            "copy of it, gives these bytes. If none ever will, bookspark bookie accept-loss goes on without them"
+        )
+
+    def refuse_unread(directory: LogDirectory) -> ControlScan:
+        if unread := scanned[directory].unread:
+            raise OSError(errno.EIO, f"{os.strerror(errno.EIO)} at byte {unread[0][0]}", directory.control.path)
+        return scanned[directory]
+
+    return in_each(live, refuse_unread)
+
+
+def _copies(scans: Iterable[tuple[LogDirectory, ControlScan]]) -> list[ControlCopy]:
+    return [copy for directory, scan in scans if (copy := _copy_of(directory, scan)) is not None]
 
 
 def _older_copies(
@@ -201,13 +242,16 @@ def in_each(directories: list[LogDirectory], act: Callable[[LogDirectory], Found
     return found
 
 
-def _replay_control_logs(scans: Sequence[tuple[LogDirectory, ControlScan]], state: ControlState) -> list[bytes] | None:
+def _replay_control_logs(
+    scans: Sequence[tuple[LogDirectory, ControlScan]], state: ControlState, accepted_by: str
+) -> list[bytes] | None:
     """Fill ``state`` with the union of all control logs. Returns the encoded records that every directory needs; None if every
     directory has them. Raises StorageError if no copy is whole."""
     copies = [(directory, scan, copy) for directory, scan in scans if (copy := _copy_of(directory, scan)) is not None]
     tell = judge_copies(copy for _, _, copy in copies)
-    if tell is CopiesTell.NOTHING:
-        directory, scan, _ = copies[0]
+    damaged = [(directory, scan) for directory, scan, _ in copies if not scan.unread]
+    if tell is CopiesTell.NOTHING and damaged:
+        directory, scan = damaged[0]
         raise StorageError(
             f"{directory.control.path} is damaged at byte {scan.end}, missing, or older than its note, and no other directory "
             "has a whole copy: a fence may be lost, so this bookie stays down; put back the file as it was when the bookie ended "
@@ -218,13 +262,17 @@ def _replay_control_logs(scans: Sequence[tuple[LogDirectory, ControlScan]], stat
     # A directory that never had a control log, just added or emptied, says nothing of lossy boots.
     _join_marks([scan.records for _, scan, _ in copies], state)
     state.write_number = max((max(copy.complete_to, copy.reaches or 0) for _, _, copy in copies), default=0)
-    if tell is CopiesTell.TOO_LITTLE:
-        state.write_number += 1
+    if tell is not CopiesTell.ALL:
+        # Without a whole copy nothing says how far the lost records went.
+        state.write_number += NUMBERS_LEFT_OUT if tell is CopiesTell.NOTHING else 1
         state.mark = mark_above(state.mark, chain.from_iterable(scan.records for _, scan in scans))
-        for directory, _, copy in copies:
+        for directory, scan, copy in copies:
+            if scan.unread:
+                state.replay_at_boot([LossAccepted(0, accepted_by)])
             if not copy.whole:
+                what = "can't be read as a whole" if scan.unread else "is damaged"
                 directory.lose(
-                    f"{directory.control.path} is damaged, and the other directories may lack what it had", Lost.FENCES
+                    f"{directory.control.path} {what}, and the other directories may lack what it had", Lost.FENCES
                 )
     apart = used_apart(copy for _, _, copy in copies)
     for directory, _, copy in copies:

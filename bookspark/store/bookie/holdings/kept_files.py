@@ -1,9 +1,9 @@
 """Kept files: care for the files beside the logs while a bookie serves: control logs, checkpoints, notes, markers, cookies.
 
 Law: each file is read from the disk and checked (``checks``) some hundred times in a period of the scrub, because the files are
-short and a boot rests on them. The process knows the correct content of each. A damaged or missing file is therefore replaced at
-once, durably, from memory: a control log by the state of all ledgers, a checkpoint by the whole index, a note by the synced
-position. A later boot sees no damage, even in a bookie with one directory.
+short and a boot rests on them. The process knows the correct content of each. A damaged, unreadable or missing file is therefore
+replaced at once, durably, from memory: a control log by the state of all ledgers, a checkpoint by the whole index, a note by the
+synced position. A later boot sees no damage, even in a bookie with one directory.
 
 Damage between the last check and a crash remains for the boot to judge. The scrub's own progress file is replaced with each group
 of logs.
@@ -31,6 +31,7 @@ from bookspark.store.wire.header import Status
 RewriteControl = Callable[[LogDirectory, Done], Steps[None]]
 
 _TRIES = 3
+_WRONG = "it fails its checks, can't be read, or is missing"
 
 log = logging.getLogger(__name__)
 
@@ -78,10 +79,10 @@ class KeptFiles:
             yield from self._look_at_checkpoint(directory)
             renewed: list[str] = yield partial(self._renew_small_files, directory)
             for path in renewed:
-                self._tell(path, "it fails its checks, or is missing")
+                self._tell(path, _WRONG)
         for kept in self.others:
             if (yield partial(_renew_other, kept)):
-                self._tell(kept.path, "it fails its checks, or is missing")
+                self._tell(kept.path, _WRONG)
 
     def _look_at_control_log(self, directory: LogDirectory) -> Steps[None]:
         damages: list[Damage] = yield partial(self._control_damages, directory)

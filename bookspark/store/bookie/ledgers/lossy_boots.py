@@ -23,7 +23,8 @@ from bookspark.protocol.bookie.bookie_boot import (
 )
 from bookspark.protocol.bookie.bookie_ledger import EntriesLost, LimboCleared, MasterKeyNoted
 from bookspark.store.bookie.commit.completions import Done
-from bookspark.store.bookie.disk.control_state import Record
+from bookspark.store.bookie.disk.control_state import LossAccepted, Record
+from bookspark.store.bookie.disk.entry_log import EntryLog
 from bookspark.store.bookie.holdings.boot import note_in_each
 from bookspark.store.bookie.holdings.disks import Disks
 from bookspark.store.bookie.holdings.holdings import Holdings, decided_anew
@@ -42,7 +43,7 @@ class LossyBoots:
         self._state = holdings.control
         self._live = holdings.live
         self._records = records
-        self._keeps_unread = False
+        self._keeps_unread = self._noted_lost = False
 
     @property
     def unreadable(self) -> Sequence[str]:
@@ -137,6 +138,16 @@ class LossyBoots:
             directory.unclean = False
             directory.losses.clear()
 
+    def accept_losses(self, by: str) -> list[str]:
+        """Note durably, before the storage is started, that operator ``by`` accepts the loss of bytes that could not be read at
+        this boot. Returns the losses in words. Raises StorageError."""
+        if accepted := [
+            LossAccepted(entry_log.number, by) for directory in self._live for entry_log in directory.unread
+        ]:
+            self._note(accepted)
+        control = self.losses if self._state.accepted.get(0) == LossAccepted(0, by) else []
+        return [*control, *(f"{path} can't be read as a whole" for path in self.unread)]
+
     # -- phase two
 
     @property
@@ -170,7 +181,7 @@ class LossyBoots:
     def note_lost(self, ledger_id: int, ranges: Iterable[tuple[int, int]], done: Done) -> None:
         """Note entries (inclusive ranges) that belong here and that no bookie could supply: their absence is unknown from now on.
         ``done``: OK once that is durable, or IO_ERROR."""
-        self.keep_unread()
+        self._noted_lost = True
         self._state.of(ledger_id)
         records = [EntriesLost(ledger_id, first, last) for first, last in ranges]
         self._state.replay(records)
@@ -182,14 +193,29 @@ class LossyBoots:
 
     def note_healed(self, boot: int, done: Done) -> None:
         """Note that all losses of lossy boot number ``boot`` are restored. Bytes that could not be read are needed no more,
-        unless ``keep_unread`` was called. ``done``: OK once that is durable, or IO_ERROR."""
+        unless ``keep_unread`` was called, or ``note_lost`` and no operator has accepted their loss. ``done``: OK once that is
+        durable, or IO_ERROR."""
         record = HealedNoted(boot)
         self._state.replay([record])
 
         def noted(status: int) -> None:
-            if status == Status.OK and not self._keeps_unread:
+            if status == Status.OK:
                 for directory in self._live:
-                    directory.unread.clear()
+                    directory.unread[:] = filter(self._is_needed, directory.unread)
             done(status)
 
         self._records.write([record], noted)
+
+    def _is_needed(self, entry_log: EntryLog) -> bool:
+        """May bytes of this log that could not be read hold entries that nobody else has, without an operator's word?"""
+        accepted = self._state.accepted.get(entry_log.number)
+        if self._keeps_unread or (self._noted_lost and accepted is None):
+            log.warning(
+                "%s is read again at each start: its bad sectors may hold entries that no bookie gave. To give them up for good: "
+                "bookspark bookie accept-loss",
+                entry_log.path,
+            )
+            return True
+        if self._noted_lost and accepted is not None:
+            log.warning("%s: its bad sectors are given up, as %s accepted", entry_log.path, accepted.by)
+        return False

@@ -276,6 +276,22 @@ def rebuild_index(file_system: FileSystem, directories: Sequence[str]) -> int:
     return count
 
 
+def losses_to_accept(file_system: FileSystem, directories: Sequence[str]) -> list[str]:
+    """Losses of bytes that the disk can't read, and that ``accept_losses`` would accept, in words. Changes nothing. Raises
+    StorageError if the bookie would not start even then."""
+    return accept_losses(DryRunFileSystem(file_system), directories, "-")
+
+
+def accept_losses(file_system: FileSystem, directories: Sequence[str], by: str) -> list[str]:
+    """Note that operator ``by`` accepts these losses; returns them in words. The next start is lossy. Once every bookie that may
+    have the lost entries has answered, the bytes are given up, except for entries of ledgers whose record the metadata lost.
+    Raises StorageError."""
+    storage = Storage(_config(directories), file_system).open(accepted_by=by)
+    accepted = storage.lossy_boots.accept_losses(by)
+    storage.close()
+    return accepted
+
+
 def take_back_good(file_system: FileSystem, directories: Sequence[str]) -> int:
     """Take the notes of losses back whose bytes are good, as the scrub of a running bookie does; returns the number of such
     batches. Without any nothing is changed, nor after an unclean stop: only the next start may settle the logs then. Raises

@@ -132,8 +132,7 @@ def _take(
         elif isinstance(item, Torn):
             found.torn += item.size
         elif isinstance(item, NotRead):
-            what = "the disk can't read these bytes now; they may be good"
-            _tell([checks.Damage(*item, what)], rows, found)
+            _tell([checks.Damage(*item, checks.CANNOT_READ)], rows, found)
         else:
             _tell([item], rows, found)
     _check_rows(path, located, rows, found)
