@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 import time
 from contextlib import ExitStack, closing
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -71,11 +70,10 @@ def local(
 
 def _cluster(bookies: int, directory: Path | None, zookeeper: str | None, autorecovery: bool) -> LocalCluster:
     from bookspark.local import LocalCluster
+    from bookspark.store.bookie.bookie_config import with_metrics
 
     options = {"client": settings.chosen("client"), **settings.chosen("autorecovery")} if autorecovery else False
-    # On loopback, where everybody on the host may look at the bookies, figures need no decision: any free ports.
-    metrics = {"metrics_port": -1} if find_spec("prometheus_client") is not None else {}
-    return LocalCluster(bookies, directory, zookeeper, options, **{**metrics, **settings.chosen("bookie")})
+    return LocalCluster(bookies, directory, zookeeper, options, **with_metrics(settings.chosen("bookie")))
 
 
 def zookeeper(
