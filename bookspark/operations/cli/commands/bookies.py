@@ -117,14 +117,16 @@ def bookies(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
     if as_json:
         print_json(found)
         return
-    columns = ("bookie", "state", "address", "host", "rack", "pid", "ledgers", "in logs", "free")
+    # A column without a value costs a narrow terminal the others.
+    rack = ("rack",) if any(one["rack"] for one in found) else ()
+    columns = ("bookie", "state", "address", "host", *rack, "pid", "ledgers", "in logs", "free")
     rows = [
         (
             one["bookie_id"],
             one["state"],
             one["address"],
             one["host"],
-            one["rack"],
+            *(one[name] for name in rack),
             str(one["pid"] or ""),
             one["ledgers"],
             None if one["log_bytes"] is None else size_text(one["log_bytes"]),
