@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -23,6 +27,9 @@ from bookspark.operations.cli.main import COMMANDS, command_line
 from bookspark.operations.cli.terminal.output import table
 from bookspark.servers.daemon.directories import lock_holder
 from bookspark.servers.daemon.processes import signal_process
+from bookspark.store.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bookspark.store.metadata.zookeeper.layout import LedgerManager
+from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from tests.authority import private
 from tests.awaiting import SECONDS_MAX
 from tests.operations.cli.conftest import Run
@@ -208,6 +215,32 @@ def test_local_says_which_of_its_processes_died_once_and_how_to_start_it_again(t
         process.wait(SECONDS_MAX)
         told.rest(SECONDS_MAX)
     assert sum("has ended" in line for line in told.lines) == 2
+
+
+def test_zookeeper_whose_server_died_ends_with_the_command_that_goes_on_with_its_data() -> None:
+    """The command waited on, without a word and without a server."""
+    command = [BOOKSPARK, "zookeeper", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        address = process.stdout.readline().strip()
+        with closing(ZooKeeperStore(address, begin=LedgerManager.HIERARCHICAL)) as store:
+            instance_id = store.instance_id
+        (server,) = (one for one in psutil.Process(process.pid).children(recursive=True) if one.name() == "java")
+        server.kill()
+        try:
+            told = process.communicate(timeout=SECONDS_MAX)[1]
+        finally:
+            process.kill()
+    found = re.fullmatch(r"bookspark: ZooKeeper has ended: .* Start it again: (bookspark zookeeper .*)\n", told)
+    assert process.returncode == 2 and found is not None, told
+    words = shlex.split(found[1])
+    directory = words[words.index("--directory") + 1]
+    try:
+        assert words[words.index("--port") + 1] == address.rpartition(":")[2]
+        with EmbeddedZooKeeper(directory) as again, closing(ZooKeeperStore(again.connection_string)) as store:
+            assert store.instance_id == instance_id
+    finally:
+        shutil.rmtree(directory)
 
 
 def test_zookeeper_at_a_port_in_use_is_an_error_in_one_line(tmp_path: Path) -> None:

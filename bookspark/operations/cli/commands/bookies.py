@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import time
 from contextlib import ExitStack, closing
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from msgspec import Meta
 
-from bookspark.errors import BookKeeperError
+from bookspark.errors import BookKeeperError, MetadataStoreError
 from bookspark.operations.cli.terminal import settings
 from bookspark.operations.cli.terminal.command_options import Json, Zookeeper, client, given
 from bookspark.operations.cli.terminal.output import print_json, print_table, problem, say
@@ -82,11 +84,24 @@ def zookeeper(
 ) -> None:
     from bookspark.store.metadata.zookeeper.embedded import EmbeddedZooKeeper
 
-    with until_signal() as stop, ExitStack() as stack:
-        place = directory or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bookspark-zookeeper-")))
-        server = stack.enter_context(EmbeddedZooKeeper(place, port))
-        say(server.connection_string)
-        stop()
+    with until_signal() as stop, ExitStack() as temporary:
+        place = directory
+        if place is None:
+            place = Path(tempfile.mkdtemp(prefix="bookspark-zookeeper-"))
+            temporary.callback(shutil.rmtree, place, ignore_errors=True)
+        with EmbeddedZooKeeper(place, port) as server:
+            say(server.connection_string)
+
+            def look() -> None:
+                if server.pid is None:
+                    # Its data are those of a cluster that lives: the next server goes on with them.
+                    temporary.pop_all()
+                    raise MetadataStoreError(
+                        f"ZooKeeper has ended: {place}/zookeeper.log has its last words. Start it again: "
+                        f"bookspark zookeeper --directory {quote(str(place))} --port {server.port}"
+                    )
+
+            stop(look)
 
 
 def init(
