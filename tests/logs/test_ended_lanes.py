@@ -295,7 +295,7 @@ def test_log_end_ends_given_and_idle_lanes_but_never_lane_0(
         one.append(b"a")
         two.append(b"b")
         assert end_idle_lanes(bookkeeper, log.name) == []
-        assert bookspark("log", "end", f"{log.name}@1").text == f"log {log.name}@1: lanes ended: {log.name}@1\n"
+        assert bookspark("log", "end", f"{log.name}@1").text == f"log {log.name}@1: 1 lane ended: {log.name}@1\n"
         two.append(b"c")
         shown = json.loads(bookspark("log", "describe", log.name, "--json").out)
         assert shown["lanes"] == [

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+
+import pytest
+
 from bookspark.servers.daemon.lease_server import Status
 from bookspark.spark.bookies.bookie_task import Executor, TaskKeeper, TaskSpec, executor_of
 from bookspark.spark.bookies.placement import Claim, Share, Wanted
@@ -27,6 +31,29 @@ def test_service_options_override_the_tasks_labels_and_host(tmp_path):
 
 def test_known_bookie_is_started_under_its_id(tmp_path):
     assert [config.bookie_id for config in configs(tmp_path)] == ["bookie-a", ""]
+
+
+@pytest.mark.parametrize(
+    ("options", "port"),
+    [
+        ({"host": "127.0.0.1"}, -1),
+        ({"host": "::1"}, -1),
+        ({"host": "127.0.0.1", "metrics_port": 0}, 0),
+        ({"host": "127.0.0.1", "metrics_port": 8000}, 8000),
+        ({}, 0),
+        ({"host": "127.0.0.1", "shared_secret_file": "/secrets"}, 0),
+        ({"host": "127.0.0.1", "tls_certificate": "/c.pem", "tls_client_ca": "/ca.pem"}, 0),
+    ],
+    ids=["loopback", "loopback v6", "none wanted", "fixed", "network", "secret", "certificates"],
+)
+def test_bookie_has_metrics_by_default_where_they_open_no_door(tmp_path, options, port):
+    """A first cluster's console had no history and no latencies, because nobody had set ``metrics_port``."""
+    assert {config.metrics_port for config in configs(tmp_path, **options)} == {port}
+
+
+def test_bookie_without_the_extra_metrics_has_none(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    assert {config.metrics_port for config in configs(tmp_path, host="127.0.0.1")} == {0}
 
 
 def test_new_bookie_is_restarted_under_the_id_that_it_got(tmp_path):

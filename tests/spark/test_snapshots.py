@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import RDD
 from pyspark.sql import SparkSession
 
 from bookspark.errors import BookKeeperError, ConfigurationError
@@ -46,11 +47,15 @@ SITE = {
     DEFAULTS + "columnMapping.mode": "name",
     DEFAULTS + "enableChangeDataFeed": "true",
     DEFAULTS + "enableDeletionVectors": "true",
+    DEFAULTS + "enableIcebergCompatV2": "true",
     DEFAULTS + "enableInCommitTimestamps": "true",
     DEFAULTS + "enableRowTracking": "true",
     DEFAULTS + "enableTypeWidening": "true",
+    DEFAULTS + "feature.clustering": "supported",
+    DEFAULTS + "feature.deletionVectors": "supported",
     DEFAULTS + "minReaderVersion": "3",
     DEFAULTS + "minWriterVersion": "7",
+    DEFAULTS + "universalFormat.enabledFormats": "iceberg",
     "spark.databricks.delta.autoCompact.enabled": "true",
     "spark.databricks.delta.autoCompact.minNumFiles": "2",
     "spark.databricks.delta.commitInfo.userMetadata": "nightly",
@@ -90,7 +95,7 @@ def test_snapshots_audits_and_the_consoles_past_work_under_a_sites_settings(
 ) -> None:
     with bookkeeper.create_ledger(3, 3, 2) as ledger:
         ledger.append_batch([b"row"] * 50)
-    path = str(tmp_path)
+    path, to_data_frame = str(tmp_path), RDD.toDF
     taken = [snapshots.write(spark, cluster.zookeeper, path, keep=2) for _ in range(2)]
     # A commit of another program, with the site's userMetadata.
     spark.sql(f"ALTER TABLE delta.`{path}/{snapshots.LAST}` SET TBLPROPERTIES ('team' = 'platform')")
@@ -103,6 +108,7 @@ def test_snapshots_audits_and_the_consoles_past_work_under_a_sites_settings(
     newest = deltas.snapshots()[-1]
     assert newest.snapshot_id == taken[-1].snapshot_id
     assert ledger.ledger_id in list(deltas.ledgers(newest))
+    assert RDD.toDF is to_data_frame and all(spark.conf.get(name) == value for name, value in SITE.items())
 
 
 def test_old_versions_are_cut_from_delta_logs_and_kept_versions_are_readable(

@@ -106,7 +106,7 @@ def test_each_name_of_another_store_has_a_hint_and_is_no_option_of_ours() -> Non
 def test_kafkas_numbers_for_earliest_and_latest_are_these_words() -> None:
     log = {**SOURCE, "log": "a"}
     assert SourceOptions.parse({**log, "startingOffsets": "-2"}).start == EARLIEST
-    assert SourceOptions.parse({**log, "startingOffsets": "-1"}).start == LATEST
+    assert SourceOptions.parse({**log, "startingOffsets": "-1", "subscription": "x"}).start == LATEST
     assert SourceOptions.parse({**log, "endingOffsets": "-1"}).end == LATEST
     assert SourceOptions.parse({**log, "startingOffsets": '{"0": -2, "3": 7}'}).start == {3: 7}
     assert SourceOptions.parse({**log, "startingOffsets": '{"0": -2}'}).start == EARLIEST
@@ -163,11 +163,17 @@ def test_max_trigger_delay_accepts_sparks_time_formats(text: str, seconds: float
         ),
         ({"log": "a", "minOffsetsPerTrigger": "9", "maxTriggerDelay": "5 fortnights"}, "choose a time like 30s, 15m"),
         ({"log": "a", "minPartition": "4"}, "did you mean 'minPartitions'"),
+        ({"log": "a", "startingOffsets": "latest"}, "'latest' is for streams, and needs option subscription"),
+        ({"log": "a", "startingOffsets": "-1"}, "'latest' is for streams, and needs option subscription"),
+        ({"log": "a", "subscription": "x"}, "subscription is only used with startingOffsets 'latest'"),
+        ({"log": "a", "startingOffsets": "9", "endingOffsets": "3"}, "startingOffsets 9 is behind endingOffsets 3"),
+        ({"logs": "a,b", "startingOffsets": '{"c": 1}'}, "in log 'c', which is not read"),
     ],
 )
-def test_source_refuses_wrong_options(given: dict[str, str], message: str) -> None:
+def test_wrong_options_are_refused_by_load(given: dict[str, str], message: str) -> None:
+    """``load`` asks for the schema, also of a stream. Later mistakes are an error of the running query, below Spark's stack."""
     with pytest.raises(ConfigurationError, match=message):
-        SourceOptions.parse({**SOURCE, **given})
+        BookSparkDataSource({**SOURCE, **given}).schema()
 
 
 @pytest.mark.parametrize(
@@ -219,8 +225,6 @@ def test_batch_write_refuses_options_for_streams(name: str) -> None:
     [
         ({"table": "ledgers"}, "system table 'ledgers' can't be read as a stream"),
         ({"log": "a", "endingOffsets": "7"}, "a stream has no end"),
-        ({"log": "a", "startingOffsets": "latest"}, "'latest' needs option subscription"),
-        ({"log": "a", "subscription": "x"}, "only used with startingOffsets 'latest'"),
     ],
 )
 def test_stream_refuses_wrong_options(given: dict[str, str], message: str) -> None:

@@ -97,7 +97,7 @@ class BookieService:
         make bookies up to ``bookies``, even if some exist; bookies out of reach count. ``one_core_per``: "bookie", or "host" for
         one task, and so one core, on each executor. ``leave_slots_free``: leave a slot of each executor to this application's
         queries. ``wait_for_missing_seconds``: wait of ``start`` for an executor on the host of each existing bookie.
-        ``bookie_options``: fields of BookieConfig, for all bookies.
+        ``bookie_options``: fields of BookieConfig, for all bookies (``metrics_port``: see ``with_metrics``).
 
         Raises ConfigurationError if an option is unknown or its value is wrong.
         """

@@ -42,7 +42,7 @@ from bookspark.spark.bookies.service_records import (
     read_service,
     write_task,
 )
-from bookspark.store.bookie.bookie_config import BookieConfig, bookie_config
+from bookspark.store.bookie.bookie_config import BookieConfig, bookie_config, with_metrics
 from bookspark.store.metadata.store import MetadataStore
 from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.support.addresses import split_address
@@ -128,7 +128,9 @@ class TaskKeeper:
                 bookie_config(
                     directories=home_directories(spec.roots, home),
                     zookeeper=spec.zookeeper,
-                    **{"bookie_id": share.bookie_ids.get(home, ""), **spec.options, **listen, "labels": labels},
+                    **with_metrics(
+                        {"bookie_id": share.bookie_ids.get(home, ""), **spec.options, **listen, "labels": labels}
+                    ),
                 ),
                 holder,
                 self._news.set,

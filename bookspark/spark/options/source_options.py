@@ -222,6 +222,15 @@ class SourceOptions:
             raise ConfigurationError(
                 f"option where is for reading logs, not a {chosen[0].removesuffix('s')}: leave it out, and filter the DataFrame"
             )
+        if read.start == LATEST and read.subscription is None:
+            raise ConfigurationError(
+                "startingOffsets 'latest' is for streams, and needs option subscription, a name for your query: Bookspark keeps "
+                "its start under this name, so that nothing is lost if the query ends before its first micro-batch is done"
+            )
+        if read.start != LATEST and read.subscription is not None:
+            raise ConfigurationError(
+                "option subscription is only used with startingOffsets 'latest' of a stream; leave it out"
+            )
         if read.rows_max is not None and read.bytes_max is not None:
             raise ConfigurationError("give maxOffsetsPerTrigger or maxBytesPerTrigger: Spark knows one limit at a time")
         if trigger_delay is not None and read.rows_min is None:
@@ -232,6 +241,7 @@ class SourceOptions:
             raise ConfigurationError(
                 f"minOffsetsPerTrigger {read.rows_min} is more than maxOffsetsPerTrigger {read.rows_max}: give a smaller one"
             )
+        read._check_places()
         return read
 
     @property
@@ -253,9 +263,7 @@ class SourceOptions:
         """Return these options. Raises ConfigurationError for options of streams only."""
         if self.start == LATEST:
             raise ConfigurationError("startingOffsets 'latest' is for streams: a batch read would have no rows")
-        self._check_places()
         only = {
-            "subscription": self.subscription,
             "maxOffsetsPerTrigger": self.rows_max,
             "maxBytesPerTrigger": self.bytes_max,
             "minOffsetsPerTrigger": self.rows_min,
@@ -266,7 +274,7 @@ class SourceOptions:
         return self
 
     def for_stream(self) -> SourceOptions:
-        """Return these options. Raises ConfigurationError for options that do not suit a stream."""
+        """Return these options. Raises ConfigurationError for options that suit only batch reads."""
         if self.table is not None:
             raise ConfigurationError(
                 f"system table {self.table!r} can't be read as a stream: read it with spark.read, as often as you like"
@@ -276,15 +284,6 @@ class SourceOptions:
                 "options endingOffsets, endingTimestamp and endingOffsetsByTimestamp are for batch reads (spark.read); a stream "
                 "has no end"
             )
-        self._check_places()
-        if self.start == LATEST and self.subscription is None:
-            raise ConfigurationError(
-                "startingOffsets 'latest' needs option subscription, a name for your query: Bookspark keeps the "
-                "query's start under this name, so that nothing is lost if the query ends before its first "
-                "micro-batch is done"
-            )
-        if self.start != LATEST and self.subscription is not None:
-            raise ConfigurationError("option subscription is only used with startingOffsets 'latest'; leave it out")
         return self
 
     def _check_places(self) -> None:

@@ -33,7 +33,7 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from pyspark import StorageLevel
+from pyspark import RDD, StorageLevel
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
@@ -86,22 +86,12 @@ GLOB_LOGGER = "org.apache.spark.sql.execution.streaming.sinks.FileStreamSink"
 
 _TURNS = "snapshots"
 """Application of the transactions that make snapshots count, one after the other."""
+_DEFAULTS = "spark.databricks.delta.properties.defaults."
+"""Prefix of a session's settings with default properties of new Delta tables."""
 _TABLE_PROPERTIES = {
     # By default Delta forgets versions after 30 days. Here ``oldest`` decides which versions are given up.
     "delta.logRetentionDuration": "interval 36500 days",
     "delta.setTransactionRetentionDuration": "interval 1 days",
-    # A site's defaults for tables (spark.databricks.delta.properties.defaults.*) would forbid the next snapshot, or give the
-    # tables features that delta-rs, and so the console, can't read.
-    "delta.appendOnly": "false",
-    "delta.checkpointPolicy": "classic",
-    "delta.columnMapping.mode": "none",
-    "delta.enableChangeDataFeed": "false",
-    "delta.enableDeletionVectors": "false",
-    "delta.enableInCommitTimestamps": "false",
-    "delta.enableRowTracking": "false",
-    "delta.enableTypeWidening": "false",
-    "delta.minReaderVersion": "1",
-    "delta.minWriterVersion": "2",
 }
 
 
@@ -139,6 +129,7 @@ def write(
         rows_per_file = rows_in_file(sum(span.ledgers for span in bookkeeper.metadata.ledger_spans()))
     snapshot_id, now = str(uuid.uuid4()), datetime.now(UTC)
     check_table_place(path)
+    spark = _without_table_defaults(spark)
     before = _commits_before(spark, path)
     label = Label(snapshot_id, _oldest_kept(before, keep) or snapshot_id, last_ledger_id, zookeeper)
     turn = 1 + max((commit.version for commit in before if commit.table == LAST), default=-1)
@@ -257,6 +248,23 @@ def commits(spark: SparkSession, path: Name) -> list[Commit]:
         if commit is not None:
             result.append(commit)
     return result
+
+
+def _without_table_defaults(spark: SparkSession) -> SparkSession:
+    """A clone of ``spark`` without the site's defaults for Delta tables.
+
+    They would forbid the next snapshot (``appendOnly``), end this one (``universalFormat.enabledFormats``), or give the tables
+    features that delta-rs, and so the console, can't read. A table property undoes some of them, but no default of a feature
+    (``feature.deletionVectors``).
+    """
+    # Each session that Python makes takes over RDD.toDF.
+    to_data_frame = RDD.toDF
+    clone = type(spark)(spark.sparkContext, spark._jsparkSession.cloneSession())
+    RDD.toDF = to_data_frame
+    for name in clone.conf.getAll:
+        if name.startswith(_DEFAULTS):
+            clone.conf.unset(name)
+    return clone
 
 
 def _being_written(path: str) -> BookKeeperError:

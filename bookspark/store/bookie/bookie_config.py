@@ -9,6 +9,8 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
+from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Annotated, Any
 
 import msgspec
@@ -35,6 +37,9 @@ DIRECTORIES_MAX = 64
 """Directories of one bookie at most. They share the range of log numbers."""
 
 
+_LOOPBACK = "127.0.0.1"
+
+
 class BookieConfig(Config, frozen=True, kw_only=True):
     """Options of a bookie process. ``directories`` (one per disk) and ``zookeeper`` have no default."""
 
@@ -44,7 +49,7 @@ class BookieConfig(Config, frozen=True, kw_only=True):
     """Absolute paths, one for each disk, for this bookie's files only."""
     zookeeper: str
     """``host:port[,host:port…][/chroot]``."""
-    host: str = "127.0.0.1"
+    host: str = _LOOPBACK
     """Address to listen on, also for clients. 0.0.0.0 and :: need an ``advertised_address``."""
     port: Port = 0
     """Port to listen on. 0: any free port; it may change."""
@@ -251,3 +256,12 @@ def _is_wildcard(host: str) -> bool:
 def bookie_config(**options: Any) -> BookieConfig:
     """A BookieConfig of ``options``. Raises ConfigurationError, with the option's name, for an unknown option or a bad value."""
     return make_config(BookieConfig, options)
+
+
+def with_metrics(options: Mapping[str, Any]) -> dict[str, Any]:
+    """``options`` of a bookie; if they have no ``metrics_port``, and the extra ``metrics`` is installed, with any free one where
+    that opens no door: on loopback, at a bookie that asks nobody who he is. A fixed port could be another application's."""
+    asks = options.get("shared_secret_file") or options.get("tls_client_ca")
+    if asks or not is_loopback(options.get("host", _LOOPBACK)) or find_spec("prometheus_client") is None:
+        return dict(options)
+    return {"metrics_port": -1, **options}

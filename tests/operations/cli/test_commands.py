@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 import typer
+from rich.console import Console
 
 from bookspark.local import LocalCluster
 from bookspark.operations.cli.main import COMMANDS, command_line
+from bookspark.operations.cli.terminal.output import table
 from bookspark.servers.daemon.directories import lock_holder
 from bookspark.servers.daemon.processes import signal_process
+from bookspark.store.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bookspark.store.metadata.zookeeper.layout import LedgerManager
+from bookspark.store.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from tests.authority import private
 from tests.awaiting import SECONDS_MAX
 from tests.operations.cli.conftest import Run
@@ -35,6 +45,15 @@ def test_bookies_are_listed_with_state_and_address(on_cluster: Run, cluster: Loc
     ]
     shown = on_cluster("bookies").text
     assert all(bookie.address in shown for bookie in cluster.bookies)
+
+
+def test_narrow_terminal_folds_no_id_of_a_bookie() -> None:
+    """An id in three pieces can't be copied into the next command."""
+    names = ["bookie-5f2c9a1e", "bookie-77aa01cd"]
+    rows = [(name, "writable", "127.0.0.1:40123", "myhost", "12345", 3, "1.2 KiB", "52.1 GiB") for name in names]
+    shown = Console(width=80, file=StringIO())
+    shown.print(table(("bookie", "state", "address", "host", "pid", "ledgers", "in logs", "free"), rows))
+    assert [name for name in names if name in shown.file.getvalue()] == names
 
 
 def test_suspended_bookie_is_listed_as_not_answering(on_cluster: Run, cluster: LocalCluster, tmp_path: Path) -> None:
@@ -196,6 +215,32 @@ def test_local_says_which_of_its_processes_died_once_and_how_to_start_it_again(t
         process.wait(SECONDS_MAX)
         told.rest(SECONDS_MAX)
     assert sum("has ended" in line for line in told.lines) == 2
+
+
+def test_zookeeper_whose_server_died_ends_with_the_command_that_goes_on_with_its_data() -> None:
+    """The command waited on, without a word and without a server."""
+    command = [BOOKSPARK, "zookeeper", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        address = process.stdout.readline().strip()
+        with closing(ZooKeeperStore(address, begin=LedgerManager.HIERARCHICAL)) as store:
+            instance_id = store.instance_id
+        (server,) = (one for one in psutil.Process(process.pid).children(recursive=True) if one.name() == "java")
+        server.kill()
+        try:
+            told = process.communicate(timeout=SECONDS_MAX)[1]
+        finally:
+            process.kill()
+    found = re.fullmatch(r"bookspark: ZooKeeper has ended: .* Start it again: (bookspark zookeeper .*)\n", told)
+    assert process.returncode == 2 and found is not None, told
+    words = shlex.split(found[1])
+    directory = words[words.index("--directory") + 1]
+    try:
+        assert words[words.index("--port") + 1] == address.rpartition(":")[2]
+        with EmbeddedZooKeeper(directory) as again, closing(ZooKeeperStore(again.connection_string)) as store:
+            assert store.instance_id == instance_id
+    finally:
+        shutil.rmtree(directory)
 
 
 def test_zookeeper_at_a_port_in_use_is_an_error_in_one_line(tmp_path: Path) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from datetime import datetime
 
 import pytest
 import typer
@@ -59,6 +61,43 @@ def test_read_prints_the_rows_between_given_rows_and_times(
 ) -> None:
     outcome = on_cluster("log", "read", "events", *options)
     assert (outcome.status, "|".join(outcome.text.splitlines()), outcome.err) == (0, printed, "")
+
+
+def test_read_shows_lane_position_and_time_of_each_row_as_tail_does(on_cluster: Run, cluster: LocalCluster) -> None:
+    """Two lanes were one list of values, without a word about whose they are."""
+    with cluster.bookkeeper() as bookkeeper:
+        log = create_log(bookkeeper, "placed")
+        for name, rows in (("a", [b"one", b"\xff"]), ("b", [b"two"])):
+            with log.producer(name) as producer:
+                for row in rows:
+                    producer.append(row)
+        with log.reader() as reader:
+            read = [(row.lane, row.position, row.time_ms) for row in reader]
+    found = [json.loads(line) for line in on_cluster("log", "read", "placed", "--json").text.splitlines()]
+    places = [(row["lane"], row["position"]) for row in found]
+    assert places == [(1, 0), (1, 1), (2, 0)]
+    assert [row.get("payload") for row in found] == ["one", None, "two"] and found[1]["payload_base64"] == "/w=="
+    times_ms = [round(datetime.fromisoformat(row["time"]).timestamp() * 1000) for row in found]
+    assert sorted(read) == [(*place, time_ms) for place, time_ms in zip(places, times_ms, strict=True)]
+    (second,) = on_cluster("log", "read", "placed@1", "--from-row", "1", "--json").text.splitlines()
+    assert json.loads(second) == found[1]
+
+
+def test_describe_shows_no_choice_as_a_number_and_where_a_lane_ends(on_cluster: Run) -> None:
+    """`fewer_copies` was 1, and a comma stood between lanes and within them."""
+    assert on_cluster("log", "create", "choices").status == 0
+    assert on_cluster("log", "append", "choices", stdin=b"x").status == 0
+    shown = on_cluster("log", "describe", "choices").text
+    assert re.search(r"fewer_copies\W+yes\W", shown) and re.search(r"rows, \w+; choices@1: 1 row,", shown)
+
+
+def test_read_without_producers_shows_the_time_of_the_commit(on_cluster: Run, times: list[int]) -> None:
+    found = [
+        json.loads(line) for line in on_cluster("log", "read", "events", "--since", "2000", "--json").text.splitlines()
+    ]
+    assert [(row["position"], row["time"][17:23], row["payload"]) for row in found] == [
+        (2, "02.000", "1 a"), (3, "02.000", "1 b"), (4, "03.000", "2 a"), (5, "03.000", "2 b"),
+    ]  # fmt: skip
 
 
 def test_invalid_time_is_refused_with_an_example(on_cluster: Run, times: list[int]) -> None:
@@ -174,4 +213,4 @@ def test_truncation_that_frees_no_ledgers_names_the_commands_that_do(on_cluster:
     commands = ["bookspark log end kept@1", "bookspark log collect kept@1"]
     assert "deleted: no ledger" in told and all(one in told for one in commands)
     texts = [on_cluster(*one.split()[1:]).text for one in commands]
-    assert "lanes ended: kept@1" in texts[0] and "none" not in texts[1]
+    assert "1 lane ended: kept@1" in texts[0] and "none" not in texts[1]

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import time
 from contextlib import ExitStack, closing
-from importlib.util import find_spec
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from msgspec import Meta
 
-from bookspark.errors import BookKeeperError
+from bookspark.errors import BookKeeperError, MetadataStoreError
 from bookspark.operations.cli.terminal import settings
 from bookspark.operations.cli.terminal.command_options import Json, Zookeeper, client, given
 from bookspark.operations.cli.terminal.output import print_json, print_table, problem, say
@@ -62,11 +63,10 @@ def local(
 
 def _cluster(bookies: int, directory: Path | None, zookeeper: str | None, autorecovery: bool) -> LocalCluster:
     from bookspark.local import LocalCluster
+    from bookspark.store.bookie.bookie_config import with_metrics
 
     options = {"client": settings.chosen("client"), **settings.chosen("autorecovery")} if autorecovery else False
-    # On loopback, where everybody on the host may look at the bookies, figures need no decision: any free ports.
-    metrics = {"metrics_port": -1} if find_spec("prometheus_client") is not None else {}
-    return LocalCluster(bookies, directory, zookeeper, options, **{**metrics, **settings.chosen("bookie")})
+    return LocalCluster(bookies, directory, zookeeper, options, **with_metrics(settings.chosen("bookie")))
 
 
 @app.command(help=f"Run a ZooKeeper on the loopback address of this host, {UNTIL}.")
@@ -76,11 +76,24 @@ def zookeeper(
 ) -> None:
     from bookspark.store.metadata.zookeeper.embedded import EmbeddedZooKeeper
 
-    with until_signal() as stop, ExitStack() as stack:
-        place = directory or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bookspark-zookeeper-")))
-        server = stack.enter_context(EmbeddedZooKeeper(place, port))
-        say(server.connection_string)
-        stop()
+    with until_signal() as stop, ExitStack() as temporary:
+        place = directory
+        if place is None:
+            place = Path(tempfile.mkdtemp(prefix="bookspark-zookeeper-"))
+            temporary.callback(shutil.rmtree, place, ignore_errors=True)
+        with EmbeddedZooKeeper(place, port) as server:
+            say(server.connection_string)
+
+            def look() -> None:
+                if server.pid is None:
+                    # Its data are those of a cluster that lives: the next server goes on with them.
+                    temporary.pop_all()
+                    raise MetadataStoreError(
+                        f"ZooKeeper has ended: {place}/zookeeper.log has its last words. Start it again: "
+                        f"bookspark zookeeper --directory {quote(str(place))} --port {server.port}"
+                    )
+
+            stop(look)
 
 
 @app.command()
@@ -115,14 +128,16 @@ def bookies(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
     if as_json:
         print_json(found)
         return
-    columns = ("bookie", "state", "address", "host", "rack", "pid", "ledgers", "in logs", "free")
+    # A column without a value costs a narrow terminal the others.
+    rack = ("rack",) if any(one["rack"] for one in found) else ()
+    columns = ("bookie", "state", "address", "host", *rack, "pid", "ledgers", "in logs", "free")
     rows = [
         (
             one["bookie_id"],
             one["state"],
             one["address"],
             one["host"],
-            one["rack"],
+            *(one[name] for name in rack),
             str(one["pid"] or ""),
             one["ledgers"],
             None if one["log_bytes"] is None else size_text(one["log_bytes"]),

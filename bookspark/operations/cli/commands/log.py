@@ -33,7 +33,6 @@ from bookspark.support.plain_text import counted
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from bookspark.logs import LogRow
     from bookspark.logs.readers.lag import ReaderLag
     from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
     from bookspark.protocol.logs.retention import Retention
@@ -126,16 +125,21 @@ def warn_of_too_few_bookies(bookkeeper: BookKeeper, log: str, options: LogOption
     )
 
 
-def row_document(row: LogRow) -> bytes:
-    """A row with lane, position and time as one line of JSON."""
-    moment = datetime.fromtimestamp(row.time_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    return json_line({"lane": row.lane, "position": row.position, "time": moment, **payload_document(row.value)})
+def row_document(lane: int, position: int, time: datetime, row: bytes | dict[str, Any]) -> bytes:
+    """A row with lane, position and time as one line of JSON. ``row``: its value, or its columns, which have names of their
+    own."""
+    document = payload_document(row) if isinstance(row, bytes) else {"row": row}
+    moment = time.astimezone(UTC).isoformat(timespec="milliseconds")
+    return json_line({"lane": lane, "position": position, "time": moment, **document})
 
 
 def shown(value: Any) -> str:
     """Text of a table's value."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, list):
-        return ", ".join(map(str, value))
+        # A lane's text has commas.
+        return "; ".join(map(str, value))
     if isinstance(value, dict):
         return ", ".join(f"{key}: {one:,}" for key, one in value.items())
     return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
@@ -335,14 +339,17 @@ def read(
     before: Annotated[str, typer.Option(metavar="TIME", help="Rows committed before this time.")] = "",
     zookeeper: Zookeeper = "",
     password: Password = "",
+    as_json: Json = False,
 ) -> None:
-    """Print a log's committed rows, lane by lane, each with a line break; rows of several columns as JSON."""
+    """Print a log's committed rows, lane by lane, each with a line break; rows of several columns as JSON. With --json: an object
+    a line with lane, position and time."""
     from bookspark.logs import LogRegistry
     from bookspark.logs.chain.commit_times import row_at
     from bookspark.logs.chain.log_run import lane_of_ledger
     from bookspark.logs.feeds.lane_feed import LaneFeed
     from bookspark.logs.feeds.lost_rows import PassedOver
-    from bookspark.logs.rows.encodings import RowDecoder
+    from bookspark.logs.feeds.times import RowTimes
+    from bookspark.logs.rows.encodings import APPENDED_AT, RowDecoder
     from bookspark.logs.rows.splits import SizedPiece, split
     from bookspark.spark.connector.source import VALUE_SCHEMA
     from bookspark.spark.offload.offloaded import rows_of
@@ -374,17 +381,28 @@ def read(
         def pieces() -> Iterator[SizedPiece]:
             for lane in lanes:
                 first, end = span(lane)
-                feed = LaneFeed(bookkeeper, lane, secret, PassedOver(fail=False))
+                feed = LaneFeed(bookkeeper, lane, secret, PassedOver(fail=False), with_times=as_json)
                 newest = feed.newest()
                 yield from feed.pieces(first, newest if end is None else min(end, newest))
 
+        # Producers' rows have the time of their append, others that of their commit.
+        stamp = (APPENDED_AT,) if columns is None and as_json else ()
         for part in map(deque, split(pieces(), 1)):
-            ledgers = OpenedLedgers(bookkeeper, secret, decoder)
+            ledgers, commit_times = OpenedLedgers(bookkeeper, secret, decoder), RowTimes(part)
             while part:
-                for rows in rows_of(ledgers, lane_id(record), part, columns or VALUE_SCHEMA):
-                    lines = rows.column(0).to_pylist() if columns is None else map(json_line, rows.to_pylist())
-                    for line in lines:
-                        write(line + b"\n")
+                lane, position = part[0].lane, part[0].position
+                for rows in rows_of(ledgers, lane_id(record), part, columns or VALUE_SCHEMA, stamp):
+                    found = rows.column(0).to_pylist() if columns is None else rows.to_pylist()
+                    if as_json:
+                        moments = commit_times.take(rows.num_rows)
+                        if stamp and APPENDED_AT in rows.schema.names:
+                            moments = rows.column(APPENDED_AT)
+                        for row, moment in zip(found, moments.to_pylist(), strict=True):
+                            write(row_document(lane, position, moment, row) + b"\n")
+                            position += 1
+                    else:
+                        for row in found:
+                            write((row if columns is None else json_line(row)) + b"\n")
     sys.stdout.flush()
 
 
@@ -425,7 +443,8 @@ def tail(
         if time_ms is not None:
             reader.seek_to_time(datetime.fromtimestamp(time_ms / 1000, UTC))
         for row in reader.follow():
-            write((row_document(row) if as_json else row.value) + b"\n")
+            moment = datetime.fromtimestamp(row.time_ms / 1000, UTC)
+            write((row_document(row.lane, row.position, moment, row.value) if as_json else row.value) + b"\n")
             sys.stdout.flush()
 
 
@@ -499,7 +518,7 @@ def end(
     if as_json:
         print_json(ended, one_line=True)
     else:
-        say(f"log {log}: lanes ended: {', '.join(ended) or 'none'}")
+        say(f"log {log}: {counted(len(ended), 'lane')} ended{': ' if ended else ''}{', '.join(ended)}")
 
 
 @app.command()

@@ -33,6 +33,8 @@ from bookspark.support.plain_text import PROBLEM, printable
 
 PROGRESS_SECONDS = 10.0
 """Interval of progress lines where standard error is a file or a pipe."""
+_NAME_WIDTH = 16
+"""Longest name that a narrow terminal shows in one piece: a bookie's or a ledger's id."""
 _PLAIN_WIDTH = 200
 """Width of a table in a file or a pipe, in characters."""
 
@@ -167,12 +169,16 @@ def _progress_lines(what: str) -> Iterator[Callable[[str, int, int], None]]:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> Table:
-    """A table of text. Columns of numbers are right-aligned."""
+    """A table of text. Columns of numbers are right-aligned. A narrow terminal folds texts, but no short names in the first
+    column: other commands take them."""
     body = [list(row) for row in rows]
+    whole = max((len(_text(row[0])) for row in body), default=0) <= _NAME_WIDTH
     result = Table(title=title or None, title_justify="left", title_style="bold")
     for number, column in enumerate(columns):
         numeric = bool(body) and all(isinstance(row[number], int | float) or row[number] is None for row in body)
-        result.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        result.add_column(
+            column, justify="right" if numeric else "left", overflow="fold", no_wrap=whole and number == 0
+        )
     for row in body:
         result.add_row(*(_text(value) for value in row))
     return result
