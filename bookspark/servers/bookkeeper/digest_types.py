@@ -1,8 +1,8 @@
 """Digest types of ledgers, read from the metadata for BookKeeper's clients.
 
 Law: a ledger's digest type is in its metadata and never changes, so it is read once, and kept while the bookie holds the ledger:
-a deleted ledger's id may be given out again. A thread reads it. Adds of a ledger wait for it in their order, count as memory of
-their peers (``metadata_looks``), and go with their connection. After a failed read the next add reads again.
+a deleted ledger's id may be given out again. A thread reads it. Adds of a ledger wait for it in their order, and their bytes are
+bounded; beyond the bound the answer is TOO_MANY_REQUESTS. After a failed read the next add reads again.
 
 BookKeeper's clients don't note ids of their own choice. So the bookie notes them, before the first add: a new bookie's first mark
 and garbage collection rely on the highest id of any ledger.
@@ -19,7 +19,6 @@ from functools import partial
 from bookspark.errors import MetadataStoreError, NoSuchLedgerError, UnreadableRecordError
 from bookspark.protocol.ledger.ledger_metadata import DigestType
 from bookspark.store.bookie.commit.commit_thread import Post
-from bookspark.store.bookie.ledgers.metadata_looks import NOBODY, Asker
 from bookspark.store.metadata.store import MetadataStore
 from bookspark.store.wire.header import Status
 
@@ -30,6 +29,7 @@ Told = Callable[[DigestType | None, Status], None]
 
 _THREADS = 2
 _KEPT_MAX = 1 << 16
+_WAITING_BYTES_MAX = 32 << 20
 _ADD_BYTES = 1024
 """Memory of a waiting add, besides its body."""
 
@@ -60,13 +60,14 @@ class DigestTypes:
         self._read = read
         self._post = post
         self._known: OrderedDict[int, DigestType] = OrderedDict()
-        self._waiting: dict[int, list[tuple[Told, int, Asker]]] = {}
+        self._waiting: dict[int, list[tuple[Told, int]]] = {}
+        self._waiting_bytes = 0
         self._threads: ThreadPoolExecutor | None = None
         self._closed = False
 
-    def when_known(self, ledger_id: int, is_held: bool, size: int, told: Told, asker: Asker = NOBODY) -> None:
-        """Call ``told`` with the digest type of a ledger, now or later, unless ``asker`` is forgotten before. ``is_held``: is the
-        ledger held here? ``size``: of the waiting add, in bytes."""
+    def when_known(self, ledger_id: int, is_held: bool, size: int, told: Told) -> None:
+        """Call ``told`` with the digest type of a ledger, now or later. ``is_held``: is the ledger held here? ``size``: of the
+        waiting add, in bytes."""
         found = self._known.get(ledger_id)
         if found is not None and is_held and ledger_id not in self._waiting:
             told(found, Status.OK)
@@ -75,20 +76,17 @@ class DigestTypes:
         if self._closed:
             told(None, Status.READ_ONLY)
             return
+        if self._waiting_bytes + size > _WAITING_BYTES_MAX:
+            told(None, Status.TOO_MANY_REQUESTS)
+            return
+        self._waiting_bytes += size
         waiting = self._waiting.setdefault(ledger_id, [])
-        waiting.append((told, size, asker))
-        is_first = len(waiting) == 1
-        asker.waits(size)
-        if not is_first:
+        waiting.append((told, size))
+        if len(waiting) > 1:
             return
         if self._threads is None:
             self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="bookkeeper metadata")
         self._threads.submit(self._ask, ledger_id)
-
-    def forget(self, asker: Asker) -> None:
-        """The asker's connection has ended: drop its adds."""
-        for waiting in self._waiting.values():
-            waiting[:] = [one for one in waiting if one[2] is not asker]
 
     def close(self) -> None:
         """Refuse all waiting adds. After READ_ONLY a client turns to another bookie; after any other answer it would avoid this
@@ -119,6 +117,6 @@ class DigestTypes:
             self._known[ledger_id] = found
             if len(self._known) > _KEPT_MAX:
                 self._known.popitem(last=False)
-        for told, size, asker in self._waiting.pop(ledger_id, []):
-            asker.waits(-size)
+        for told, size in self._waiting.pop(ledger_id, []):
+            self._waiting_bytes -= size
             told(found, status)

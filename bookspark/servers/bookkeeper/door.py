@@ -452,7 +452,7 @@ class GatheredAdds:
             raise WireError(f"an add of entry {asked.entry_id}")
         known = partial(self._add_of_type, asked)
         is_held = self._storage.holdings.ledger(asked.ledger_id) is not None
-        self._digest_types.when_known(asked.ledger_id, is_held, len(asked.body), known, self._peer)
+        self._digest_types.when_known(asked.ledger_id, is_held, len(asked.body), known)
 
     def _add_of_type(self, asked: Asked, digest_type: DigestType | None, status: Status) -> None:
         if digest_type is None:
@@ -580,7 +580,6 @@ class Dispatch:
             timer.cancel()
             self._storage.long_polls.remove(ledger_id, poll)
         self._polls.clear()
-        self._shared.digest_types.forget(self._peer)
         # Earlier adds are still added, as if the end had come a moment later.
         self._adds.add_gathered()
 
@@ -908,11 +907,6 @@ class BookKeeperConnection(Connection):
 
     def requests(self, bookie: ServedBookie) -> Dispatch:
         return Dispatch(self._shared, self)
-
-    def refuse(self, why: str) -> None:
-        # They count as gone from now on (``peer_memory``).
-        self._shared.digest_types.forget(self)
-        super().refuse(why)
 
     def refusal(self, why: str) -> bytes:
         """Empty: BookKeeper's protocol has no such frame."""

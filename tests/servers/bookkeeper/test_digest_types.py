@@ -7,9 +7,8 @@ import threading
 from collections.abc import Callable
 from queue import Queue
 
-import pytest
-
 from bookspark.protocol.ledger.ledger_metadata import DigestType, Fragment, LedgerMetadata
+from bookspark.servers.bookkeeper import digest_types
 from bookspark.servers.bookkeeper.digest_types import DigestTypes, read_and_note
 from bookspark.store.metadata.memory.memory_store import MemoryStore
 from bookspark.store.wire.digests import master_key
@@ -60,37 +59,19 @@ def test_an_add_never_overtakes_an_add_that_waits_for_the_digest_type() -> None:
     assert order == [0, 1, 2, 3]
 
 
-class Peer:
-    """An asker that counts its waiting bytes."""
-
-    origin, bytes = "10.0.0.9", 0
-
-    def waits(self, more: int) -> None:
-        self.bytes += more
-
-
-@pytest.mark.parametrize("ends", [False, True], ids=["stays", "ends"])
-def test_adds_that_wait_for_their_ledgers_record_are_memory_of_their_peers(ends: bool) -> None:
-    """They had a queue of their own, of 32 MiB, which one peer could keep full: others were answered TOO_MANY_REQUESTS."""
-    posted: Queue[Callable[[], None]] = Queue()
+def test_waiting_adds_without_a_body_are_bounded_too() -> None:
     go_on, told = threading.Event(), []
+    limit = digest_types._WAITING_BYTES_MAX // digest_types._ADD_BYTES
 
     def slow(ledger_id: int) -> DigestType:
         go_on.wait(SECONDS_MAX)
         return OF_8_BYTES
 
-    peer, other = Peer(), Peer()
-    with contextlib.closing(DigestTypes(slow, posted.put)) as known:
-        for size in (0, 40 << 20):
-            known.when_known(7, False, size, lambda found, status: told.append(peer), peer)
-        known.when_known(7, False, 0, lambda found, status: told.append(other), other)
-        assert (peer.bytes, other.bytes) == ((40 << 20) + 2048, 1024) and told == []
-        if ends:
-            known.forget(peer)
+    with contextlib.closing(DigestTypes(slow, lambda call: None)) as known:
+        for _ in range(limit + 3):
+            known.when_known(7, False, 0, lambda found, status: told.append(status))
+        assert told == [Status.TOO_MANY_REQUESTS] * 3
         go_on.set()
-        posted.get(timeout=SECONDS_MAX)()
-    assert told == ([other] if ends else [peer, peer, other])
-    assert other.bytes == 0 and (ends or peer.bytes == 0)
 
 
 def test_stopping_bookie_answers_read_only_to_waiting_adds() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import struct
 import subprocess
@@ -522,35 +521,6 @@ def test_unread_answers_of_a_client_take_bounded_memory(tmp_path):
         for _ in range(100):
             assert caller.answer_2()[0] == 0
         assert most < 4 << 20
-
-
-@pytest.mark.parametrize("by_bookie", [False, True], ids=["client ends", "bookie refuses"])
-def test_adds_that_wait_for_their_ledgers_record_are_in_the_budget_and_go_with_their_connection(tmp_path, by_bookie):
-    go_on = threading.Event()
-
-    def slow(ledger_id):
-        go_on.wait(SECONDS_MAX)
-        return DigestType.BOOKKEEPER_CRC32C
-
-    with open_door(config(tmp_path), slow) as (server, call, _):
-        caller, memory = call(), server._admission.memory
-        caller.send(add_2(KEY, body(7, 0, bytes(1 << 20))))
-        await_that(lambda: memory.bound > 1 << 20 and len(server._admission.connections) == 1)
-        [connection] = server._admission.connections
-        waiting = connection._shared.digest_types._waiting
-        assert list(map(len, waiting.values())) == [1]
-
-        async def refuse():
-            connection.refuse("in a test")
-            return memory.bound, [one for adds in waiting.values() for one in adds]
-
-        if by_bookie:
-            refused = asyncio.run_coroutine_threadsafe(refuse(), server._porch._loop)
-            assert refused.result(SECONDS_MAX) == (0, [])
-        else:
-            caller.socket.close()
-            await_that(lambda: memory.bound == 0 and not any(waiting.values()))
-        go_on.set()
 
 
 @pytest.mark.parametrize("failing", [Fetched([], Stop.FAILED), OSError("no memory")])
