@@ -497,4 +497,4 @@ def test_planted_fault_is_detected(
     first_error = found.value.__cause__ or found.value
     while first_error.__cause__ is not None:
         first_error = first_error.__cause__
-    assert not isinstance(first_error, TypeError), "the fault is of no use any more: it is called with other arguments"
+    assert not isinstance(first_error, TypeError | AttributeError), "the fault or its schedule fits the code no more"

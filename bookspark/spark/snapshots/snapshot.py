@@ -129,18 +129,20 @@ def write(
         rows_per_file = rows_in_file(sum(span.ledgers for span in bookkeeper.metadata.ledger_spans()))
     snapshot_id, now = str(uuid.uuid4()), datetime.now(UTC)
     check_table_place(path)
-    spark = _without_table_defaults(spark)
-    before = _commits_before(spark, path)
+    clone = _without_table_defaults(spark)
+    before = _commits_before(clone, path)
     label = Label(snapshot_id, _oldest_kept(before, keep) or snapshot_id, last_ledger_id, zookeeper)
     turn = 1 + max((commit.version for commit in before if commit.table == LAST), default=-1)
     options = {"zookeeper": zookeeper, **({"password": password} if password else {})}
 
     def read(table: str) -> DataFrame:
-        return spark.read.format("bookspark").options(**options).option("table", table).load()
+        return clone.read.format("bookspark").options(**options).option("table", table).load()
 
     names = written(checksums)
     parts: dict[str, DataFrame] = {}
     with ExitStack() as used:
+        # A write makes its session the active one of the thread.
+        used.callback(type(spark)._get_j_spark_session_class(spark._jvm).setActiveSession, spark._jsparkSession)
         for number, table in enumerate(names):
             begins(table, number, len(names))
             if table == LEDGERS.name:
@@ -160,7 +162,7 @@ def write(
                 writer.options(**_TABLE_PROPERTIES).save(location(path, table))
             except _conflicts() as error:
                 raise _being_written(path) from error
-    for commit in commits(spark, path):
+    for commit in commits(clone, path):
         if commit.table == LAST and commit.snapshot_id == snapshot_id:
             return Snapshot(snapshot_id, commit.version, commit.time, commit.cluster)
     raise _being_written(path)

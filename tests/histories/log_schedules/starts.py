@@ -101,7 +101,7 @@ class Starts:
                 start = self._micro_batch(reader, name, checkpoint, start)
                 if start is None:
                     break
-        reader._close_feed()
+        reader.stop()
 
     def _micro_batch(
         self, reader: EntryStreamReader, name: str, checkpoint: Checkpoint, start: Offset | None

@@ -13,11 +13,11 @@ import pytest
 from bookspark.local import LocalBookie, LocalCluster
 from bookspark.operations.changes.applying import Applying, Moving
 from bookspark.operations.changes.change_record import ChangeState, Kept, new_record
-from bookspark.operations.changes.hands import LocalHands
 from bookspark.protocol.changes.steps import Move
 from bookspark.protocol.changes.wanted import Progress, Wanted
 from bookspark.store.client import BookKeeper
 from tests.awaiting import SECONDS_MAX
+from tests.local_hands import LocalHands
 from tests.system.cluster.test_changes import QUICK, filled, five, read_only
 from tests.system.cluster.test_changes import client as client
 
