@@ -13,7 +13,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -177,9 +177,10 @@ def a_cluster(home: Path, **options: object) -> Iterator[LocalCluster]:
             yield cluster
 
 
-def bookie_of_open_ledger(cluster: LocalCluster, client: BookKeeper) -> LocalBookie:
-    """A bookie that the writer of the newest open ledger sends copies to. Raises AssertionError if no ledger is open."""
-    for ledger_id in sorted(client.list_ledgers(), reverse=True):
+def bookie_of_open_ledger(cluster: LocalCluster, client: BookKeeper, ledgers: Iterable[int] = ()) -> LocalBookie:
+    """A bookie that the writer of the newest open ledger sends copies to. Without ``ledgers`` the choice is among all. Raises
+    AssertionError if none is open."""
+    for ledger_id in sorted(ledgers or client.list_ledgers(), reverse=True):
         metadata = client.get_ledger_metadata(ledger_id)
         if not metadata.closed:
             return next(each for each in cluster.bookies if each.bookie_id in metadata.fragments[-1].ensemble)

@@ -26,7 +26,7 @@ from pathlib import Path
 from bookspark import BookKeeper
 from bookspark.local import LocalCluster
 from tests.awaiting import await_that
-from tests.system.peers.java_programs import BOOKIES, Programs, Steps, a_cluster
+from tests.system.peers.java_programs import BOOKIES, Programs, Steps, a_cluster, bookie_of_open_ledger
 from tests.system.peers.pulsar.broker import Broker
 
 COPIES = 3
@@ -65,14 +65,16 @@ def produced_under_faults(cluster: LocalCluster, broker: Broker, count: int, siz
     broker.start()
     step("broker killed and started again")
     reached(0.35)
-    cluster.bookies[0].kill()
-    step("bookie killed", cluster.bookies[0].bookie_id)
+    with BookKeeper(cluster.zookeeper) as client:
+        bookie = bookie_of_open_ledger(cluster, client, broker.ledgers("numbers"))
+    bookie.kill()
+    step("bookie killed", bookie.bookie_id)
     reached(0.55)
     broker.stop(signal.SIGTERM)
     broker.start()
     step("broker stopped and started again")
     reached(0.75)
-    cluster.bookies[0].start()
+    bookie.start()
     step("bookie started again")
     step("producer", producer.verdict())
     step("subscriber", follower.verdict())
