@@ -20,63 +20,36 @@ from __future__ import annotations
 
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from bookspark import BookKeeper
 from bookspark.local import LocalCluster
-from bookspark.store.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from bookspark.store.metadata.zookeeper.layout import LedgerManager
-from bookspark.store.metadata.zookeeper.zookeeper_store import begin_cluster
 from tests.awaiting import await_that
-from tests.system.peers.pulsar.broker import Broker, class_path
+from tests.system.peers.java_programs import BOOKIES, Programs, Steps, a_cluster, bookie_of_open_ledger
+from tests.system.peers.pulsar.broker import Broker
 
-BOOKIES, COPIES = 4, 3
+COPIES = 3
 _GIVEN_BACK_SECONDS = 240.0
 _LOG_BYTES = 2 << 20
 """The length of a bookie's logs. The current log may keep deleted entries."""
 
 
-class Told(NamedTuple):
-    """One line of observations."""
-
-    what: str
-    seen: str
-    seconds: float
-
-
-@contextmanager
-def a_broker(home: Path) -> Iterator[tuple[LocalCluster, Broker]]:
-    """Four bookies and a broker, with one ZooKeeper for both. Logs are short, and collected each second."""
-    path = class_path()
-    with EmbeddedZooKeeper(home / "zookeeper", 0) as zookeeper:
-        place = f"{zookeeper.connection_string}/bookspark"
-        begin_cluster(place, LedgerManager.BOOKKEEPER)
-        options = {
-            "entry_log_bytes_max": _LOG_BYTES,
-            "gc_wait_time_seconds": 1.0,
-            "minor_compaction_interval_seconds": 5.0,
-            "major_compaction_interval_seconds": 10.0,
-        }
-        with (
-            LocalCluster(BOOKIES, home / "bookies", place, bookkeeper_port=-1, **options) as cluster,
-            Broker(path, home / "pulsar", place.removeprefix("zk://")) as broker,
-        ):
-            yield cluster, broker
-
-
-def tried(cluster: LocalCluster, broker: Broker, count: int, size: int, tell: Callable[[Told], None]) -> None:
+def story(home: Path, count: int, size: int, step: Steps) -> None:
     """Produce ``count`` messages of ``size`` bytes under all faults, and check. Raises AssertionError at the first violation."""
-    begun = time.monotonic()
+    options = {
+        "entry_log_bytes_max": _LOG_BYTES,
+        "gc_wait_time_seconds": 1.0,
+        "minor_compaction_interval_seconds": 5.0,
+        "major_compaction_interval_seconds": 10.0,
+    }
+    with a_cluster(home, **options) as cluster, Programs("pulsar", home / "pulsar") as programs:
+        broker = Broker(programs, home, cluster.zookeeper.removeprefix("zk://"))
+        produced_under_faults(cluster, broker, count, size, step)
 
-    def step(what: str, seen: str = "") -> None:
-        nonlocal begun
-        begun, before = time.monotonic(), begun
-        tell(Told(what, seen, begun - before))
 
+def produced_under_faults(cluster: LocalCluster, broker: Broker, count: int, size: int, step: Steps) -> None:
+    """The story of this module's docstring. Raises AssertionError at the first violation."""
     beside = broker.judge("produce", "beside", count // 10, size, True)
     step("another topic, batched messages", beside.verdict())
 
@@ -92,14 +65,16 @@ def tried(cluster: LocalCluster, broker: Broker, count: int, size: int, tell: Ca
     broker.start()
     step("broker killed and started again")
     reached(0.35)
-    cluster.bookies[0].kill()
-    step("bookie killed", cluster.bookies[0].bookie_id)
+    with BookKeeper(cluster.zookeeper) as client:
+        bookie = bookie_of_open_ledger(cluster, client, broker.ledgers("numbers"))
+    bookie.kill()
+    step("bookie killed", bookie.bookie_id)
     reached(0.55)
     broker.stop(signal.SIGTERM)
     broker.start()
     step("broker stopped and started again")
     reached(0.75)
-    cluster.bookies[0].start()
+    bookie.start()
     step("bookie started again")
     step("producer", producer.verdict())
     step("subscriber", follower.verdict())
