@@ -58,9 +58,9 @@ def store() -> MemoryStore:
     return store
 
 
-def with_bad_sector(byte: int = 9000) -> FaultyFileSystem:
+def with_bad_sector(byte: int = 9000, files: FileSystem | None = None) -> FaultyFileSystem:
     bad = f"*/logs/00000001.arrows 1.. bad-sector:{byte}"
-    return FaultyFileSystem(RealFileSystem(), f"read {bad}", f"read_cached {bad}")
+    return FaultyFileSystem(files or RealFileSystem(), f"read {bad}", f"read_cached {bad}")
 
 
 def started(directory: Path, files: FileSystem | None, store: MemoryStore) -> Pumped:
@@ -404,7 +404,23 @@ def test_loss_that_an_operator_accepted_is_looked_for_no_more_after_the_next_hea
     assert why_lossy(again.storage.lossy_boots, ()) == "" and again.storage.status().unread_logs == []
     assert lacking(again) == list(range(12, 20))
     assert not any(again.read(4, entry_id, entry_id)[1] == Negative() for entry_id in lacking(again))
-    assert again.storage.holdings.control.accepted[1].by == "ada@host"
+    assert again.storage.holdings.control.accepted == {}
+    again.storage.close()
+
+
+def test_bad_sector_that_comes_after_the_accepted_loss_is_not_given_up(killed: Path, store: MemoryStore) -> None:
+    """The operator's word was for the whole log."""
+    accept_losses(with_bad_sector(), [str(killed)], "ada@host")
+    bookie = started(killed, with_bad_sector(17_000, with_bad_sector()), store)
+    lost = lacking(bookie)
+    assert set(lost) > set(range(12, 20))
+    assert bookie.run(bookie.storage.lossy_boots.note_lost, 4, [(lost[0], lost[-1])]) is Status.OK
+    assert bookie.run(bookie.storage.lossy_boots.note_healed, 1) is Status.OK
+    assert bookie.storage.status().unread_logs
+    bookie.storage.close()
+    again = started(killed, None, store)
+    assert again.ids(4) == ENTRIES
+    assert again.storage.holdings.control.accepted == {}, "a log that is read as a whole needs it no more"
     again.storage.close()
 
 
@@ -418,12 +434,16 @@ def test_accepted_loss_gives_up_nothing_that_another_bookie_has(killed: Path, st
     bookie.storage.close()
 
 
-def test_accepted_loss_keeps_bytes_of_ledgers_whose_record_is_lost(killed: Path, store: MemoryStore) -> None:
-    """No healing looks for their entries."""
+def test_accepted_loss_keeps_bytes_of_ledgers_whose_record_is_lost(
+    killed: Path, store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No healing looks for their entries. The warning named the command that the operator had given already."""
     accept_losses(with_bad_sector(), [str(killed)], "ada@host")
     bookie = started(killed, with_bad_sector(), store)
     bookie.storage.lossy_boots.keep_unread()
+    caplog.clear()
     assert bookie.run(bookie.storage.lossy_boots.note_healed, 1) is Status.OK
+    assert "ledgers whose records are lost" in caplog.text and "accept-loss" not in caplog.text
     bookie.storage.close()
     again = started(killed, None, store)
     assert again.ids(4) == ENTRIES

@@ -106,6 +106,9 @@ def read_directories(holdings: Holdings, noted: Mapping[str, Reach], accepted_by
     without = [directory.number for directory in holdings.directories if directory not in live]
     in_part = [directory.number for directory in live if directory.unread]
     holdings.absent_directories = sum(1 << number for number in (*without, *in_part))
+    unread = {0, *(entry_log.number for directory in live for entry_log in directory.unread)}
+    accepted = holdings.control.accepted
+    holdings.control.accepted = {number: accepted[number] for number in accepted.keys() & unread}
     if without:
         holdings.directories[:] = live
         holdings.next_log += _LOST_LOGS_MAX
@@ -268,7 +271,7 @@ def _replay_control_logs(
         state.mark = mark_above(state.mark, chain.from_iterable(scan.records for _, scan in scans))
         for directory, scan, copy in copies:
             if scan.unread:
-                state.replay_at_boot([LossAccepted(0, accepted_by)])
+                state.replay_at_boot([LossAccepted(0, accepted_by, [])])
             if not copy.whole:
                 what = "can't be read as a whole" if scan.unread else "is damaged"
                 directory.lose(
