@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,13 +10,14 @@ from types import SimpleNamespace
 import pytest
 
 from bookspark.errors import StorageError
-from bookspark.protocol.bookie.bookie_ledger import IN_LIMBO
+from bookspark.protocol.bookie.bookie_ledger import IN_LIMBO, FenceNoted
 from bookspark.protocol.bookie.lost_records import LostRecords
 from bookspark.protocol.ledger.responses import Negative
 from bookspark.servers.daemon.bookie_process import fence_what_may_be_lost, why_lossy
 from bookspark.store.autorecovery.healing import Healing
 from bookspark.store.autorecovery.own_bookie import OwnBookie
 from bookspark.store.bookie.checks import CANNOT_READ
+from bookspark.store.bookie.disk.control_log import encode_records
 from bookspark.store.bookie.disk.file_system import FileSystem, RealFileSystem
 from bookspark.store.bookie.disk.synced_note import SyncedNote
 from bookspark.store.bookie.disk.unclean_marker import Lost, UncleanMarker
@@ -367,6 +369,53 @@ def test_bad_sector_in_the_only_control_log_keeps_the_bookie_down_and_is_named()
     bookie = Pumped(config(Path("/a")), disk)
     assert_serves_all(bookie)
     bookie.storage.close()
+
+
+def torn(disk: MemoryFileSystem, directory: str) -> None:
+    """A crash left a control record without its end."""
+    with closing(disk.open(f"{directory}/control.log", write=True)) as file:
+        file.write([encode_records([FenceNoted(4)])[:-5]], file.size())
+        file.sync()
+
+
+def test_torn_control_log_whose_note_cannot_be_read_is_not_called_damaged(store: MemoryStore) -> None:
+    """The bookie was to be started anew with empty directories, although its next start might read the note."""
+    disk = MemoryFileSystem("/a")
+    stopped(disk, "/a")
+    torn(disk, "/a")
+    files = bad(disk, "/a/control.synced")
+    with pytest.raises(StorageError, match=r"^/a/control\.synced: the disk can't read it, .*accept-loss") as error:
+        Storage(config(Path("/a")), files).open()
+    assert "/a/control.log at byte" in str(error.value) and "empty directories" not in str(error.value)
+    image = MemoryFileSystem.crashed(disk, nothing_kept)
+    assert_serves_all(Pumped(config(Path("/a")), image))
+    (accepted,) = accept_losses(files, ["/a"], "ada@host")
+    assert accepted.startswith("/a/control.synced")
+    bookie = Pumped(config(Path("/a")), disk)
+    assert bookie.storage.lossy_boots.fences_lost and bookie.storage.holdings.control.accepted[0].by == "ada@host"
+    assert bookie.ids(4) == ENTRIES and bookie.ids(5) == ENTRIES
+
+
+def test_damaged_control_log_is_called_damaged_without_its_note() -> None:
+    disk = MemoryFileSystem("/a")
+    stopped(disk, "/a")
+    disk.flip("/a/control.log", 10, 0)
+    torn(disk, "/a")
+    with pytest.raises(StorageError, match=r"^/a/control\.log is damaged at byte"):
+        Storage(config(Path("/a")), bad(disk, "/a/control.synced")).open()
+
+
+def test_torn_control_log_whose_note_cannot_be_read_is_left_out_until_it_can() -> None:
+    """Nothing that may lie there is given up for a note."""
+    disk, both = MemoryFileSystem("/a", "/b"), config(Path("/a"), Path("/b"))
+    stopped(disk, "/a", "/b")
+    torn(disk, "/a")
+    bookie = Pumped(both, bad(disk, "/a/control.synced"))
+    assert why_lossy(bookie.storage.lossy_boots, ()) == "/a can't be read" and bookie.storage.lossy_boots.fences_lost
+    bookie.storage.close()
+    again = Pumped(both, disk)
+    assert again.ids(4) == ENTRIES and again.ids(5) == ENTRIES
+    again.storage.close()
 
 
 def test_marker_that_cannot_be_read_counts_as_the_worst_one() -> None:
