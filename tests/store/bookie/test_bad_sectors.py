@@ -531,6 +531,14 @@ def test_bookie_without_its_control_log_is_no_older_copy_of_itself_after_the_acc
     storage.close()
 
 
+def test_no_loss_is_accepted_while_a_whole_directory_cannot_be_read() -> None:
+    """The command said that the disk gives all bytes."""
+    disk = MemoryFileSystem("/a", "/b")
+    stopped(disk, "/a", "/b")
+    with pytest.raises(StorageError, match=r"^/b can't be read"):
+        losses_to_accept(FaultyFileSystem(disk, "* /b* 1.. io-error"), ["/a", "/b"])
+
+
 def test_nothing_is_accepted_and_nothing_changed_on_a_disk_that_reads_well() -> None:
     disk = MemoryFileSystem("/a")
     stopped(disk, "/a")

@@ -141,7 +141,12 @@ class LossyBoots:
 
     def accept_losses(self, by: str) -> list[str]:
         """Note durably, before the storage is started, that operator ``by`` accepts the loss of bytes that could not be read at
-        this boot. Returns the losses in words. Raises StorageError."""
+        this boot. Returns the losses in words. Raises StorageError, also for an unreadable directory."""
+        if self.unreadable:
+            raise StorageError(
+                f"{', '.join(self.unreadable)} can't be read, so nobody knows its losses: check its disk and its rights; if the "
+                "disk is dead, put an empty directory in its place and allow that by bookspark cookie fix"
+            )
         if accepted := [
             LossAccepted(entry_log.number, by, unread)
             for directory in self._live
