@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,13 +10,14 @@ from types import SimpleNamespace
 import pytest
 
 from bookspark.errors import StorageError
-from bookspark.protocol.bookie.bookie_ledger import IN_LIMBO
+from bookspark.protocol.bookie.bookie_ledger import IN_LIMBO, FenceNoted
 from bookspark.protocol.bookie.lost_records import LostRecords
 from bookspark.protocol.ledger.responses import Negative
 from bookspark.servers.daemon.bookie_process import fence_what_may_be_lost, why_lossy
 from bookspark.store.autorecovery.healing import Healing
 from bookspark.store.autorecovery.own_bookie import OwnBookie
 from bookspark.store.bookie.checks import CANNOT_READ
+from bookspark.store.bookie.disk.control_log import encode_records
 from bookspark.store.bookie.disk.file_system import FileSystem, RealFileSystem
 from bookspark.store.bookie.disk.synced_note import SyncedNote
 from bookspark.store.bookie.disk.unclean_marker import Lost, UncleanMarker
@@ -58,9 +60,9 @@ def store() -> MemoryStore:
     return store
 
 
-def with_bad_sector(byte: int = 9000) -> FaultyFileSystem:
+def with_bad_sector(byte: int = 9000, files: FileSystem | None = None) -> FaultyFileSystem:
     bad = f"*/logs/00000001.arrows 1.. bad-sector:{byte}"
-    return FaultyFileSystem(RealFileSystem(), f"read {bad}", f"read_cached {bad}")
+    return FaultyFileSystem(files or RealFileSystem(), f"read {bad}", f"read_cached {bad}")
 
 
 def started(directory: Path, files: FileSystem | None, store: MemoryStore) -> Pumped:
@@ -316,12 +318,12 @@ def test_unreadable_note_is_made_anew_as_another_file(path: str) -> None:
     killed.storage.close()
 
     def mend(operation: Operation) -> None:
-        if operation == Operation("unlink", path):
+        if operation == Operation("rename", f"{path}.new"):
             files.clear()
 
     files = FaultyFileSystem(image, f"read {path} 1.. io-error", f"write {path} 1.. io-error", before=mend)
     Pumped(config(Path("/a")), files).storage.close()
-    assert Operation("unlink", path) in files.calls and Operation("create", path) in files.calls
+    assert Operation("rename", f"{path}.new") in files.calls
     again = Pumped(config(Path("/a")), image)
     assert again.ids(4) == [0] and why_lossy(again.storage.lossy_boots, ()) == ""
     again.storage.close()
@@ -369,6 +371,53 @@ def test_bad_sector_in_the_only_control_log_keeps_the_bookie_down_and_is_named()
     bookie.storage.close()
 
 
+def torn(disk: MemoryFileSystem, directory: str) -> None:
+    """A crash left a control record without its end."""
+    with closing(disk.open(f"{directory}/control.log", write=True)) as file:
+        file.write([encode_records([FenceNoted(4)])[:-5]], file.size())
+        file.sync()
+
+
+def test_torn_control_log_whose_note_cannot_be_read_is_not_called_damaged(store: MemoryStore) -> None:
+    """The bookie was to be started anew with empty directories, although its next start might read the note."""
+    disk = MemoryFileSystem("/a")
+    stopped(disk, "/a")
+    torn(disk, "/a")
+    files = bad(disk, "/a/control.synced")
+    with pytest.raises(StorageError, match=r"^/a/control\.synced: the disk can't read it, .*accept-loss") as error:
+        Storage(config(Path("/a")), files).open()
+    assert "/a/control.log at byte" in str(error.value) and "empty directories" not in str(error.value)
+    image = MemoryFileSystem.crashed(disk, nothing_kept)
+    assert_serves_all(Pumped(config(Path("/a")), image))
+    (accepted,) = accept_losses(files, ["/a"], "ada@host")
+    assert accepted.startswith("/a/control.synced")
+    bookie = Pumped(config(Path("/a")), disk)
+    assert bookie.storage.lossy_boots.fences_lost and bookie.storage.holdings.control.accepted[0].by == "ada@host"
+    assert bookie.ids(4) == ENTRIES and bookie.ids(5) == ENTRIES
+
+
+def test_damaged_control_log_is_called_damaged_without_its_note() -> None:
+    disk = MemoryFileSystem("/a")
+    stopped(disk, "/a")
+    disk.flip("/a/control.log", 10, 0)
+    torn(disk, "/a")
+    with pytest.raises(StorageError, match=r"^/a/control\.log is damaged at byte"):
+        Storage(config(Path("/a")), bad(disk, "/a/control.synced")).open()
+
+
+def test_torn_control_log_whose_note_cannot_be_read_is_left_out_until_it_can() -> None:
+    """Nothing that may lie there is given up for a note."""
+    disk, both = MemoryFileSystem("/a", "/b"), config(Path("/a"), Path("/b"))
+    stopped(disk, "/a", "/b")
+    torn(disk, "/a")
+    bookie = Pumped(both, bad(disk, "/a/control.synced"))
+    assert why_lossy(bookie.storage.lossy_boots, ()) == "/a can't be read" and bookie.storage.lossy_boots.fences_lost
+    bookie.storage.close()
+    again = Pumped(both, disk)
+    assert again.ids(4) == ENTRIES and again.ids(5) == ENTRIES
+    again.storage.close()
+
+
 def test_marker_that_cannot_be_read_counts_as_the_worst_one() -> None:
     """The bookie stayed down; a marker read as empty would have hidden the loss."""
     disk = MemoryFileSystem("/a")
@@ -404,7 +453,23 @@ def test_loss_that_an_operator_accepted_is_looked_for_no_more_after_the_next_hea
     assert why_lossy(again.storage.lossy_boots, ()) == "" and again.storage.status().unread_logs == []
     assert lacking(again) == list(range(12, 20))
     assert not any(again.read(4, entry_id, entry_id)[1] == Negative() for entry_id in lacking(again))
-    assert again.storage.holdings.control.accepted[1].by == "ada@host"
+    assert again.storage.holdings.control.accepted == {}
+    again.storage.close()
+
+
+def test_bad_sector_that_comes_after_the_accepted_loss_is_not_given_up(killed: Path, store: MemoryStore) -> None:
+    """The operator's word was for the whole log."""
+    accept_losses(with_bad_sector(), [str(killed)], "ada@host")
+    bookie = started(killed, with_bad_sector(17_000, with_bad_sector()), store)
+    lost = lacking(bookie)
+    assert set(lost) > set(range(12, 20))
+    assert bookie.run(bookie.storage.lossy_boots.note_lost, 4, [(lost[0], lost[-1])]) is Status.OK
+    assert bookie.run(bookie.storage.lossy_boots.note_healed, 1) is Status.OK
+    assert bookie.storage.status().unread_logs
+    bookie.storage.close()
+    again = started(killed, None, store)
+    assert again.ids(4) == ENTRIES
+    assert again.storage.holdings.control.accepted == {}, "a log that is read as a whole needs it no more"
     again.storage.close()
 
 
@@ -418,12 +483,16 @@ def test_accepted_loss_gives_up_nothing_that_another_bookie_has(killed: Path, st
     bookie.storage.close()
 
 
-def test_accepted_loss_keeps_bytes_of_ledgers_whose_record_is_lost(killed: Path, store: MemoryStore) -> None:
-    """No healing looks for their entries."""
+def test_accepted_loss_keeps_bytes_of_ledgers_whose_record_is_lost(
+    killed: Path, store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No healing looks for their entries. The warning named the command that the operator had given already."""
     accept_losses(with_bad_sector(), [str(killed)], "ada@host")
     bookie = started(killed, with_bad_sector(), store)
     bookie.storage.lossy_boots.keep_unread()
+    caplog.clear()
     assert bookie.run(bookie.storage.lossy_boots.note_healed, 1) is Status.OK
+    assert "ledgers whose records are lost" in caplog.text and "accept-loss" not in caplog.text
     bookie.storage.close()
     again = started(killed, None, store)
     assert again.ids(4) == ENTRIES
@@ -460,6 +529,14 @@ def test_bookie_without_its_control_log_is_no_older_copy_of_itself_after_the_acc
     storage = Storage(config(Path("/a")), disk).open({"/a": reach})
     assert storage.lossy_boots.losses == ["/a lost data before the last start"]
     storage.close()
+
+
+def test_no_loss_is_accepted_while_a_whole_directory_cannot_be_read() -> None:
+    """The command said that the disk gives all bytes."""
+    disk = MemoryFileSystem("/a", "/b")
+    stopped(disk, "/a", "/b")
+    with pytest.raises(StorageError, match=r"^/b can't be read"):
+        losses_to_accept(FaultyFileSystem(disk, "* /b* 1.. io-error"), ["/a", "/b"])
 
 
 def test_nothing_is_accepted_and_nothing_changed_on_a_disk_that_reads_well() -> None:

@@ -108,6 +108,19 @@ def test_file_in_a_bad_sector_is_written_anew_from_what_the_bookie_knows(run, pa
     assert [len(run.read(ledger_id, 0, 2)[0]) for ledger_id in (A, B)] == [3, 3]
 
 
+def test_note_in_a_bad_sector_keeps_its_name_while_no_other_file_can_be_made(run):
+    """It was unlinked first. The next write then found no file, and a healthy directory was retired."""
+    run.files.add("read /a/control.synced 1.. io-error")
+    run.files.add("create /a/control.synced* 1 too-many-files")
+    assert look(run) == 0
+    run.files.clear()
+    run.fence(9)
+    run.commit()
+    assert 9 in run.promises.fenced and len(run.storage.live) == 2
+    run.restart()
+    assert run.storage.lossy_boots.losses == []
+
+
 def test_failed_schema_repair_of_a_log_is_retried_at_the_next_scrub(disk, run):
     run.seal()
     (path,) = [path for path in disk.files() if path.startswith("/a/logs") and path.endswith(".arrows")]

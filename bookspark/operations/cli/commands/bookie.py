@@ -484,7 +484,7 @@ def accept_loss(directories: Directories, yes: Yes = False) -> None:
 
     Use it only if the disk never reads them again. The next start still fences the ledgers being written to the bookie and asks
     all other bookies for the entries; while one of them does not answer, nothing is given up. An entry that none of them has
-    stays unknown here and is never denied. The control log keeps who accepted it.
+    stays unknown here and is never denied. The control log keeps who accepted it until the bytes are given up.
     """
     from bookspark.store.bookie.disk.file_system import RealFileSystem
     from bookspark.store.bookie.offline.inspection import accept_losses, losses_to_accept

@@ -135,6 +135,8 @@ class ControlScan(NamedTuple):
     """Logs of the directory; None if never noted."""
     unread: Unread
     """Bytes that the disk could not read: (start, end) each. They may be good."""
+    note_unread: bool
+    """Is the log damaged, or only torn? Its note tells, which the disk could not read."""
 
 
 class _Bad(NamedTuple):
@@ -217,6 +219,9 @@ class ControlLog:
         damaged = (
             len(content) < below or any(not item.torn for item in bad) or number > last_number(found) or bool(unread)
         )
+        note_unread = damaged and noted is None and self.note.unread
+        if note_unread:
+            note_unread = all(item.torn for item in decode_records(content, 0) if isinstance(item, _Bad))
         return ControlScan(
             [item for item in found if not isinstance(item, (_Bad, CopyRecord))],
             bad[0].start if bad else len(content),
@@ -227,6 +232,7 @@ class ControlLog:
             self._copy(found, damaged, len(content)),
             logs[-1] if logs else None,
             unread,
+            note_unread,
         )
 
     def note_is_bad(self) -> bool:

@@ -68,10 +68,12 @@ class LedgersNoted(NamedTuple):
 
 
 class LossAccepted(NamedTuple):
-    """Operator ``by`` accepts the loss of those bytes of log number ``log`` (0: the control log) that its disk can't read."""
+    """Operator ``by`` accepts the loss of the ``unread`` bytes (first, last) of log number ``log``, which its disk can't read. It
+    is empty for the control log (0): the boot that accepts its loss writes that log anew."""
 
     log: int
     by: str
+    unread: Sequence[tuple[int, int]]
 
 
 Record = ControlRecord | LedgersNoted | LossyBootNoted | HealedNoted | CollectionNoted | ReadOnlySwitched | LossAccepted
@@ -142,7 +144,7 @@ class ControlState:
         self._in_limbo: Any = SortedSet()
         self.switch = NEVER_SWITCHED
         self.accepted: dict[int, LossAccepted] = {}
-        """By log number."""
+        """By log number, until the log is read as a whole, given up or gone."""
         self.fences_lost = False
         """May any ledger have had a fence, after this boot? Set until phase one is durable, which notes it."""
         self.write_number = 0

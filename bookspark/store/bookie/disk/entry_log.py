@@ -190,7 +190,7 @@ class EntryLog:
             if scan.damaged:
                 lose(f"{self.path} is damaged")
         # Bytes below the note are synced, also where they can't be read.
-        self.end = self.synced = max(scan.end, scan.unread, noted or 0) if scan.unread else scan.end
+        self.end = self.synced = max(scan.end, scan.unread_end, noted or 0) if scan.unread else scan.end
         try:
             self._settle(scan, size, noted, has_written=has_written)
         except OSError as error:
@@ -212,7 +212,7 @@ class EntryLog:
                     noted = scan.end
                 elif noted is not None:
                     # Unread bytes may have been acknowledged too: no later start may take them for a torn write.
-                    noted = max(noted, scan.end, scan.unread)
+                    noted = max(noted, scan.end, scan.unread_end)
             elif scan.may_be_cut:
                 # This returns the reserved space of a process that died.
                 file.truncate(scan.end)

@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
+from bookspark.protocol.ledger.entry_ranges import NO_RANGES, EntryRanges, with_ranges
 from bookspark.store.bookie.disk.disk_errors import is_of_process
 from bookspark.store.bookie.disk.file_system import File
 from bookspark.store.bookie.disk.torn import is_frame_but_for_one_bit, lacks_sector
@@ -62,8 +63,7 @@ _FILLER_BYTES_MAX = 1 << 20
 class LogScan(NamedTuple):
     """Result of a scan: number of good ``frames``; ``end`` of the last; ``damaged``, if bad bytes may have been acknowledged;
     ``torn`` frames before good frames (start, end); ``headless``, if the schema is to be rewritten; ``good`` bytes (start, end),
-    where frames follow each other; ``unread``, the end of the last bytes that the disk could not read and that may hold frames, 0
-    without such bytes."""
+    where frames follow each other; ``unread`` (first, last byte), that the disk could not read and that may hold frames."""
 
     frames: int
     end: int
@@ -71,7 +71,11 @@ class LogScan(NamedTuple):
     torn: tuple[tuple[int, int], ...] = ()
     headless: bool = False
     good: tuple[tuple[int, int], ...] = ()
-    unread: int = 0
+    unread: EntryRanges = NO_RANGES
+
+    @property
+    def unread_end(self) -> int:
+        return self.unread[-1][1] + 1 if self.unread else 0
 
     @property
     def may_be_cut(self) -> bool:
@@ -137,7 +141,13 @@ def scan_log(file: File, size: int, covered: int, noted: int, take: Callable[[Lo
         return LogScan(0, 0, damaged or noted > 0, headless=True)
     damaged |= end < noted and not unread
     return LogScan(
-        count, end, damaged, tuple(torn), headless, tuple(good), max((after for _, after in unread), default=0)
+        count,
+        end,
+        damaged,
+        tuple(torn),
+        headless,
+        tuple(good),
+        with_ranges(NO_RANGES, [(at, after - 1) for at, after in unread]),
     )
 
 

@@ -23,7 +23,6 @@ process's writes. A page may be missing there if the disk wrote it to a wrong pl
 from __future__ import annotations
 
 import logging
-import os
 import struct
 from contextlib import closing
 
@@ -31,7 +30,7 @@ from crc32c import crc32c
 
 from bookspark.errors import StorageError
 from bookspark.store.bookie.disk.disk_errors import is_of_file
-from bookspark.store.bookie.disk.file_system import File, FileSystem, needing_space, write_all
+from bookspark.store.bookie.disk.file_system import File, FileSystem, needing_space, replace_file, write_all
 
 _NOTE = struct.Struct("<qII")
 _NUMBERED = struct.Struct("<qq")
@@ -92,6 +91,11 @@ class SyncedNote:
         if write_number is not None:
             checksum = crc32c(_WRITE_NUMBERED.pack(self._number, position, write_number))
             content += _NOTE.pack(write_number, checksum, 0)
+        if self.unread:
+            # Another file takes its name at once: if it can't be made, the unreadable one keeps the name.
+            self.close()
+            replace_file(self._file_system, self._path, [content])
+            self.unread = False
         if (file := self._file) is None or not self._writes:
             with needing_space():
                 file = self._opened(write=True)
@@ -157,13 +161,8 @@ class SyncedNote:
         """The open note: for reading it must exist; for writing it is created."""
         if self._file is None or write > self._writes:
             self.close()
-            if anew := write and self.unread:
-                self._file_system.unlink(self._path)
             self._file = self._file_system.open(self._path, create=write)
             self._writes = write
-            if anew:
-                self._file_system.sync_directory(os.path.dirname(self._path))
-                self.unread = False
         return self._file
 
 

@@ -5,11 +5,12 @@ anything rests on it. A copy lost earlier does not return to the index with a ch
 and are good. A row of the checkpoint without its bytes in a log is lost now.
 
 A damaged control log may have held a fence. Other directories' copies replace it if they have all its records. If they may not,
-the boot is lossy and every fence unsure. Without any whole copy the bookie stays down (``protocol.bookie.control_copies``). An
-unreadable directory, or one whose control log can't be read as a whole and has no such copy, is given up if another is left; its
-entries are then unknown and the boot is lossy (``protocol.bookie.bookie_boot``), as with a directory whose reach went back
-(``protocol.bookie.reach``). So are entries in those bytes of a log that its disk can't read: each boot reads them again, until
-all entries are back, or an operator has accepted their loss.
+the boot is lossy and every fence unsure (``protocol.bookie.control_copies``). Without any whole copy the bookie stays down;
+if the copies lack only bytes that can't be read, an operator may accept their loss. An unreadable directory, or one whose control
+log can't be read as a whole and has no such copy, is given up if another is left; its entries are then unknown and the boot is
+lossy (``protocol.bookie.bookie_boot``), as with a directory whose reach went back (``protocol.bookie.reach``). So are entries in
+those bytes of a log that its disk can't read: each boot reads them again, until all entries are back, or an operator has accepted
+their loss.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from __future__ import annotations
 import errno
 import gc
 import logging
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -44,7 +44,7 @@ from bookspark.protocol.bookie.control_copies import (
 )
 from bookspark.protocol.bookie.reach import NOWHERE, Reach, went_back
 from bookspark.store.bookie.disk.checkpoint import Checkpoint
-from bookspark.store.bookie.disk.control_log import ControlScan, encode_records, live_bytes
+from bookspark.store.bookie.disk.control_log import NOTE_NAME, ControlScan, encode_records, live_bytes
 from bookspark.store.bookie.disk.control_state import (
     ControlState,
     LogsNoted,
@@ -106,6 +106,9 @@ def read_directories(holdings: Holdings, noted: Mapping[str, Reach], accepted_by
     without = [directory.number for directory in holdings.directories if directory not in live]
     in_part = [directory.number for directory in live if directory.unread]
     holdings.absent_directories = sum(1 << number for number in (*without, *in_part))
+    unread = {0, *(entry_log.number for directory in live for entry_log in directory.unread)}
+    accepted = holdings.control.accepted
+    holdings.control.accepted = {number: accepted[number] for number in accepted.keys() & unread}
     if without:
         holdings.directories[:] = live
         holdings.next_log += _LOST_LOGS_MAX
@@ -134,26 +137,37 @@ def read_directories(holdings: Holdings, noted: Mapping[str, Reach], accepted_by
 def _readable(
     live: list[LogDirectory], scans: list[tuple[LogDirectory, ControlScan]]
 ) -> list[tuple[LogDirectory, ControlScan]]:
-    """The scans that the boot may rest on. A control log with bytes that its disk can't read is replaced where the whole copies
-    of other directories have all its writes; otherwise its directory is given up for now, as its bytes may be good. Raises
-    StorageError if no directory is left."""
+    """The scans that the boot may rest on. A control log that may be whole but for its disk (``_unread``) is replaced where the
+    whole copies of other directories have all its writes; otherwise its directory is given up for now. Raises StorageError if no
+    directory is left."""
     if judge_copies(_copies(scans)) is CopiesTell.ALL:
         return scans
     scanned = dict(scans)
-    if all(scan.unread for scan in scanned.values()):
-        directory, scan = scans[0]
+    if all(unread := [_unread(*scan) for scan in scans]):
         raise StorageError(
-            f"{directory.control.path}: the disk can't read it at byte {scan.unread[0][0]}, and no other directory has a whole "
-            "copy: a fence may lie there, so this bookie stays down. Nothing is lost yet: start it again once the disk, or a "
-            "copy of it, gives these bytes. If none ever will, bookspark bookie accept-loss goes on without them"
+            f"{unread[0]}, and no other directory has a whole copy: a fence may lie there, so this bookie stays down. Nothing is "
+            "lost yet: start it again once the disk, or a copy of it, gives these bytes. If none ever will, bookspark bookie "
+            "accept-loss goes on without them"
         )
 
     def refuse_unread(directory: LogDirectory) -> ControlScan:
-        if unread := scanned[directory].unread:
-            raise OSError(errno.EIO, f"{os.strerror(errno.EIO)} at byte {unread[0][0]}", directory.control.path)
+        if unread := _unread(directory, scanned[directory]):
+            raise OSError(errno.EIO, unread)
         return scanned[directory]
 
     return in_each(live, refuse_unread)
+
+
+def _unread(directory: LogDirectory, scan: ControlScan) -> str:
+    """The bytes, in words, that the disk can't read and with which the control log may be whole; "": no such bytes."""
+    if scan.unread:
+        return f"{directory.control.path}: the disk can't read it at byte {scan.unread[0][0]}"
+    if scan.note_unread:
+        return (
+            f"{directory.path}/{NOTE_NAME}: the disk can't read it, so the bad record of {directory.control.path} at byte "
+            f"{scan.end} may be damage or a torn write"
+        )
+    return ""
 
 
 def _copies(scans: Iterable[tuple[LogDirectory, ControlScan]]) -> list[ControlCopy]:
@@ -246,10 +260,10 @@ def _replay_control_logs(
     scans: Sequence[tuple[LogDirectory, ControlScan]], state: ControlState, accepted_by: str
 ) -> list[bytes] | None:
     """Fill ``state`` with the union of all control logs. Returns the encoded records that every directory needs; None if every
-    directory has them. Raises StorageError if no copy is whole."""
+    directory has them. Raises StorageError if no copy is whole, and one lacks more than bytes that can't be read."""
     copies = [(directory, scan, copy) for directory, scan in scans if (copy := _copy_of(directory, scan)) is not None]
     tell = judge_copies(copy for _, _, copy in copies)
-    damaged = [(directory, scan) for directory, scan, _ in copies if not scan.unread]
+    damaged = [(directory, scan) for directory, scan, _ in copies if not _unread(directory, scan)]
     if tell is CopiesTell.NOTHING and damaged:
         directory, scan = damaged[0]
         raise StorageError(
@@ -267,13 +281,11 @@ def _replay_control_logs(
         state.write_number += NUMBERS_LEFT_OUT if tell is CopiesTell.NOTHING else 1
         state.mark = mark_above(state.mark, chain.from_iterable(scan.records for _, scan in scans))
         for directory, scan, copy in copies:
-            if scan.unread:
-                state.replay_at_boot([LossAccepted(0, accepted_by)])
+            if unread := _unread(directory, scan):
+                state.replay_at_boot([LossAccepted(0, accepted_by, [])])
             if not copy.whole:
-                what = "can't be read as a whole" if scan.unread else "is damaged"
-                directory.lose(
-                    f"{directory.control.path} {what}, and the other directories may lack what it had", Lost.FENCES
-                )
+                what = unread or f"{directory.control.path} is damaged"
+                directory.lose(f"{what}, and the other directories may lack what it had", Lost.FENCES)
     apart = used_apart(copy for _, _, copy in copies)
     for directory, _, copy in copies:
         if copy.directory in apart:

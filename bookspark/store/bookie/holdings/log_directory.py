@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Protocol
 
 from bookspark.protocol.bookie.reach import Reach
+from bookspark.protocol.ledger.entry_ranges import EntryRanges
 from bookspark.store.bookie.bookie_config import DIRECTORIES_MAX, BookieConfig
 from bookspark.store.bookie.commit.commit_thread import CommitThread, GroupWriter
 from bookspark.store.bookie.disk.checkpoint import Checkpoint, Part, read_checkpoint, remove_parts
@@ -68,8 +69,9 @@ class LogDirectory:
         """The log for new frames; None until the first add after a start."""
         self.losses: list[str] = []
         """Losses of possibly acknowledged data in unknown ledgers, until phase one of the lossy boot has handled them."""
-        self.unread: list[EntryLog] = []
-        """Logs with bytes that the disk could not read at the boot, until every entry that may lie there is here again."""
+        self.unread: dict[EntryLog, EntryRanges] = {}
+        """Logs with bytes (first, last) that the disk could not read at the boot, until every entry that may lie there is here
+        again."""
         self.unsettled: list[EntryLog] = []
         """Logs that the boot could not make durable as a whole. The next start settles them."""
         self._found: set[int] = set()
@@ -200,7 +202,7 @@ class LogDirectory:
                     log.error(
                         "%s can't be read as a whole; check the disk. Its other entries are unknown", entry_log.path
                     )
-                    self.unread.append(entry_log)
+                    self.unread[entry_log] = scan.unread
                 if scan.may_be_cut and not scan.frames and scan.end <= len(SCHEMA):
                     unused.append(entry_log)
                     continue
@@ -283,7 +285,7 @@ class LogDirectory:
     def covered(self) -> int:
         """The location below which everything in this directory is synced. It lies in a log with frames: the next boot removes
         empty logs, and a covered log must not be missing. The next boot reads again what this one could not read or settle."""
-        if again := [*self.unread[:1], *self.unsettled[:1]]:
+        if again := [*self.unread, *self.unsettled[:1]]:
             return max(self._covered, location(min(entry_log.number for entry_log in again), 0))
         for entry_log in reversed(self.logs):
             if entry_log.synced > len(SCHEMA):

@@ -22,6 +22,7 @@ from bookspark.protocol.bookie.bookie_boot import (
     only_absent,
 )
 from bookspark.protocol.bookie.bookie_ledger import EntriesLost, LimboCleared, MasterKeyNoted
+from bookspark.protocol.ledger.entry_ranges import EntryRanges, without_ranges
 from bookspark.store.bookie.commit.completions import Done
 from bookspark.store.bookie.disk.control_state import LossAccepted, Record
 from bookspark.store.bookie.disk.entry_log import EntryLog
@@ -140,12 +141,19 @@ class LossyBoots:
 
     def accept_losses(self, by: str) -> list[str]:
         """Note durably, before the storage is started, that operator ``by`` accepts the loss of bytes that could not be read at
-        this boot. Returns the losses in words. Raises StorageError."""
+        this boot. Returns the losses in words. Raises StorageError, also for an unreadable directory."""
+        if self.unreadable:
+            raise StorageError(
+                f"{', '.join(self.unreadable)} can't be read, so nobody knows its losses: check its disk and its rights; if the "
+                "disk is dead, put an empty directory in its place and allow that by bookspark cookie fix"
+            )
         if accepted := [
-            LossAccepted(entry_log.number, by) for directory in self._live for entry_log in directory.unread
+            LossAccepted(entry_log.number, by, unread)
+            for directory in self._live
+            for entry_log, unread in directory.unread.items()
         ]:
             self._note(accepted)
-        control = self.losses if self._state.accepted.get(0) == LossAccepted(0, by) else []
+        control = self.losses if self._state.accepted.get(0) == LossAccepted(0, by, []) else []
         return [*control, *(f"{path} can't be read as a whole" for path in self.unread)]
 
     # -- phase two
@@ -193,29 +201,37 @@ class LossyBoots:
 
     def note_healed(self, boot: int, done: Done) -> None:
         """Note that all losses of lossy boot number ``boot`` are restored. Bytes that could not be read are needed no more,
-        unless ``keep_unread`` was called, or ``note_lost`` and no operator has accepted their loss. ``done``: OK once that is
-        durable, or IO_ERROR."""
+        unless ``keep_unread`` was called, or ``note_lost`` and no operator has accepted the loss of all these bytes. ``done``: OK
+        once that is durable, or IO_ERROR."""
         record = HealedNoted(boot)
         self._state.replay([record])
 
         def noted(status: int) -> None:
             if status == Status.OK:
                 for directory in self._live:
-                    directory.unread[:] = filter(self._is_needed, directory.unread)
+                    directory.unread = dict(filter(self._is_needed, directory.unread.items()))
             done(status)
 
         self._records.write([record], noted)
 
-    def _is_needed(self, entry_log: EntryLog) -> bool:
-        """May bytes of this log that could not be read hold entries that nobody else has, without an operator's word?"""
+    def _is_needed(self, unread: tuple[EntryLog, EntryRanges]) -> bool:
+        """May these bytes that could not be read hold entries that nobody else has, without an operator's word?"""
+        entry_log, ranges = unread
+        if self._keeps_unread:
+            log.warning(
+                "%s is read again at each start: its bad sectors may hold entries of ledgers whose records are lost",
+                entry_log.path,
+            )
+            return True
+        if not self._noted_lost:
+            return False
         accepted = self._state.accepted.get(entry_log.number)
-        if self._keeps_unread or (self._noted_lost and accepted is None):
+        if accepted is None or without_ranges(ranges, accepted.unread):
             log.warning(
                 "%s is read again at each start: its bad sectors may hold entries that no bookie gave. To give them up for good: "
                 "bookspark bookie accept-loss",
                 entry_log.path,
             )
             return True
-        if self._noted_lost and accepted is not None:
-            log.warning("%s: its bad sectors are given up, as %s accepted", entry_log.path, accepted.by)
+        log.warning("%s: its bad sectors are given up, as %s accepted", entry_log.path, accepted.by)
         return False
