@@ -36,7 +36,8 @@ class Bookkeeper:
         self._at_once = at_once
         monkeypatch.setattr(bookie_questions, "_positive", self._answer)
 
-    def _answer(self, context: Any, bookie_id: str, header: Header) -> Any:
+    def _answer(self, context: Any, bookie_id: str, kind: Kind, **fields: int) -> Any:
+        header = Header(kind, 1, **fields)
         self.asked.append(header.ledger_id)
         place = header.ledger_id, header.first_entry_id
         rows = [row for row in ROWS if row[:2] >= place and (not header.value or row[0] == header.ledger_id)]
