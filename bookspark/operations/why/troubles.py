@@ -242,11 +242,13 @@ def _refused(facts: Facts) -> dict[str, str]:
 
 
 def _strange_tls(facts: Facts) -> dict[str, str]:
-    """Bookies whose connection failed by TLS: it was missing on one side, or the handshake failed."""
+    """Bookies whose connection failed by TLS: it was missing on one side, or the handshake failed. A bookie that refuses the
+    client's certificate ends the connection behind the client's HELLO; the reset may overtake TLS's alert."""
     return {
         name: why
         for name, why in facts.cluster.problems.items()
-        if EXPIRED not in why and ("[SSL" in why or ("closed by the bookie" in why and "tls_c" in why))
+        if EXPIRED not in why
+        and ("[SSL" in why or ("tls_c" in why and ("closed by the bookie" in why or "Connection reset" in why)))
     }
 
 

@@ -59,7 +59,7 @@ def runs(ledger, opened, directory):
         "bookie safe-to-stop": ["bookie-evil"], "bookie collect": ["bookie-evil"], "bookie read-only": ["bookie-evil on"],
         "why": ["", f"is ledger {opened} open", "is bookie bookie-evil down"], "top": ["--once"], "log tail": ["orders"],
         "bookie logs": [directory], "bookie read": [f"1 {directory} --entries", f"1 {directory} --entries --json"],
-        "bookie index": [directory], "bookie verify": [directory], "bookie rebuild": [directory],
+        "bookie index": [directory], "bookie verify": [directory], "bookie rebuild": [directory], "bookie accept-loss": [f"{directory} --yes"],
         "autorecovery status": [""], "autorecovery list": [""], "autorecovery who-is-auditor": [""],
         "autorecovery delay": [""], "cluster status": [""], "cluster plan": ["--restart all"], "cluster placement": [""],
         "cluster give-up": [""], "cluster apply": ["--restart bookie-evil"], "ledger create": [["--label", f"k={EVIL}"]],

@@ -34,6 +34,10 @@ DOWN = {"registered": False, "settled": False}
 ORDER = "the bookie was switched to read-only (bookspark bookie read-only ID off)"
 
 WANTS_TLS = "h:1 does not answer HELLO (not reachable: closed by the bookie); if it wants TLS, set tls_ca"
+REFUSES_CERTIFICATE = (
+    "h:1 does not answer HELLO (not reachable: [Errno 104] Connection reset by peer); if it wants a client's certificate, set "
+    "tls_certificate to one that its tls_client_ca signed"
+)
 HAS_NO_TLS = (
     "h:1: [SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006); if it speaks no TLS, leave tls_ca out"
 )
@@ -132,6 +136,22 @@ QUIETED = new_record(Wanted(restart=frozenset("a")), Progress({}, quieted=frozen
                 bookie_problems=dict.fromkeys("abc", HAS_NO_TLS),
             ),
             ["wrong-tls"],
+        ),
+        (
+            facts(
+                {name: {"settled": False} for name in "abc"},
+                (fragment("a", "b", "c"),),
+                bookie_problems=dict.fromkeys("abc", REFUSES_CERTIFICATE),
+            ),
+            ["wrong-tls"],
+        ),
+        (
+            facts(
+                {"a": {"settled": False}},
+                bookie_problems={"a": REFUSES_CERTIFICATE},
+                own_certificates={"tls_certificate own.pem": NOW_MS - 1},
+            ),
+            ["certificate-ended"],
         ),
         (facts(own_certificates={"tls_ca ca.pem": NOW_MS + 15 * DAY_MS}), []),
         (facts(own_certificates={"tls_ca ca.pem": NOW_MS + 13 * DAY_MS}), ["certificate-ends"]),
