@@ -67,7 +67,8 @@ def asked(monkeypatch):
 
 
 def closed(bookkeeper, digest_type="CRC32C"):
-    ledger = bookkeeper.create_ledger(3, 3, 2, digest_type=digest_type, password=PASSWORD)
+    # A bookie that is suspended next must have its copies already.
+    ledger = bookkeeper.create_ledger(3, 3, 3, digest_type=digest_type, password=PASSWORD)
     ledger.append_batch([b"%d " % i * 200 for i in range(ENTRIES)])
     ledger.close()
     return ledger.ledger_id
