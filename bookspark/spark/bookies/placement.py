@@ -89,7 +89,7 @@ class Share:
 
     homes: list[int] = field(default_factory=list)
     bookie_ids: dict[int, str] = field(default_factory=dict)
-    """Of the known bookies, by number."""
+    """Ids of the known bookies, by the number of their home."""
     to_claim: list[int] = field(default_factory=list)
     """New homes among ``homes``: their numbers must be claimed first."""
     to_forget: list[int] = field(default_factory=list)

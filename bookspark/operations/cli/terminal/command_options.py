@@ -41,7 +41,7 @@ def group(name: str, help_text: str) -> typer.Typer:
 
 
 def operator() -> str:
-    """Who runs this command, for the record of an accepted loss."""
+    """The user and host of this command, for the record of an accepted loss."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):

@@ -197,7 +197,7 @@ class Connections:
         return self._quarantine.now()
 
     def figures(self) -> Figures:
-        """What waits on the connections now, for metrics."""
+        """Counts of connections and of their waiting requests and bytes, for metrics."""
         ready = self._ready.values()
         return {
             "connections": len(ready),
