@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,10 +52,12 @@ class Cell(NamedTuple):
 
 def cells() -> Iterator[Cell]:
     for line in PAGE.splitlines():
-        found = re.fullmatch(r"\| (\w+_JOURNAL) \| (\w+) \| (true|false) \| (\w+) \| (.+?) \| (.+?) \| (.+?) \|", line)
+        found = re.fullmatch(
+            r"\| (\w+_JOURNAL) \| (\w+) \| (true|false) \| ([\w, ]+) \| (.+?) \| (.+?) \| (.+?) \|", line
+        )
         if found:
-            ledger_type, replication, journal, stage, *promises = found.groups()
-            for blow, promise in zip(BLOWS, promises, strict=True):
+            ledger_type, replication, journal, stages, *promises = found.groups()
+            for stage, (blow, promise) in product(stages.split(", "), zip(BLOWS, promises, strict=True)):
                 yield Cell(ledger_type, replication, journal == "true", stage, blow, promise)
 
 

@@ -1,4 +1,4 @@
-"""The table of docs/security.md, cell by cell: the actions open to a stranger who reaches bookies and ZooKeeper.
+"""The table of docs/security.md, cell by cell, and its list: the actions open to a stranger who reaches bookies and ZooKeeper.
 
 The stranger knows the protocol and a ledger id, and nothing else. Each setting is tried alone; a ledger has the default
 password, b"", except where the password is the setting.
@@ -356,12 +356,14 @@ ACTIONS = {
 
 
 def told():
-    """Cells of the page's table, by action and setting."""
-    rows = [line.strip("| ").split(" | ") for line in PAGE.read_text().splitlines() if line.startswith("| ")]
+    """Cells of the page's table, by action and setting, and of the list of actions that no setting allows."""
+    text = PAGE.read_text()
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
     head = rows.index(["a stranger can …", *SETTINGS])
+    never = text.partition("a stranger can't:\n\n")[2].partition("\n\n")[0].splitlines()
     return {
         row[0]: dict(zip(SETTINGS, row[1:], strict=True)) for row in rows[head + 1 :] if len(row) == len(SETTINGS) + 1
-    }
+    } | {action.removeprefix("* "): dict.fromkeys(SETTINGS, "no") for action in never}
 
 
 @pytest.fixture(scope="module", params=SETTINGS)
