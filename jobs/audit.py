@@ -34,7 +34,7 @@ def main(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     queries: Annotated[list[str] | None, typer.Argument(help="Names of audit queries. Default: all.")] = None,
 ) -> None:
-    """Run audit queries over a snapshot and print the findings. Exit status 1: a query found something wrong."""
+    """Run audit queries over a snapshot and print the findings. Exit status 1: findings."""
     spark = delta_session("bookspark audit")
     findings = audit.run(spark, path, version, queries or None)
     if report is not None:

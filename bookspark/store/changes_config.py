@@ -13,13 +13,13 @@ class ChangesConfig(Config, frozen=True, kw_only=True):
     option_kind = "changes option"
 
     stall_seconds: Seconds = 1800.0
-    """Seconds without progress after which a change stops. It can be resumed."""
+    """Time without progress after which a change stops. It can be resumed."""
     poll_seconds: Seconds = 2.0
-    """Seconds between looks at the cluster while waiting."""
+    """Time between looks at the cluster while waiting."""
     confirm_seconds: Seconds = 2.0
-    """Seconds until a check looks again for missing entries."""
+    """Time until a check looks again for missing entries."""
     copy_bytes_per_second: BytesOrNone = 0
-    """Bytes a second for moved copies. 0: no limit."""
+    """Limit for moved copies. 0: none."""
     ledgers_at_once: AtLeastOne = 8
     """Ledgers moved at once, each in a thread."""
 

@@ -50,8 +50,13 @@ def page(title: str, introduction: str, parts: Iterable[str]) -> str:
 
 def entries(rows: Iterable[tuple[str, str, str]]) -> str:
     """A Markdown list: names, what stands beside each, and its meaning."""
-    lines = (f"* `{name}`{beside}: {' '.join(meaning.replace('``', '`').split())}" for name, beside, meaning in rows)
-    return "\n".join(lines)
+    return "\n".join(f"* `{name}`{beside}: {_meaning(text)}" for name, beside, text in rows)
+
+
+def _meaning(text: str) -> str:
+    # Outside of code, Markdown takes <label> for HTML.
+    text = re.sub(r"`[^`]*`|(\w+<\w+>)", lambda one: f"`{one[1]}`" if one[1] else one[0], text.replace("``", "`"))
+    return " ".join(text.split())
 
 
 def _flowing(text: str) -> str:
@@ -112,13 +117,15 @@ def _shown(value: Any) -> str:
 
 def options() -> str:
     """The page of options."""
-    parts = [
-        f"## {title}\n\nKeyword arguments, or the table `[{name}]` of a settings file.\n\n{entries(options_of(kind))}"
-        for title, (name, kind) in CONFIGS.items()
-    ]
+    parts, known = [], set[tuple[str, str, str]]()
+    for title, (name, kind) in CONFIGS.items():
+        own = [one for one in options_of(kind) if one not in known]
+        again = ", ".join(f"`{one[0]}`" for one in options_of(kind) if one in known)
+        known.update(own)
+        parts.append(f"## {title}\n\nTable `[{name}]`.{f' As above: {again}.' * bool(again)}\n\n{entries(own)}")
     introduction = """
-A wrong value is refused at the start, with the allowed values. `bookspark conf bookspark.toml` prints the path of a settings file
-with every option and its default.
+Options are keyword arguments, or lines in tables of a settings file: `bookspark conf bookspark.toml` prints the path of a file
+with every option and its default. A wrong value is refused at the start, with the allowed values.
 """
     return page("Options", introduction, parts)
 
@@ -228,21 +235,35 @@ def _help(app: typer.Typer, name: str, *words: str) -> str:
 _ENTRY = re.compile(r"^  (?:-\w, )?((?:--)?[^\s,]+).*\n(?:   .*\n)*", re.MULTILINE)
 # An argument or option that at least this many commands share in the same words stands at the top of the page.
 SHARED_MIN = 2
+_KINDS = {"int": "INTEGER", "float": "NUMBER", "str": "TEXT", "path": "PATH"}
 
 
 def _parts(entry: str) -> tuple[str, str]:
-    """Split an entry of a help text into the argument or option with its values, and its meaning."""
+    """Split an entry of a help text into the argument, or the option with its kind of value, and its meaning."""
     values, *meaning = re.split(r"\s{2,}", entry.strip(), maxsplit=1)
-    return values, " ".join(" ".join(meaning).split())
+    name, _, kind = values.partition(" <") if values.endswith(">") else (values, "", "")
+    kind = re.sub(r"list\[(.*)\]", r"\1", kind.removesuffix(">"))
+    if "--" in name and kind:
+        name = f"{name}={_KINDS.get(kind.lower(), kind)}"
+    return re.sub(r"(--[\w-]+) (?!/)(\S+)$", r"\1=\2", name), " ".join(" ".join(meaning).split())
+
+
+def _row(values: str, meaning: str) -> tuple[str, str, str]:
+    """A row for ``entries``, with the default in parentheses."""
+    default = re.search(r" \[default: ([^;\]]+)(?:; )?", meaning)
+    if default is None:
+        return values, "", meaning
+    rest = meaning[default.end() :]
+    return values, f" ({default[1]})", meaning[: default.start()] + (f" [{rest}" if rest != "]" else "")
 
 
 def _split(text: str) -> tuple[str, str, str]:
     """The description, arguments and options of a help text, without its usage, which its heading and arguments say.
 
-    Omitted are lower bounds of 0, and that an argument without brackets is required.
+    Omitted are lower bounds of 0 and 1, and that an argument without brackets is required.
     """
     text = re.sub(r"<(int|float) range>", r"<\1>" + " " * len(" range"), f"{text}\n")
-    text = re.sub(r"\s+\[x>=0(?:\.0)?\]|;\s+x>=0(?:\.0)?(?=\])|(?<=\[)x>=0(?:\.0)?;\s+", "", text)
+    text = re.sub(r"\s+\[x>=[01](?:\.0)?\]|;\s+x>=[01](?:\.0)?(?=\])|(?<=\[)x>=[01](?:\.0)?;\s+", "", text)
     head, _, options = text.partition("Options:\n")
     head, _, arguments = head.partition("Arguments:\n")
     arguments = re.sub(r"\s+\[required\]|;\s+required(?=\])", "", arguments)
@@ -250,17 +271,19 @@ def _split(text: str) -> tuple[str, str, str]:
 
 
 def _described(text: str, shared: dict[str, tuple[str, str]]) -> str:
-    """A help text without usage and ``--help``, which names the shared arguments and options."""
+    """A help text without usage and ``--help``, which only names the shared arguments and options."""
     description, *parts = _split(text)
-    described = [description]
+    own, named = [], []
     for title, part in zip(("Arguments", "Options"), parts, strict=True):
-        entries = {entry[1]: entry[0] for entry in _ENTRY.finditer(part) if entry[1] != "--help"}
+        described = {entry[1]: _parts(entry[0]) for entry in _ENTRY.finditer(part) if entry[1] != "--help"}
         # The order of arguments counts, so they are all shared or all described.
-        whole = title == "Options" or all(shared.get(name) == _parts(entry) for name, entry in entries.items())
-        names = [name for name, entry in entries.items() if whole and shared.get(name) == _parts(entry)]
-        own = "".join(entry for name, entry in entries.items() if name not in names).rstrip()
-        described.append("\n".join(filter(None, [f"{title}: {', '.join(names)}".rstrip(" "), own])) * bool(entries))
-    return "\n".join(["```text", "\n\n".join(filter(None, described)), "```"])
+        whole = title == "Options" or described.items() <= shared.items()
+        for name, entry in described.items():
+            if whole and shared.get(name) == entry:
+                named.append(f"`{name}`")
+            else:
+                own.append(_row(*entry))
+    return "\n\n".join(filter(None, [_flowing(description), entries(own), f"With {', '.join(named)}." * bool(named)]))
 
 
 def shared_entries(helps: Iterable[str]) -> dict[str, tuple[str, str]]:
@@ -285,16 +308,13 @@ def commands() -> str:
     """The page of commands."""
     introduction = """
 `--help` after any command shows this. Arguments and options that commands share stand here; each command only names them.
-Arguments in brackets are optional, and a minimum of 0 is not shown. Exit status: 0 success; 1 something was found, is missing or
-failed; 2 the command can't be carried out.
+Arguments in brackets are optional; defaults stand in parentheses; a minimum of 0 or 1 is not shown. Exit status: 0 success; 1
+finding, lack or failure; 2 the command can't be carried out.
 """
     helps, shared = _helps(), shared_entries(_helps().values())
-    several = "\n".join(
-        f"  {values}\n{textwrap.indent(textwrap.fill(meaning, 72), ' ' * 6)}"
-        for _, (values, meaning) in sorted(shared.items())
-    )
+    several = entries(_row(*entry) for _, entry in sorted(shared.items()))
     parts = (f"## {words}\n\n{_described(text, shared)}" for words, text in helps.items())
-    return page("Commands", introduction, [f"```text\n{several}\n```", *parts])
+    return page("Commands", introduction, [several, *parts])
 
 
 # -- jobs
@@ -322,7 +342,7 @@ def jobs_page() -> str:
     introduction = """
 `spark-submit … $(bookspark job NAME) OPTIONS`. Bookies, clients and autorecovery have their other [options](options.md) in the
 settings file that `BOOKSPARK_CONFIG` names, on the driver and (`spark.executorEnv.BOOKSPARK_CONFIG`) on the executors. Options
-that are only named stand in [commands](commands.md). Exit status: 0 success, 1 an audit found something, 2 it could not be done.
+that are only named stand in [commands](commands.md). Exit status: 0 success, 1 findings, 2 it could not be done.
 """
     return page("Jobs", introduction, (_job(name, arguments) for name, arguments in all_jobs().items()))
 
@@ -366,13 +386,12 @@ def tables() -> str:
     """The page of tables and audits."""
     introduction = """
 `spark.read.format("bookspark").option("table", NAME).load()` reads a table of the running cluster. `bookspark snapshot --path
-PATH` writes Delta tables of the same names for `bookspark audit --path PATH` and your own SQL, also with `VERSION AS OF`. A value
-that is unknown or does not exist is null. A column without a type is a `bigint`. Columns of several tables stand here; each table
-only names them.
+PATH` writes Delta tables of the same names for `bookspark audit --path PATH` and your own SQL, also with `VERSION AS OF`. Unknown
+or absent values are null. A column without a type is a `bigint`. Columns of several tables stand here, their names at each table.
 """
     shared = shared_columns()
     sections = (_of_table(name, shared) for name in TABLES)
-    audits = entries((name, "", f"{title}: {why}") for name, (title, why) in all_audits().items())
+    audits = entries((name, "", why) for name, (_, why) in all_audits().items())
     return page("Tables and audits", introduction, [_columns(shared.values()), *sections, f"# Audits\n\n{audits}"])
 
 

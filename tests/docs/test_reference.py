@@ -63,9 +63,10 @@ def test_everything_has_an_entry_with_a_meaning(pages: dict[str, str]) -> None:
 
 def test_entry_shared_by_commands_is_described_once_and_named_by_each(pages: dict[str, str]) -> None:
     top, *commands = pages["commands.md"].split("\n## ")
-    assert "\n  --json\n      Print JSON.\n" in top and "\n  --zookeeper HOST:PORT\n" in top
-    assert not [text for text in commands if "\n  --help " in text or "  Print JSON." in text]
+    assert "\n* `--json`: Print JSON.\n" in top and "\n* `--zookeeper=HOST:PORT`: " in top
+    assert not [text for text in commands if "--help" in text or "Print JSON." in text]
     (read,) = [text for text in commands if text.startswith("bookspark ledger read\n")]
-    assert "\nArguments: LEDGER\n" in read and "\n  LEDGER <int>\n      Id of the ledger.\n" in top
+    assert "\nWith `LEDGER`, `--zookeeper`, " in read and "\n* `LEDGER`: Id of the ledger.\n" in top
     (audit,) = [text for text in commands if text.startswith("bookspark audit\n")]
-    assert "\nOptions: --path, --checksums, --zookeeper, --password-file, --json\n  --version <int> " in audit
+    assert "\n\nWith `--path`, `--checksums`, `--zookeeper`, `--password-file`, `--json`.\n" in audit
+    assert "\n* `--version=INTEGER`: " in audit

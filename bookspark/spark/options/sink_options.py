@@ -8,18 +8,15 @@ Sink
     (``bookspark log alter`` changes some): ``ensembleSize``, ``writeQuorum``, ``ackQuorum`` (3, 3, 2); ``digestType`` (CRC32C);
     ``ledgerType`` (PD_JOURNAL; with VD_JOURNAL each task syncs once, before it ends); ``replication`` (best_effort);
     ``rowFormat`` (``value``, or ``arrow`` for all columns); ``compression`` (``none``, ``zstd``, ``zstd_dictionary``);
-    ``fewerCopies`` (true: with fewer writable bookies than the write quorum, but an ack quorum, ledgers get their other
-    copies later).
+    ``fewerCopies`` (true: while only an ack quorum of bookies is writable, ledgers get their other copies later).
     ``ledgerRollBytes`` (1 GiB), ``ledgerRollSeconds`` (3600): size and age at which a data ledger is closed. ``statistics``:
-    columns of an Arrow log by which reads with ``where`` skip rows (``a,b``, or ``none``; default: the first 16 suitable
-    columns).
+    columns of an Arrow log by which reads with ``where`` skip rows (``a,b``, or ``none``; default: the first 16 suitable).
 Batch write
     ``txnAppId`` (a text) and ``txnVersion`` (a number from 0), as in Delta: a write is skipped if the application's last
     write in the log has this version and the same rows, in any order, so a write in ``foreachBatch`` comes once. With other
-    rows, or a lower version, it is refused: a new Spark checkpoint, which counts from 0 again, needs a ``txnAppId`` of its
-    own. ``acceptReplay``: a version that the log has with other, random rows; the log's rows count. A write without rows
-    leaves no version. A log remembers the last
-    ``QUERIES_MAX`` (1,000) queries and applications.
+    rows, or a lower version, it is refused: a new Spark checkpoint, which counts from 0 again, needs its own ``txnAppId``.
+    ``acceptReplay``: a version that the log has with other, random rows; the log's rows count. A write without rows leaves no
+    version. A log remembers the last 1,000 queries and applications (``QUERIES_MAX``).
 Streaming sink
     ``follows``: id of the streaming query whose log this query takes over, if new to the log. ``acceptReplay``: number of a
     micro-batch that the log has with other, random rows; the log's rows count.

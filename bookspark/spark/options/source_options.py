@@ -6,14 +6,13 @@ Law: an unknown option, or a wrong value, is a ConfigurationError on the driver 
 Source
     One of ``log`` (a name; with ``logId`` only the log of this id, not a later one of the name), ``logs`` (``a,b,c``),
     ``logPattern`` (a Python regular expression for whole names), ``ledger`` (an id), ``ledgers`` (``1,2,7-9``) and ``table`` (a
-    system table). ``minPartitions`` (1, for each log; large ones are divided by size anyway). ``failOnDataLoss`` (true). For a
+    system table). ``minPartitions`` (1, for each log; large logs are divided by size anyway). ``failOnDataLoss`` (true). For a
     log: ``startingOffsets`` (``earliest``, a position from 0 that the log has reached, or a JSON object of positions by lane;
-    other lanes from their beginning; Kafka's -2 is ``earliest``, -1 ``latest``), or ``startingTimestamp`` (a time, see
-    ``times``: from the first row committed then or later), or ``startingOffsetsByTimestamp`` (a JSON object of times by lane;
-    other lanes from their beginning). ``includeTimestamp``, ``includeLane``, ``includeKey`` and ``includeHeaders`` (false): add
-    the columns ``timestamp``, ``lane``, ``key`` and ``headers`` (see ``source``). ``where``: a predicate in a subset of
-    Spark SQL over the read's columns (``id = 7 AND name LIKE 'a%'``); only matching rows come, and rows whose commit rules them
-    out are not read.
+    Kafka's -2 is ``earliest``, -1 ``latest``), or ``startingTimestamp`` (ms since 1970, or ISO 8601 with an offset: from the
+    first row committed then or later), or ``startingOffsetsByTimestamp`` (a JSON object of times by lane); lanes not named start
+    at their beginning. ``includeTimestamp``, ``includeLane``, ``includeKey`` and ``includeHeaders`` (false) add the columns
+    ``timestamp``, ``lane``, ``key`` and ``headers``. ``where``: a predicate in a subset of Spark SQL over the read's columns
+    (``id = 7 AND name LIKE 'a%'``); only matching rows come, and rows whose commit rules them out are not read.
 Several logs
     ``logs`` or ``logPattern`` adds a column ``log``. ``startingOffsets``, ``startingOffsetsByTimestamp`` and those of the end
     are a JSON object with a place for each log (``{"a": 12, "b": {"0": 3, "1": 7}}``); other logs are read whole. All logs need
@@ -25,8 +24,8 @@ Batch source
     then or later).
 Streaming source
     ``maxOffsetsPerTrigger`` (rows or entries) or ``maxBytesPerTrigger``. ``minOffsetsPerTrigger`` (rows or entries): a
-    micro-batch waits for so many, at most ``maxTriggerDelay`` (``15m``; a number without a unit is ms) after the previous one
-    (see ``trigger_delay``). ``pollTimeoutMs`` (500): longest wait of a trigger for entries, at most as long as the query has
+    micro-batch waits for so many, at most ``maxTriggerDelay`` (``15m``; a number without a unit is ms) after the previous one.
+    ``pollTimeoutMs`` (500): longest wait of a trigger for entries, at most as long as the query has
     been idle. For a log: ``startingOffsets`` ``latest`` needs ``subscription``, a name under which Bookspark keeps the start
     until the first micro-batch is done; Spark does not keep it, and would start later after a failure.
 """

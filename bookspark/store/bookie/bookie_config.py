@@ -60,35 +60,34 @@ class BookieConfig(Config, frozen=True, kw_only=True):
     """Port at ``host`` for clients of Apache BookKeeper. 0: none. -1: any free port."""
     metrics_port: PortOrAny = 0
     """Port at ``host`` for Prometheus and probes (``/health``, ``/ready``), or the next free one of 64. 0: none. -1: any free
-    port. `bookspark bookie status` prints it."""
+    port. ``bookspark bookie status`` prints it."""
     lease_seconds: Seconds = 600.0
-    """Seconds that a bookie serves without a lease holder."""
+    """Time that a bookie serves without a lease holder."""
     entry_log_bytes_max: EntryLogBytes = 64 << 20
-    """Size in bytes at which an entry log is sealed."""
+    """Size at which an entry log is sealed."""
     checkpoint_interval_seconds: IntervalSeconds = 60.0
-    """Seconds between checkpoints of the index. A boot scans later entries."""
+    """Time between checkpoints of the index. A boot scans later entries."""
     rewrite_sealed_logs: bool = True
     """Rewrite sealed logs: live entries only, sorted and compressed."""
     gc_wait_time_seconds: IntervalSeconds = 900.0
-    """Seconds between garbage collections, which remove deleted ledgers; rewriting follows."""
+    """Time between garbage collections, which remove deleted ledgers; rewriting follows."""
     minor_compaction_threshold: Part = 0.2
     """Live part below which a minor compaction rewrites a log."""
     minor_compaction_interval_seconds: IntervalSeconds = 3600.0
-    """Seconds between minor compactions."""
+    """Time between minor compactions."""
     major_compaction_threshold: Part = 0.8
     """Live part below which a major compaction rewrites a log."""
     major_compaction_interval_seconds: IntervalSeconds = 86400.0
-    """Seconds between major compactions. A full directory starts another. The collection before one also removes copies that
-    the metadata does not name."""
+    """Time between major compactions. A full directory starts another. The collection before one also removes copies that the
+    metadata does not name."""
     compaction_rate_bytes_per_second: BytesOrNone = 64 << 20
-    """Bytes a second that rewriting reads and writes together. 0: no limit, as while rewriting is behind or a directory
-    nearly full."""
+    """Limit of rewriting, reads and writes together. 0: none, as while rewriting is behind or a directory nearly full."""
     scrub_interval_hours: Hours = 168.0
-    """Hours within which every stored byte is read, checked and, if damaged, replaced. 0: check only bytes that clients read."""
+    """Time within which every stored byte is read, checked and, if damaged, replaced. 0: check only bytes that clients read."""
     scrub_rate_bytes_per_second: BytesOrNone = 64 << 20
-    """Bytes a second that a late scrub may read. 0: no limit."""
+    """Limit of a late scrub. 0: none."""
     disk_check_interval_seconds: IntervalSeconds = 10.0
-    """Seconds between checks of the disks' free space."""
+    """Time between checks of the disks' free space."""
     disk_usage_warn_threshold: DiskUsage = 0.90
     """Used part of a disk that logs a warning."""
     disk_usage_threshold: DiskUsage = 0.95
@@ -98,7 +97,7 @@ class BookieConfig(Config, frozen=True, kw_only=True):
     disk_usage_recovery_threshold: DiskUsage = 0.98
     """Used part of a disk up to which a full directory takes writes of recovery and repair."""
     directory_bytes_max: BytesOrNone = 0
-    """Size limit of each directory, in bytes. 0: its disk."""
+    """Size limit of each directory. 0: its disk."""
     request_bytes_in_flight_max: AtLeastOne = 32 << 20
     """Bytes of unsynced adds above which no more requests are read."""
     read_bytes_in_flight_max: AtLeastOne = 64 << 20
@@ -111,7 +110,7 @@ class BookieConfig(Config, frozen=True, kw_only=True):
     journal_write_data: bool = True
     """Acknowledge an add after its sync. False: before (BP-46); other bookies give back what a crash loses."""
     background_sync_interval_ms: Milliseconds = 100
-    """Milliseconds until entries acknowledged unsynced are synced."""
+    """Time until entries acknowledged unsynced are synced."""
     background_sync_bytes: AtLeastOne = 8 << 20
     """Bytes of such entries in a directory that start the sync earlier."""
     trust_boot_id: bool = False
@@ -119,7 +118,7 @@ class BookieConfig(Config, frozen=True, kw_only=True):
     heal_lossy_boots: bool = True
     """Copy back, while serving, what a crash or lost disk took. False: on request only."""
     healing_bytes_per_second: BytesOrNone = 64 << 20
-    """Bytes a second that healing copies. 0: no limit."""
+    """Limit of healing. 0: none."""
     bookie_id: str = ""
     """Id of the bookie. "": the first boot makes it up. With all directories emptied, a bookie comes back only under its id."""
     stamp_missing_cookies: bool = False
@@ -127,9 +126,9 @@ class BookieConfig(Config, frozen=True, kw_only=True):
     add_empty_directories: bool = False
     """Accept new empty directories. False: refuse to start with them."""
     zookeeper_timeout_seconds: Seconds = 10.0
-    """Seconds that ZooKeeper may take to answer. Then the request fails."""
+    """Time for ZooKeeper's answer. Then the request fails."""
     zookeeper_session_timeout_seconds: Seconds = 10.0
-    """Seconds that a bookie stays registered after a crash."""
+    """Time that a bookie stays registered after a crash."""
     rack: str = ""
     """Bookies of a rack fail together; copies are spread over racks (``bookspark cluster placement``)."""
     labels: dict[str, str] = msgspec.field(default_factory=dict)
@@ -147,12 +146,12 @@ class BookieConfig(Config, frozen=True, kw_only=True):
     tls_client_key: str = ""
     """PEM file of its key. "": in the file of ``tls_client_certificate``."""
     tls_roles: bool = False
-    """A client's certificate must have the extended key usage clientAuth, the bookie's own serverAuth; with ``tls_client_ca``
-    the bookie then needs a ``tls_client_certificate``. (A certificate with other usages alone is always refused.)"""
+    """Certificates need an extended key usage: a client's clientAuth, the bookie's own serverAuth; with ``tls_client_ca`` the
+    bookie then needs a ``tls_client_certificate``. (Other usages alone are always refused.)"""
     shared_secret_file: str = ""
     """File with secrets, one a line; each client must prove one. It is reread when it changes."""
     shared_secret_without_tls: bool = False
-    """Accept a secret without TLS off loopback: it then stops strangers who reach a port, but no relay on the way."""
+    """Accept a secret without TLS off loopback: it stops strangers who reach a port, but no relay on the way."""
     record_decisions: str = ""
     """Folder for the process's decisions, without payloads and passwords, for ``bookspark replay``; at most 2 GiB a process."""
 

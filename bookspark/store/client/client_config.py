@@ -25,22 +25,22 @@ class ClientConfig(Config, frozen=True, kw_only=True):
     option_kind = "client option"
 
     add_timeout_seconds: Seconds = 30.0
-    """Seconds without progress after which unacknowledged appends and the ledger's handle fail."""
+    """Time without progress after which unacknowledged appends and the ledger's handle fail."""
     answer_timeout_seconds: Seconds = 5.0
-    """Seconds that a bookie may take to answer. Then another is asked."""
+    """Time for a bookie's answer. Then another bookie is asked."""
     recovery_timeout_seconds: Seconds = 60.0
-    """Seconds that a ledger's recovery may take. Then it fails and can be retried."""
+    """Time for a ledger's recovery. Then it fails and can be retried."""
     connect_timeout_seconds: Seconds = 3.0
-    """Seconds that a connection to a bookie may take. Then it counts as failed."""
+    """Time for a connection to a bookie. Then it counts as failed."""
     metadata_timeout_seconds: Seconds = 10.0
-    """Seconds that ZooKeeper may take to answer. Then the call fails."""
+    """Time for ZooKeeper's answer. Then the call fails."""
     metadata_session_timeout_seconds: Seconds = 10.0
-    """Seconds that ZooKeeper keeps a dead client's locks."""
+    """Time that ZooKeeper keeps a dead client's locks."""
     client_name: str = ""
     """Name in the bookies' logs. "": host and process id."""
     speculative_read_delay_ms: Milliseconds = 500
-    """Milliseconds until a read asks the next replica too, and that a read of the LAC (last add confirmed) waits for all
-    bookies. 0: only after a failure."""
+    """Time until a read asks the next replica too, and that a read of the LAC (last add confirmed) waits for all bookies. 0:
+    only after a failure."""
     sticky_reads: bool = True
     """Keep reading from the last replica, which has the next entries in memory. False: take turns."""
     read_own_host_first: bool = False
@@ -48,31 +48,31 @@ class ClientConfig(Config, frozen=True, kw_only=True):
     delay_ensemble_change: bool = False
     """Replace a failed bookie only if an ack quorum needs it or it is read-only. False: at its first failure."""
     quarantine_seconds: SecondsOrNone = 10.0
-    """Seconds that a failed bookie is avoided."""
+    """Time that a failed bookie is avoided."""
     lost_bookie_delay_seconds: SecondsOrNone = 10.0
-    """Seconds until idle writers replace an absent bookie; less than autorecovery's ``lost_bookie_delay_seconds`` and
-    ``grace_seconds`` together."""
+    """Time until idle writers replace an absent bookie; less than autorecovery's ``lost_bookie_delay_seconds`` +
+    ``grace_seconds``."""
     placement_by_free_space: bool = False
     """Prefer bookies with more free space."""
     opportunistic_striping: bool = False
     """Create ledgers on fewer bookies than the ensemble size, down to a write quorum."""
     explicit_lac_interval_seconds: SecondsOrNone = 0.1
-    """Seconds until an idle writer sends bookies its LAC, so that readers see its last entry. At most 320 ledgers a second
-    for each client."""
+    """Time until an idle writer sends its LAC to bookies, so that readers see its last entry. At most 320 ledgers a second for
+    each client."""
     frame_bytes: FrameBytes = 640 << 10
-    """Bytes of appends in a frame, roughly. Larger frames cost less per entry; smaller ones make single reads cheaper."""
+    """Bytes of appends in a frame, roughly. Large frames cost less per entry; small ones make single reads cheaper."""
     frames_in_flight_max: AtLeastOne = 8
     """Unacknowledged frames of a ledger. Further appends gather."""
     bytes_in_flight_max: AtLeastOne = 128 << 20
     """Bytes of unacknowledged entries of all writers (VD_JOURNAL: unsynced; guaranteed: without their whole write set);
     further appends wait. n busy ledgers get 1/(n+1) each."""
     sync_bytes: AtLeastOne = 16 << 20
-    """Appended bytes between two syncs of a VD_JOURNAL ledger; at most a quarter of ``bytes_in_flight_max``."""
+    """Appended bytes between syncs of a VD_JOURNAL ledger; at most a quarter of ``bytes_in_flight_max``."""
     sync_interval_seconds: SecondsOrNone = 0.0
-    """Seconds between two syncs of a VD_JOURNAL ledger with unsynced entries. 0: no syncs by time."""
+    """Time between syncs of a VD_JOURNAL ledger with unsynced entries. 0: no syncs by time."""
     bookie_stall_seconds: Seconds = 1.5
-    """Seconds that a slow bookie may hold up appends. Then it is replaced, or not waited for if there is no other; if it
-    takes nothing, its connection is cut."""
+    """Time that a slow bookie may hold up appends. Then it is replaced, or without a replacement not waited for; if it takes
+    nothing, its connection is cut."""
     tls_ca: str = ""
     """PEM file of the CA of bookies' certificates; then TLS only."""
     tls_certificate: str = ""
@@ -80,12 +80,12 @@ class ClientConfig(Config, frozen=True, kw_only=True):
     tls_key: str = ""
     """PEM file of its key. "": in the certificate's file."""
     tls_roles: bool = False
-    """A bookie's certificate must have the extended key usage serverAuth, the client's own clientAuth. (A certificate with
-    other usages alone is always refused.)"""
+    """Certificates need an extended key usage: a bookie's serverAuth, the client's own clientAuth. (Other usages alone are
+    always refused.)"""
     shared_secret_file: str = ""
-    """File with secrets, one a line: bookie and client prove one to each other. It is reread when it changes."""
+    """File with secrets, one a line, which bookie and client prove to each other. It is reread when it changes."""
     shared_secret_without_tls: bool = False
-    """Accept a secret without TLS off loopback: it then stops strangers who reach a port, but no relay on the way."""
+    """Accept a secret without TLS off loopback: it stops strangers who reach a port, but no relay on the way."""
     record_decisions: str = ""
     """Folder for the process's decisions, without payloads and passwords, for ``bookspark replay``; at most 2 GiB a process."""
 

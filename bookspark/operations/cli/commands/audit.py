@@ -80,7 +80,7 @@ def audit(
     password: Password = "",
     as_json: Json = False,
 ) -> None:
-    """Run audit queries over a snapshot. Exit status 1: a query found something wrong. With --json: findings, queries that
+    """Run audit queries over a snapshot. Exit status 1: findings. With --json: findings, queries that
     need --checksums, marks.
     """
     from bookspark.spark import audit

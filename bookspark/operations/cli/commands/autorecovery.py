@@ -10,7 +10,7 @@ import typer
 
 from bookspark.errors import BookKeeperError, ConfigurationError
 from bookspark.operations.cli.terminal import settings
-from bookspark.operations.cli.terminal.command_options import Json, Zookeeper, client, given, group
+from bookspark.operations.cli.terminal.command_options import BookieId, Json, Zookeeper, client, given, group
 from bookspark.operations.cli.terminal.output import print_json, print_table, problem, say
 from bookspark.operations.cli.terminal.signals import UNTIL, until_signal
 from bookspark.operations.why.words import duration
@@ -169,11 +169,11 @@ def disable(zookeeper: Zookeeper = "") -> None:
 
 @app.command()
 def decommission(
-    bookie: Annotated[str, typer.Argument(metavar="BOOKIE", help="Id of the bookie. It must be stopped.")],
+    bookie: BookieId,
     zookeeper: Zookeeper = "",
     timeout: Timeout = 86400.0,
 ) -> None:
-    """Remove a bookie for good: wait until others have its copies, then remove its cookie.
+    """Remove a stopped bookie for good: wait until others have its copies, then remove its cookie.
 
     Can be repeated. Needs a running `bookspark autorecovery run`.
     """

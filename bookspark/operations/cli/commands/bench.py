@@ -37,8 +37,9 @@ SYSTEM = "bookspark"
 QUICK_LEDGER_SCALE = 0.05
 QUICK_SPARK_SCALE = 0.01
 
+_DIRECTORY = "Folder on the measured disk. Default: that of temporary files; for peers that of --cache."
 Scale = Annotated[float, typer.Option(min=0.0, help="Multiplies the work.")]
-Directory = Annotated[Path | None, typer.Option(help="Folder on the measured disk. Default: that of temporary files.")]
+Directory = Annotated[Path | None, typer.Option(help=_DIRECTORY)]
 Case = Annotated[list[str] | None, typer.Option(metavar="L1|L2|…", help="Only this case. May be repeated.")]
 Turns = Annotated[list[Turn] | None, typer.Option(help="Only these workloads. May be repeated.")]
 Cache = Annotated[
@@ -73,7 +74,7 @@ class RowRuns(Runs):
 
 @dataclass(frozen=True)
 class Places:
-    directory: Annotated[Path | None, typer.Option(help="Folder on the measured disk. Default: the cache.")] = None
+    directory: Annotated[Path | None, typer.Option(help=_DIRECTORY)] = None
     cache: Cache = None
     as_json: LinesAlone = False
 

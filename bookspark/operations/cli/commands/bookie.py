@@ -25,6 +25,8 @@ import typer
 from bookspark.errors import InvalidCookieError
 from bookspark.operations.cli.terminal import settings
 from bookspark.operations.cli.terminal.command_options import (
+    BookieId,
+    Directories,
     Json,
     Yes,
     Zookeeper,
@@ -169,8 +171,7 @@ def alive(
 ) -> None:
     """Say whether a bookie on this host works, for a supervisor's probes. Exit status 1: no.
 
-    It asks through the socket in the bookie's directory. A start of any length is alive, and so is a bookie without
-    ZooKeeper.
+    Asks the socket in the bookie's directory. A starting bookie is alive, and so is one without ZooKeeper.
     """
     from bookspark.servers.daemon.lease_client import LeaseConnection, LeaseLostError
 
@@ -235,9 +236,6 @@ def _entries(one: Danger) -> str:
 
 
 # -- ``bookspark bookie status``, ``collect`` and ``read-only``: a live bookie.
-
-
-BookieId = Annotated[str, typer.Argument(metavar="BOOKIE", help="Id of the bookie, as `bookspark bookies` shows it.")]
 
 
 class Switch(StrEnum):
@@ -369,9 +367,6 @@ def _progress(healing: HealingStatus) -> str:
 # -- Inspection of a stopped bookie's directories
 
 
-Directories = Annotated[
-    list[Path], typer.Argument(metavar="DIRECTORY…", help="All directories of the bookie, in any order.")
-]
 _PAYLOAD_CHARACTERS = 60
 _LOG_NUMBER_HELP = "Number of the log in hexadecimal, as in the name of its file."
 
@@ -480,11 +475,11 @@ def rebuild(directories: Directories) -> None:
 
 @app.command("accept-loss")
 def accept_loss(directories: Directories, yes: Yes = False) -> None:
-    """Accept the loss of bytes that the disk can't read and that no bookie gives, so that later starts don't look for them.
+    """Accept the loss of bytes that neither the disk nor another bookie gives, so that later starts don't look for them.
 
-    Use it only if the disk never reads them again. The next start still fences the ledgers being written to the bookie and asks
-    all other bookies for the entries; while one of them does not answer, nothing is given up. An entry that none of them has
-    stays unknown here and is never denied. The control log keeps who accepted it until the bytes are given up.
+    Only for bytes that the disk never reads again. The next start still fences ledgers being written to the bookie and asks all
+    others for the entries; while one does not answer, it gives nothing up. An entry that none has stays unknown here, never
+    denied. Until then the control log keeps who accepted the loss.
     """
     from bookspark.store.bookie.disk.file_system import RealFileSystem
     from bookspark.store.bookie.offline.inspection import accept_losses, losses_to_accept

@@ -10,13 +10,20 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from bookspark.errors import BookieError, InvalidCookieError
-from bookspark.operations.cli.terminal.command_options import Yes, Zookeeper, client, existing_directories, group
+from bookspark.operations.cli.terminal.command_options import (
+    BookieId,
+    Directories,
+    Yes,
+    Zookeeper,
+    client,
+    existing_directories,
+    group,
+)
 from bookspark.operations.cli.terminal.output import print_json, say
 from bookspark.protocol.bookie.cookie import Cookie, with_nonce
 from bookspark.servers.daemon.directories import DirectoryLocks, UnreadableCookieError, holds_data, read_cookie
@@ -26,13 +33,6 @@ from bookspark.store.metadata.store import MetadataStore
 from bookspark.support.plain_text import counted
 
 app = group("cookie", "Print and repair the identities of bookies.")
-
-
-Directories = Annotated[
-    list[Path],
-    typer.Argument(metavar="DIRECTORY…", help="All directories of the bookie, in configured order."),
-]
-BookieId = Annotated[str, typer.Argument(metavar="BOOKIE", help="Id of the bookie, as `bookspark bookies` shows it.")]
 
 
 @app.command("list")

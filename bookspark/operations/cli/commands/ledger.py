@@ -70,7 +70,7 @@ class Shape:
         typer.Option(
             "--ledger-type",
             case_sensitive=False,
-            help="An acknowledged entry is synced (pd_journal), or in memory and synced later (vd_journal).",
+            help="Acknowledge entries when synced (pd_journal) or in memory (vd_journal).",
         ),
     ] = LedgerType.PD_JOURNAL
     replication: Annotated[
@@ -254,16 +254,16 @@ def recover(
         bool,
         typer.Option(
             "--accept-loss",
-            help="Close the ledger without entries that bookies lost or only the named ones could have. This can't be undone.",
+            help="Close without entries that bookies lost or only the named ones could have, for good.",
         ),
     ] = False,
     yes: Yes = False,
 ) -> None:
     """Fence a ledger's writer, find the last entry and close the ledger there.
 
-    Use --accept-loss only if recovery fails and no more bookies can be brought back. It closes the ledger without entries
-    that no bookie knows, possibly acknowledged ones; name unreachable bookies as lost: `recover LEDGER --accept-loss BOOKIE
-    BOOKIE`. The metadata keeps who did it, when, and the losses.
+    Use --accept-loss only if recovery fails and no more bookies can be brought back: lost entries may be acknowledged ones.
+    Name unreachable bookies as lost: `recover LEDGER --accept-loss BOOKIE BOOKIE`. The metadata keeps who did it, when, and
+    the losses.
     """
     lost = tuple(lost_bookies or ())
     if lost and not accept_loss:

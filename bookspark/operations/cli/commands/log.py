@@ -159,6 +159,7 @@ def chosen_time_ms(option: str, text: str) -> int | None:
 
 
 Idle = Annotated[float, typer.Option(min=0, help="For a log: age of a lane's newest row and claim. For a lane: any.")]
+_COMPRESSION = "Compression of payloads. zstd_dictionary is for small values."
 _FEWER = "While bookies are missing, make ledgers with fewer copies."
 Fewer = Annotated[bool, typer.Option(help=_FEWER)]
 Hours = Annotated[float | None, typer.Option(min=0, max=1e6, help="Remove older rows, some later. 0: no limit.")]
@@ -182,7 +183,7 @@ def create(
     shape: Shape = Shape(),  # noqa: B008 -- frozen
     compression: Annotated[
         Compression,
-        typer.Option(case_sensitive=False, help="Compression of payloads. zstd_dictionary is for small values."),
+        typer.Option(case_sensitive=False, help=_COMPRESSION),
     ] = Compression.NONE,
     fewer_copies: Fewer = True,
     retention_hours: Hours = None,
@@ -191,7 +192,7 @@ def create(
 ) -> None:
     """Create an empty log of values, for readers that start before the first writer.
 
-    A first write also creates a log, and only it one of all columns (rowFormat arrow).
+    A first write also creates a log; only it makes one of all columns (rowFormat arrow).
     """
     from bookspark.logs import LogRegistry
 
@@ -210,8 +211,8 @@ def alter(
     ensemble_size: Annotated[int | None, typer.Option(min=1, help="Bookies that hold the entries.")] = None,
     write_quorum: Annotated[int | None, typer.Option(min=1, help="Copies of each entry.")] = None,
     ack_quorum: Annotated[int | None, typer.Option(min=1, help="Copies that acknowledge an entry.")] = None,
-    digest_type: Annotated[DigestType | None, typer.Option(case_sensitive=False)] = None,
-    compression: Annotated[Compression | None, typer.Option(case_sensitive=False)] = None,
+    digest_type: Annotated[DigestType | None, typer.Option(case_sensitive=False, help="Digest against damage.")] = None,
+    compression: Annotated[Compression | None, typer.Option(case_sensitive=False, help=_COMPRESSION)] = None,
     fewer_copies: Annotated[bool | None, typer.Option(help=_FEWER)] = None,
     retention_hours: Hours = None,
     retention_bytes: Bytes = None,

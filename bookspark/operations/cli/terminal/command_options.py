@@ -33,6 +33,13 @@ Zookeeper = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")]
 LedgerId = Annotated[int, typer.Argument(metavar="LEDGER", min=0, help="Id of the ledger.")]
+BookieId = Annotated[str, typer.Argument(metavar="BOOKIE", help="Id of the bookie, as `bookspark bookies` shows it.")]
+Directories = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="DIRECTORY…", help="All directories of the bookie; for `bookspark cookie` in configured order."
+    ),
+]
 
 
 def group(name: str, help_text: str) -> typer.Typer:
