@@ -85,14 +85,12 @@ def _driven(zookeeper: str, path: str, made_up: int) -> dict[str, Any]:
 
 _COLUMNS: Mapping[str, Callable[[Mapping[str, Any]], object]] = {
     "ledgers": lambda one: f"{one['ledgers']:,}",
-    "records": lambda one: one["records"],
     "snapshot, s": lambda one: one["snapshot"]["seconds"],
     "… processor time": lambda one: one["snapshot"]["processor_seconds"],
     "all audits, s": lambda one: one["audits"]["seconds"],
     "… processor time ": lambda one: one["audits"]["processor_seconds"],
     "driver, MiB": lambda one: one["driver_mib"],
     "… heap in use": lambda one: one["driver_heap_mib"],
-    "… after one collection": lambda one: one["driver_heap_after_one_collection_mib"],
     "executor, MiB": lambda one: one["executor_mib"],
     "largest Python process, MiB": lambda one: one["python_mib"],
     "shuffled, MiB": lambda one: one["shuffled_mib"],

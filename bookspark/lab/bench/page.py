@@ -49,7 +49,7 @@ class Row(NamedTuple):
     case: str
     """Key of the page's comments; several rows may share it."""
     what: str
-    """Description of the row. Braces insert numbers of the case."""
+    """Description of the row; "…" alone: another comparison of the figure above. Braces insert numbers of the case."""
     bench: str
     """The measuring bench, by its name in the kept results."""
     ours: str
@@ -120,9 +120,9 @@ LEDGERS: Sequence[Row] = (
     ),
     *_ledger("L1", "… p99 ms", "L1", "p99_ms", ("L1", 1 / 4, _RATIO)),
     *_ledger("L2", "single adds, 1,000 in flight, 100 B, adds/s", "L2-100", "adds_per_second", ("L2-100", 350e3, _OWN)),
-    *_ledger("L2", "… µs of the client's processor time an add", "L2-100", "client_cpu_us", ("", 5.0, _OWN)),
+    *_ledger("L2", "… client's processor time, µs", "L2-100", "client_cpu_us", ("", 5.0, _OWN)),
     *_ledger("L2", "single adds, 1,000 in flight, 1 KiB, adds/s", "L2-1024", "adds_per_second", ("L2-1024", 200e3, _OWN)),
-    *_ledger("L2", "… µs of the client's processor time an add", "L2-1024", "client_cpu_us", ("", 5.0, _OWN)),
+    *_ledger("L2", "… client's processor time, µs", "L2-1024", "client_cpu_us", ("", 5.0, _OWN)),
     *(
         row
         for batch in (100, 1000)
@@ -156,7 +156,7 @@ def _storage(size: int, batch: int, aim: float | None) -> Row:
     return Row(
         "one entry a batch" if batch == 1 else "batches",
         f"batches of {batch:,}, {payload}, MB/s" if batch > 1 else f"one entry a batch, {payload}, MB/s",
-        "storage", f"bookspark {label}", "megabytes_per_second", (f"limit {label}",), "the bare loop", aim,
+        "storage", f"bookspark {label}", "megabytes_per_second", (f"limit {label}",), "bare loop", aim,
     )  # fmt: skip
 
 
@@ -233,7 +233,7 @@ TABLES: Mapping[str, Sequence[Row]] = {"ledgers": LEDGERS, "storage": STORAGE, "
 
 QUICK_SCALE_MAX = 0.1
 """Runs below this part of the usual size only check that a bench works, and are no result."""
-_HEADS = ("", "Bookspark", "beside", "", "ratio", "aim", "", "limit of the machine", "of it")
+_HEADS = ("", "Bookspark", "beside", "ratio", "aim", "of the limit")
 
 Run = Mapping[str, Any]
 
@@ -274,9 +274,10 @@ def marks(name: str) -> tuple[str, str]:
 
 
 def table(lines: Sequence[_Line]) -> str:
-    """The list of the lines' runs, and the lines as a table."""
+    """The list of the lines' runs, and the lines as a table, without the column of the limits if none was measured."""
     told = list(dict.fromkeys(_run(line.run) for line in lines))
-    return "\n".join([*told, "", markdown(_HEADS, map(_cells, lines))])
+    columns = len(_HEADS) - (not any(line.limit for line in lines))
+    return "\n".join([*told, "", markdown(_HEADS[:columns], (_cells(line)[:columns] for line in lines))])
 
 
 def _measured(row: Row, runs: Sequence[Run]) -> _Line | None:
@@ -304,24 +305,22 @@ def _cells(line: _Line) -> tuple[str, ...]:
     value = {Bound.RATIO: None if theirs is None else ours / (theirs or 1e-9), Bound.OWN: ours}.get(row.bound)
     if row.bound is Bound.DIFFERENCE and theirs is not None:
         value = ours - theirs
-    aim = met = ""
+    aim = ""
     if row.aim is not None:
         of_what = "" if row.bound is Bound.RATIO else f" {_OF[row.bound]}"
-        aim = f"{'≥' if row.more_is_better else '≤'} {figure_text(row.aim)}{of_what}"
         met = "not measured"
         if value is not None:
             met = "met" if (value >= row.aim if row.more_is_better else value <= row.aim) else "missed"
+        aim = f"{'≥' if row.more_is_better else '≤'} {figure_text(row.aim)}{of_what}: {met}"
     shown = row.bound is Bound.DIFFERENCE and value is not None
+    above = row.what == "…"
     return (
         row.what.format_map(numbers),
-        figure_text(value if shown else ours),
-        row.beside_words if theirs is not None else "",
-        figure_text(theirs),
+        "" if above else figure_text(value if shown else ours),
+        f"{row.beside_words} {figure_text(theirs)}" if theirs is not None else "",
         figure_text(None if theirs is None or shown else ours / (theirs or 1e-9)),
         aim,
-        met,
-        figure_text(line.limit),
-        figure_text(None if not line.limit else ours / line.limit),
+        "" if above or not line.limit else figure_text(ours / line.limit),
     )
 
 

@@ -32,8 +32,9 @@ The kinds, and the bookie's work for each (``-`` after a name: the request is a 
     From bookies: ``value`` adds that became OK in one turn of the loop. The body is ``messages.Acks``.
 ``READ-``
     Entries ``first..last``, about ``limit`` bytes but at least one entry. The answer is any number of batch frames with
-    ``MORE``, then a control frame: ``last_entry_id`` is the last id sent (``first − 1`` if none), ``value`` the number of
-    entries sent, and ``status`` that of the next id (OK at the end of the range or limit).
+    ``MORE`` (stored batches up to 8 KiB joined to at most 256 KiB), then a control frame: ``last_entry_id`` is the last id sent
+    (``first − 1`` if none), ``value`` the number of entries sent, and ``status`` that of the next id (OK at the end of the range
+    or limit).
     ``FENCE``: fence first (recovery reads).
     ``SPARSE``: skip ids that this bookie lacks (striped ledgers); ``last_entry_id`` is then the last examined id.
 ``READ_LAC-``
@@ -41,16 +42,17 @@ The kinds, and the bookie's work for each (``-`` after a name: the request is a 
     which sent the last ADD without ``RECOVERY``, SYNC or WRITE_LAC, is connected; 0 if it is not, or not known.
     ``FENCE``: fence first, durably: the first step of ledger recovery. It creates an unknown ledger, if the metadata has it with
     this bookie and this master key; so it has no Negative.
-    ``limit`` > 0: wait up to ``limit`` ms until the LAC is at least ``first_entry_id`` (long poll).
-    ``ENTRY``: send that entry as a batch frame with ``MORE`` before the answer, if it is confirmed, in the page cache and short.
+    ``limit`` > 0: wait up to ``limit`` ms, 300,000 at most, until the LAC is at least ``first_entry_id`` (long poll).
+    ``ENTRY``: send that entry as a batch frame with ``MORE`` before the answer, if it is confirmed, in the page cache and at most
+    64 KiB.
 ``WRITE_LAC-``
     Explicit LAC: note ``last_add_confirmed`` without an entry.
 ``SYNC-``
     Sync all earlier adds of a VD ledger; the answer has LastAddSynced.
 ``RANGES-``
     The held ranges of ``ledger_id`` from entry ``first_entry_id`` on, and of the ledgers after it (not if ``value`` is 1),
-    ``limit`` and 2,048 rows at most, as ``messages.Ranges``, once they are durable. The answer's ``value`` and
-    ``first_entry_id`` are the ledger and the entry to go on with, −1 at the end.
+    ``limit`` and 2,048 rows at most, as ``messages.Ranges``, once they are durable (IO_ERROR, READ_ONLY: some can't be). The
+    answer's ``value`` and ``first_entry_id`` are the ledger and the entry to go on with, −1 at the end.
 ``STATUS-``
     The answer's body is ``messages.BookieStatus``.
 ``ENTRY_LOGS-``
@@ -68,8 +70,9 @@ The kinds, and the bookie's work for each (``-`` after a name: the request is a 
 ``FETCH-``
     From a repair: copy the entries ``first..last`` of a ledger from the bookie in the body (``messages.FetchFrom``). Each entry
     is read as by a client, and added as an ``ADD`` with ``RECOVERY`` and this request's LAC and LAFR. ``limit`` > 0: give up
-    entries that have not arrived after ``limit`` ms. ``last_entry_id`` of the answer is the last id synced here, and ``value``
-    the number of fetched bytes. After a failed read the answer is OK too, and its body explains the failure to people.
+    entries that have not arrived after ``limit`` ms; 0: the bookie's wait for any answer. ``last_entry_id`` of the answer is the
+    last id synced here, and ``value`` the number of fetched bytes. After a failed read the answer is OK too, and its body
+    explains the failure to people.
 ``REFUSAL-``
     From bookies: the last frame of a connection with malformed bytes. The body explains it to people.
 

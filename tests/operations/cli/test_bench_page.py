@@ -34,10 +34,10 @@ def test_row_has_its_ratio_its_target_and_the_limit_of_the_same_run() -> None:
     }
     text = with_tables(EMPTY, [run("ledger", figures)])
     assert rows_of(text) == [
-        ["one add in flight, 1 KiB, p50 ms", "0.5", "the limit", "0.2", "2.5", "≤ 2", "missed", "0.2", "2.5"],
-        ["…", "0.5", "BookKeeper", "3", "0.167", "≤ 0.125", "missed", "0.2", "2.5"],
-        ["…", "0.5", "BookKeeper without its group wait", "0.8", "0.625", "≤ 0.5", "missed", "0.2", "2.5"],
-        ["… p99 ms", "1", "BookKeeper", "20", "0.05", "≤ 0.25", "met", "0.5", "2"],
+        ["one add in flight, 1 KiB, p50 ms", "0.5", "the limit 0.2", "2.5", "≤ 2: missed", "2.5"],
+        ["…", "", "BookKeeper 3", "0.167", "≤ 0.125: missed", ""],
+        ["…", "", "BookKeeper without its group wait 0.8", "0.625", "≤ 0.5: missed", ""],
+        ["… p99 ms", "1", "BookKeeper 20", "0.05", "≤ 0.25: met", "2"],
     ]
     assert "`bench ledger`, 2026-11-26 20:15:07 UTC, commit `abc`, 2 processors; 3 rounds; load up to 1.5" in text
     assert text.count("as it was") == 2, "tables of which nothing was measured stay"
@@ -59,18 +59,18 @@ def test_rates_own_figures_best_peer_figures_and_differences_are_judged() -> Non
         "bookspark commits 1 count": {"seconds": 1.0, "commits": 1},
     }
     judged = [
-        (row[0], row[2], row[4], row[6], *row[1:2][: row[0].startswith("… ")])
+        (row[0], *row[2:5], *row[1:2][: row[0].startswith("… ")])
         for row in rows_of(with_tables(EMPTY, [run("ledger", figures), run("micro-batches", micro)]))
         if row[0]
     ]
     assert judged == [
-        ("batches of 100, 1 KiB, entries/s", "", "", "met"),
-        ("…", "BookKeeper's best", "6.67", "missed"),
-        ("…", "the limit", "0.8", "met"),
-        ("1,500 commits of ten rows, counted, s", "one commit", "3", "missed"),
-        ("a trigger of one row into a log, p50 ms", "noop", "1.12", "met"),
-        ("… Bookspark's own share, ms", "noop", "", "met", "25"),
-        ("… more than a Python sink that does nothing, ms", "the limit", "", "", "9"),
+        ("batches of 100, 1 KiB, entries/s", "", "", "≥ 350,000 itself: met"),
+        ("…", "BookKeeper's best 60,000", "6.67", "≥ 8: missed"),
+        ("…", "the limit 500,000", "0.8", "≥ 0.7: met"),
+        ("1,500 commits of ten rows, counted, s", "one commit 1", "3", "≤ 2: missed"),
+        ("a trigger of one row into a log, p50 ms", "noop 200", "1.12", "≤ 1.15: met"),
+        ("… Bookspark's own share, ms", "noop 200", "", "≤ 30 more: met", "25"),
+        ("… more than a Python sink that does nothing, ms", "the limit 216", "", "", "9"),
     ]
 
 
@@ -87,7 +87,7 @@ def test_each_row_shows_the_newest_full_run_that_measured_it(tmp_path: Path) -> 
         "a difference from what was not measured is not told"
     )
     p50, *_, p99, idle = rows_of(with_tables(EMPTY, kept_runs(tmp_path)))
-    assert p50[1] == "3" and p50[3] == "" and p50[6] == "not measured", "a figure of another run is not held against it"
+    assert p50[1:5] == ["3", "", "", "≤ 2: not measured"], "a figure of another run is not held against it"
     assert p99[0].endswith("p99 ms") and idle[1] == "7,000"
     assert rows_of(with_tables(EMPTY, kept_runs(tmp_path, quick=True)))[0][1] == "1"
 

@@ -13,7 +13,6 @@ import select
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -73,9 +72,6 @@ class ClassRun(NamedTuple):
     """Without the set's package."""
     tests: list[JavaTest]
     seconds: float
-
-    def count(self, outcome: str) -> int:
-        return Counter(test.outcome for test in self.tests)[outcome]
 
 
 class Judge:
