@@ -21,8 +21,8 @@ from bookspark.store.bookie.disk.control_log import encode_records
 from bookspark.store.bookie.disk.file_system import FileSystem, RealFileSystem
 from bookspark.store.bookie.disk.synced_note import SyncedNote
 from bookspark.store.bookie.disk.unclean_marker import Lost, UncleanMarker
-from bookspark.store.bookie.offline.inspection import accept_losses, losses_to_accept, rebuild_index
-from bookspark.store.bookie.offline.scrub import scrub
+from bookspark.store.bookie.offline.inspection import LossToAccept, accept_losses, losses_to_accept, rebuild_index
+from bookspark.store.bookie.offline.scrub import EntryRange, scrub
 from bookspark.store.bookie.storage import Storage
 from bookspark.store.metadata.lost_records import note_lost_records
 from bookspark.store.metadata.memory.memory_store import MemoryStore
@@ -390,7 +390,7 @@ def test_torn_control_log_whose_note_cannot_be_read_is_not_called_damaged(store:
     image = MemoryFileSystem.crashed(disk, nothing_kept)
     assert_serves_all(Pumped(config(Path("/a")), image))
     (accepted,) = accept_losses(files, ["/a"], "ada@host")
-    assert accepted.startswith("/a/control.synced")
+    assert accepted.what.startswith("/a/control.synced")
     bookie = Pumped(config(Path("/a")), disk)
     assert bookie.storage.lossy_boots.fences_lost and bookie.storage.holdings.control.accepted[0].by == "ada@host"
     assert bookie.ids(4) == ENTRIES and bookie.ids(5) == ENTRIES
@@ -437,7 +437,8 @@ def test_loss_that_an_operator_accepted_is_looked_for_no_more_after_the_next_hea
     killed: Path, store: MemoryStore
 ) -> None:
     """No command ended the lossy starts of a bookie with a bad sector that no other bookie could replace."""
-    lost = [f"{killed}/logs/00000001.arrows can't be read as a whole"]
+    what = f"{killed}/logs/00000001.arrows: the disk can't read bytes 8192..12287"
+    lost = [LossToAccept(what, (EntryRange(4, 12, 19),))]
     assert losses_to_accept(with_bad_sector(), [str(killed)]) == lost
     for accepted in (False, True):
         if accepted:

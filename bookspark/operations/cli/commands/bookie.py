@@ -491,8 +491,10 @@ def accept_loss(directories: Directories, yes: Yes = False) -> None:
 
     with _stopped(directories) as places:
         found = losses_to_accept(RealFileSystem(), places)
-        for text in found:
-            say(text)
+        for loss in found:
+            say(loss.what)
+            for entries in loss.entries:
+                say(f"  may hit: ledger {entries.ledger_id} entries {entries.first}..{entries.last}")
         if not found:
             say("the disk gives all bytes that a start reads: no loss is to be accepted")
             return
