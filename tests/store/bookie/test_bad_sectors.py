@@ -19,6 +19,7 @@ from bookspark.store.autorecovery.own_bookie import OwnBookie
 from bookspark.store.bookie.checks import CANNOT_READ
 from bookspark.store.bookie.disk.control_log import encode_records
 from bookspark.store.bookie.disk.file_system import FileSystem, RealFileSystem
+from bookspark.store.bookie.disk.log_scan import SCHEMA
 from bookspark.store.bookie.disk.synced_note import SyncedNote
 from bookspark.store.bookie.disk.unclean_marker import Lost, UncleanMarker
 from bookspark.store.bookie.offline.inspection import LossToAccept, accept_losses, losses_to_accept, rebuild_index
@@ -32,7 +33,7 @@ from bookspark.testing.memory_files import MemoryFileSystem
 from bookspark.testing.power_cuts import nothing_kept
 from tests.awaiting import SECONDS_MAX, await_that
 from tests.protocol.ledgers import metadata
-from tests.store.bookie.kit import KEY, Pumped, config, crash_image
+from tests.store.bookie.kit import KEY, Pumped, add_frame, config, crash_image
 
 ME = "b1"
 ENTRIES = list(range(40))
@@ -87,6 +88,30 @@ def test_bookie_with_a_bad_sector_serves_the_rest_and_denies_nothing(killed: Pat
     assert bookie.add(4, 40) is Status.FENCED
     assert bookie.storage.status().unread_logs == [f"{killed}/logs/00000001.arrows"]
     assert bookie.storage.status().lacking_ledgers == 0, "nothing is noted as lost"
+    bookie.storage.close()
+
+
+def test_entries_between_two_bad_sectors_are_served(killed: Path, store: MemoryStore) -> None:
+    """On a disk with several, only entries before the first and behind the last one were found. An operator who accepted the
+    loss of both sectors gave up all entries between them."""
+    sectors = with_bad_sector(17_000, with_bad_sector())
+    bookie = started(killed, sectors, store)
+    assert lacking(bookie) == [*range(12, 20), *range(26, 34)]
+    bookie.storage.close()
+    (loss,) = losses_to_accept(sectors, [str(killed)])
+    assert loss.what.endswith("the disk can't read bytes 8192..12287, 16384..20479")
+    assert loss.entries == (EntryRange(4, 12, 19), EntryRange(4, 26, 33))
+
+
+def test_frames_in_a_payload_are_no_entries_if_the_head_of_its_own_frame_cannot_be_read(store: MemoryStore) -> None:
+    disk = MemoryFileSystem("/a")
+    running = Pumped(config(Path("/a")), disk)
+    payload = bytes(4096) + b"".join(add_frame(2, entry_id) for entry_id in range(5))
+    assert running.add(4, 0, payload=payload) is Status.OK
+    assert running.add(4, 1) is Status.OK
+    bookie = started(Path("/a"), with_bad_sector(len(SCHEMA), disk.crashed(nothing_kept)), store)
+    assert bookie.ids(2) == [] and bookie.read(2, 0, 0)[1] == IN_LIMBO
+    assert bookie.read(4, 1, 1)[0] and not bookie.read(4, 0, 0)[0]
     bookie.storage.close()
 
 
