@@ -389,10 +389,46 @@ def test_control_log_in_a_bad_sector_is_not_given_up_while_no_other_directory_ha
 def test_bad_sector_in_the_only_control_log_keeps_the_bookie_down_and_is_named() -> None:
     disk = MemoryFileSystem("/a")
     stopped(disk, "/a")
-    with pytest.raises(StorageError, match=r"^/a/control\.log: the disk can't read it at byte 0, .*accept-loss"):
+    with pytest.raises(StorageError, match=r"^/a/control\.log: the disk can't read bytes 0\.\.\d+, .*accept-loss"):
         Storage(config(Path("/a")), bad(disk, "/a/control.log")).open()
     bookie = Pumped(config(Path("/a")), disk)
     assert_serves_all(bookie)
+    bookie.storage.close()
+
+
+UNREAD = ["/a/control.log 1.. bad-sector:0", "/a* 1.. io-error"]
+
+
+@pytest.mark.parametrize("rule", UNREAD, ids=["its control log", "the whole directory"])
+def test_unread_directory_beside_a_damaged_one_is_waited_for(rule: str) -> None:
+    """The bookie was to be started anew with empty directories, although the unread one had a whole copy of everything."""
+    disk, both = MemoryFileSystem("/a", "/b"), config(Path("/a"), Path("/b"))
+    stopped(disk, "/a", "/b")
+    disk.flip("/b/control.log", 10, 0)
+    files = FaultyFileSystem(disk, f"read {rule}", f"list {rule}")
+    with pytest.raises(
+        StorageError, match=r"^/a.* can't (be read|read bytes .*), and /b/control\.log is damaged"
+    ) as down:
+        Storage(both, files).open()
+    assert "start it again once the disk" in str(down.value) and "anew" not in str(down.value)
+    bookie = Pumped(both, disk)
+    assert bookie.ids(4) == ENTRIES and bookie.ids(5) == ENTRIES
+    bookie.storage.close()
+
+
+@pytest.mark.parametrize("rule", UNREAD, ids=["its control log", "the whole directory"])
+def test_bookie_does_not_start_from_a_new_directory_beside_one_that_cannot_be_read(rule: str) -> None:
+    """It fenced all its ledgers, and went on without the only copy that may be whole."""
+    disk, both = MemoryFileSystem("/a", "/b"), config(Path("/a"), Path("/b"))
+    stopped(disk, "/a")
+    files = FaultyFileSystem(disk, f"read {rule}", f"list {rule}")
+    with pytest.raises(
+        StorageError, match=r"^/a.* can't .*no other directory has a whole copy.*Nothing is given up yet"
+    ):
+        Storage(both, files).open()
+    bookie = Pumped(both, disk)
+    assert_serves_all(bookie)
+    assert bookie.storage.lossy_boots.mark.boot == 0
     bookie.storage.close()
 
 
@@ -525,15 +561,24 @@ def test_accepted_loss_keeps_bytes_of_ledgers_whose_record_is_lost(
     again.storage.close()
 
 
+@pytest.mark.parametrize("fault", ["unread", "damaged", "missing", "one of each"])
 @pytest.mark.parametrize("directories", [["/a"], ["/a", "/b"]], ids=["one directory", "two directories"])
 def test_accepted_loss_of_the_control_log_makes_every_fence_unsure_and_keeps_the_entries(
-    directories: list[str], store: MemoryStore
+    directories: list[str], fault: str, store: MemoryStore
 ) -> None:
+    """With a damaged control log the bookie had to give up all its entries: it was to be started anew, empty."""
     disk = MemoryFileSystem(*directories)
     stopped(disk, *directories)
     settings = config(*map(Path, directories))
     logs = [f"{directory}/control.log" for directory in directories]
-    assert losses_to_accept(bad(disk, *logs), directories) == accept_losses(bad(disk, *logs), directories, "ada@host")
+    for path in {"damaged": logs, "one of each": logs[:1]}.get(fault, []):
+        disk.flip(path, 10, 0)
+    for path in logs if fault == "missing" else []:
+        disk.unlink(path)
+    files = bad(disk, *{"unread": logs, "one of each": logs[1:]}.get(fault, []))
+    with pytest.raises(StorageError, match="accept-loss"):
+        Storage(settings, files).open()
+    assert losses_to_accept(files, directories) == accept_losses(files, directories, "ada@host")
     bookie = Pumped(settings, disk)
     lossy_boots = bookie.storage.lossy_boots
     assert lossy_boots.fences_lost and len(lossy_boots.losses) == len(directories)

@@ -480,11 +480,13 @@ def rebuild(directories: Directories) -> None:
 
 @app.command("accept-loss")
 def accept_loss(directories: Directories, yes: Yes = False) -> None:
-    """Accept the loss of bytes that the disk can't read and that no bookie gives, so that later starts don't look for them.
+    """Accept the loss of bytes that the disk can't read and that no bookie gives, so that later starts don't look for them, or of
+    a damaged control log that no directory has whole.
 
-    Use it only if the disk never reads them again. The next start still fences the ledgers being written to the bookie and asks
-    all other bookies for the entries; while one of them does not answer, nothing is given up. An entry that none of them has
-    stays unknown here and is never denied. The control log keeps who accepted it until the bytes are given up.
+    It first prints the bytes, with entries that may lie there as far as the index shows. Use it only if the disk never reads them
+    again, and no file can be put back. The next start still fences the ledgers being written to the bookie and asks all other
+    bookies for the entries; while one of them does not answer, nothing is given up. An entry that none of them has stays unknown
+    here and is never denied. The control log keeps who accepted it until the bytes are given up.
     """
     from bookspark.store.bookie.disk.file_system import RealFileSystem
     from bookspark.store.bookie.offline.inspection import accept_losses, losses_to_accept
