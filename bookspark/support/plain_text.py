@@ -7,6 +7,8 @@ does that.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 _CONTROLS = (*range(0x20), *range(0x7F, 0xA0))
 _BIDIRECTIONAL = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _LINE_BREAKS = (0x2028, 0x2029)
@@ -40,6 +42,11 @@ def size_text(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} TB"
+
+
+def bytes_text(ranges: Iterable[tuple[int, int]]) -> str:
+    """Ranges (first, last) of positions in a file: ``bytes 0..511, 8192..12287``."""
+    return f"bytes {', '.join(f'{first}..{last}' for first, last in ranges)}"
 
 
 def counted(count: int, word: str) -> str:

@@ -63,15 +63,20 @@ def of_bookie(facts: Facts, name: str, status: BookieStatus) -> Iterator[Answer]
             command,
         )
     if status.lacking_ledgers and not status.failed_directories:
+        damaged = [f"{counted(status.lost_copies, 'copy')} damaged since its start"] if status.lost_copies else []
+        lost = sum(name in one.bookies and one.entries_lost for one in facts.tasks)
         yield Answer(
             "rot",
             name,
             f"bookie {name} lost copies of entries of {counted(status.lacking_ledgers, 'ledger')}, and not all are back",
             (
-                f"{counted(status.lost_copies, 'copy')} damaged since its start",
+                *damaged,
                 *(f"{count:,} reads of {path} failed" for path, count in status.read_errors.items()),
+                *([f"no bookie gives entries of {counted(lost, 'ledger')}"] if lost else []),
             ),
-            "autorecovery brings them back; check the disk",
+            "check the disk"
+            if lost >= status.lacking_ledgers
+            else f"autorecovery brings {'the others' if lost else 'them'} back; check the disk",
             "bookspark autorecovery trigger",
         )
     elif status.read_errors and not status.failed_directories:

@@ -138,9 +138,13 @@ def _copies(facts: Facts) -> Iterator[Answer]:
     bad = [name for name, one in observed.bookies.items() if not one.counts and name not in good]
     fragments = {one for name in bad for one in observed.fragments.of(name)}
     fragments |= {one for ledger_id in observed.lacking for one in observed.fragments.of_ledger(ledger_id)}
+    # These are told as tasks: no copies are to be waited for.
+    lost = {one.ledger_id for one in facts.tasks if one.entries_lost}
     unreadable, too_few, missing = set[int](), set[int](), Counter[str]()
     for one in fragments:
         gone = {bookie for bookie in one.ensemble if bookie not in good and not observed.counts(bookie, one.ledger_id)}
+        if one.ledger_id in lost and all(is_up(facts, bookie) for bookie in gone):
+            continue
         left = left_over(one, gone)
         if left < one.ack_quorum:
             (too_few if left else unreadable).add(one.ledger_id)
@@ -367,7 +371,7 @@ def _autorecovery(facts: Facts) -> Iterator[Answer]:
 
 def _tasks(facts: Facts) -> Iterator[Answer]:
     found = facts.autorecovery
-    lost = [one for one in facts.tasks if any(missed.lost for missed in one.missed)]
+    lost = [one for one in facts.tasks if one.entries_lost]
     # Troubles that wait for bookies that are down are told with these bookies.
     gone = _gone(facts)
     waits = [

@@ -4,7 +4,7 @@ Law: an answered fence stands in at least one directory that was in use then. A 
 whole and lacks later writes, so a whole copy replaces a damaged one only if it goes at least as far. Writes are numbered, with
 the same number in every copy, and a copy is complete up to the number before the first missing one. If damaged copies may have
 gone farther than every whole one, the boot is lossy, and every known ledger may have had a fence (``bookie_boot``). Without any
-whole copy the bookie stays down, until an operator accepts the loss of bytes that its disks can't read: such a boot is lossy too.
+whole copy the bookie stays down, until an operator accepts the loss: such a boot is lossy too.
 
 An absent directory (unreadable, or full: ``left_behind``) is behind when it comes back. Used alone meanwhile, it would count on
 from the same number with other writes. So a boot without it skips ``NUMBERS_LEFT_OUT`` numbers and notes its absence in each

@@ -13,7 +13,7 @@ option, or ``bookspark cookie fix``), is lossy, and stamps that directory last, 
 Whoever stamps directories in the place of lost ones draws a new nonce, since another host may do so too. Each directory first
 names the new nonce beside the old one, then the metadata store takes it by compare-and-set, then it replaces the old one. So one
 host wins, also if each is cut off anywhere, and the other's directories no longer fit. An unreadable directory could not follow,
-so a boot without one draws none.
+so a boot without one draws none. It may have everything, so beside emptied directories alone nothing boots.
 """
 
 from __future__ import annotations
@@ -182,6 +182,12 @@ def _without_cookie(copies: CookieCopies, fresh: Cookie, zookeeper: str, permitt
     recorded = copies.in_metadata.get(permitted.named) if permitted.named else None
     if recorded is None:
         return Stamps(replace(fresh, bookie_id=permitted.named or fresh.bookie_id), configured, metadata=True)
+    if unread := [directory for directory in configured if directory not in copies.in_directories]:
+        raise InvalidCookieError(
+            f"{', '.join(unread)} can't be read, and no other directory has the cookie of {permitted.named}: expected "
+            f"{_text(recorded)}. All of its entries may be there: start it again once it can be read. If its disk is dead, put "
+            "an empty directory in its place"
+        )
     if recorded.directories != configured or not permitted.stamp_missing:
         raise InvalidCookieError(
             f"no directory has the cookie of {permitted.named}: expected {_text(recorded)}, found none in "

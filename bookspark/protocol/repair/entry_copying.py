@@ -50,7 +50,7 @@ from bookspark.protocol.reading.answers import in_words, is_wrong_password
 from bookspark.protocol.reading.range_read import RangeRead
 from bookspark.protocol.reading.read_order import ReadOrder
 from bookspark.protocol.repair.replication_plan import Copy, Piece, pieces, runs_of
-from bookspark.protocol.repair.underreplication_task import Missed
+from bookspark.protocol.repair.underreplication_task import NO_OTHER, Missed
 
 # -- Runs: a *run* is read by one request to a bookie, and written by one request.
 #
@@ -127,7 +127,7 @@ class NotCopied(NamedTuple):
     def __str__(self) -> str:
         what = f"entry {self.first}" if self.first == self.last else f"entries {self.first}..{self.last}"
         verb = f"could not be copied to {', '.join(self.targets)}" if self.refused else "could not be read"
-        return f"{what} {verb} ({in_words(self.answers)})"
+        return f"{what} {verb} ({in_words(self.answers) if self.answers else NO_OTHER})"
 
 
 def refusing_targets(entries: Iterable[NotCopied]) -> frozenset[str]:

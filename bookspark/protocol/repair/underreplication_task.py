@@ -24,6 +24,8 @@ _TEXT_MAX = 500
 _MISSED_MAX = 200
 """Most ranges of entries in a task."""
 
+NO_OTHER = "no other bookie is in the write set"
+
 
 class Missed(NamedTuple):
     """Entries that the last attempt could not copy."""
@@ -39,7 +41,8 @@ class Missed(NamedTuple):
 
     def __str__(self) -> str:
         ids = f"entry {self.first}" if self.first == self.last else f"entries {self.first}..{self.last}"
-        return f"{ids} ({', '.join(f'{bookie}: {answer}' for bookie, answer in self.answers.items())})"
+        answers = ", ".join(f"{bookie}: {answer}" for bookie, answer in self.answers.items())
+        return f"{ids} ({answers or NO_OTHER})"
 
 
 class Reason(Enum):

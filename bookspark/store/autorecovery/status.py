@@ -34,6 +34,11 @@ class TaskStatus(msgspec.Struct, frozen=True):
     """The worker that repairs the ledger now."""
     missed: tuple[Missed, ...] = ()
 
+    @property
+    def entries_lost(self) -> bool:
+        """Were all bookies reached at the last attempt, and none gave some entries?"""
+        return any(missed.lost for missed in self.missed)
+
 
 class AutorecoveryStatus(msgspec.Struct, frozen=True):
     auditor: str | None

@@ -611,8 +611,8 @@ class Storage:
 
     def open(self, noted: Mapping[str, Reach] = NOTHING_NOTED, accepted_by: str = "") -> Storage:
         """Read all directories; no request before this returns. ``noted``: reach of each directory, by path. ``accepted_by``: the
-        operator who accepts the loss of unreadable bytes of control logs, or "". Raises StorageError if no directory can be read,
-        or if a damaged control log may have held a fence."""
+        operator who accepts that no control log is whole, or "". Raises StorageError if no directory can be read, or if a control
+        log that nobody has whole may have held a fence."""
         read_directories(self.holdings, noted, accepted_by)
         self._switch = self.disks.switch = self.holdings.control.switch
         self.disks.look_at_all()

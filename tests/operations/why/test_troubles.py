@@ -352,6 +352,18 @@ def test_lost_entries_with_all_bookies_up_name_no_bookie_to_bring_back() -> None
     assert one.mend == "bring a back: they may have them"
 
 
+def test_copies_that_no_bookie_gives_are_not_to_be_waited_for() -> None:
+    """Two answers promised them back, beside the one that said that no bookie gives them."""
+    missed = task(bookies={"a": Reason.LACKS}, missed=(Missed(3, 4, True, (), {}),), error="no bookie gives them")
+    lacking = {"lacking": {7: frozenset("a")}, "fragments": (fragment("a", ack_quorum=1),), "tasks": (missed,)}
+    lost, rot = health_of(facts(statuses={"a": status("a", lacking_ledgers=1)}, **lacking)).troubles
+    assert (lost.kind, rot.kind) == ("entries-lost", "rot")
+    assert lost.causes[0] == "entries 3..4 (no other bookie is in the write set)"
+    assert (rot.causes, rot.mend) == (("no bookie gives entries of 1 ledger",), "check the disk")
+    _, rot = health_of(facts(statuses={"a": status("a", lacking_ledgers=2)}, **lacking)).troubles
+    assert rot.mend.startswith("autorecovery brings the others back")
+
+
 def test_tasks_that_wait_for_bookies_that_are_down_are_told_with_these() -> None:
     waits = task(bookies={"a": Reason.LACKS}, error="a lacks entries of ledger 7 and is not registered", attempts=1)
     assert kinds(facts({"a": DOWN}, tasks=(waits,), autorecovery=autorecovery())) == ["bookie-down"]

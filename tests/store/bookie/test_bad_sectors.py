@@ -19,10 +19,11 @@ from bookspark.store.autorecovery.own_bookie import OwnBookie
 from bookspark.store.bookie.checks import CANNOT_READ
 from bookspark.store.bookie.disk.control_log import encode_records
 from bookspark.store.bookie.disk.file_system import FileSystem, RealFileSystem
+from bookspark.store.bookie.disk.log_scan import SCHEMA
 from bookspark.store.bookie.disk.synced_note import SyncedNote
 from bookspark.store.bookie.disk.unclean_marker import Lost, UncleanMarker
-from bookspark.store.bookie.offline.inspection import accept_losses, losses_to_accept, rebuild_index
-from bookspark.store.bookie.offline.scrub import scrub
+from bookspark.store.bookie.offline.inspection import LossToAccept, accept_losses, losses_to_accept, rebuild_index
+from bookspark.store.bookie.offline.scrub import EntryRange, scrub
 from bookspark.store.bookie.storage import Storage
 from bookspark.store.metadata.lost_records import note_lost_records
 from bookspark.store.metadata.memory.memory_store import MemoryStore
@@ -32,7 +33,7 @@ from bookspark.testing.memory_files import MemoryFileSystem
 from bookspark.testing.power_cuts import nothing_kept
 from tests.awaiting import SECONDS_MAX, await_that
 from tests.protocol.ledgers import metadata
-from tests.store.bookie.kit import KEY, Pumped, config, crash_image
+from tests.store.bookie.kit import KEY, Pumped, add_frame, config, crash_image
 
 ME = "b1"
 ENTRIES = list(range(40))
@@ -87,6 +88,30 @@ def test_bookie_with_a_bad_sector_serves_the_rest_and_denies_nothing(killed: Pat
     assert bookie.add(4, 40) is Status.FENCED
     assert bookie.storage.status().unread_logs == [f"{killed}/logs/00000001.arrows"]
     assert bookie.storage.status().lacking_ledgers == 0, "nothing is noted as lost"
+    bookie.storage.close()
+
+
+def test_entries_between_two_bad_sectors_are_served(killed: Path, store: MemoryStore) -> None:
+    """On a disk with several, only entries before the first and behind the last one were found. An operator who accepted the
+    loss of both sectors gave up all entries between them."""
+    sectors = with_bad_sector(17_000, with_bad_sector())
+    bookie = started(killed, sectors, store)
+    assert lacking(bookie) == [*range(12, 20), *range(26, 34)]
+    bookie.storage.close()
+    (loss,) = losses_to_accept(sectors, [str(killed)])
+    assert loss.what.endswith("the disk can't read bytes 8192..12287, 16384..20479")
+    assert loss.entries == (EntryRange(4, 12, 19), EntryRange(4, 26, 33))
+
+
+def test_frames_in_a_payload_are_no_entries_if_the_head_of_its_own_frame_cannot_be_read(store: MemoryStore) -> None:
+    disk = MemoryFileSystem("/a")
+    running = Pumped(config(Path("/a")), disk)
+    payload = bytes(4096) + b"".join(add_frame(2, entry_id) for entry_id in range(5))
+    assert running.add(4, 0, payload=payload) is Status.OK
+    assert running.add(4, 1) is Status.OK
+    bookie = started(Path("/a"), with_bad_sector(len(SCHEMA), disk.crashed(nothing_kept)), store)
+    assert bookie.ids(2) == [] and bookie.read(2, 0, 0)[1] == IN_LIMBO
+    assert bookie.read(4, 1, 1)[0] and not bookie.read(4, 0, 0)[0]
     bookie.storage.close()
 
 
@@ -364,10 +389,46 @@ def test_control_log_in_a_bad_sector_is_not_given_up_while_no_other_directory_ha
 def test_bad_sector_in_the_only_control_log_keeps_the_bookie_down_and_is_named() -> None:
     disk = MemoryFileSystem("/a")
     stopped(disk, "/a")
-    with pytest.raises(StorageError, match=r"^/a/control\.log: the disk can't read it at byte 0, .*accept-loss"):
+    with pytest.raises(StorageError, match=r"^/a/control\.log: the disk can't read bytes 0\.\.\d+, .*accept-loss"):
         Storage(config(Path("/a")), bad(disk, "/a/control.log")).open()
     bookie = Pumped(config(Path("/a")), disk)
     assert_serves_all(bookie)
+    bookie.storage.close()
+
+
+UNREAD = ["/a/control.log 1.. bad-sector:0", "/a* 1.. io-error"]
+
+
+@pytest.mark.parametrize("rule", UNREAD, ids=["its control log", "the whole directory"])
+def test_unread_directory_beside_a_damaged_one_is_waited_for(rule: str) -> None:
+    """The bookie was to be started anew with empty directories, although the unread one had a whole copy of everything."""
+    disk, both = MemoryFileSystem("/a", "/b"), config(Path("/a"), Path("/b"))
+    stopped(disk, "/a", "/b")
+    disk.flip("/b/control.log", 10, 0)
+    files = FaultyFileSystem(disk, f"read {rule}", f"list {rule}")
+    with pytest.raises(
+        StorageError, match=r"^/a.* can't (be read|read bytes .*), and /b/control\.log is damaged"
+    ) as down:
+        Storage(both, files).open()
+    assert "start it again once the disk" in str(down.value) and "anew" not in str(down.value)
+    bookie = Pumped(both, disk)
+    assert bookie.ids(4) == ENTRIES and bookie.ids(5) == ENTRIES
+    bookie.storage.close()
+
+
+@pytest.mark.parametrize("rule", UNREAD, ids=["its control log", "the whole directory"])
+def test_bookie_does_not_start_from_a_new_directory_beside_one_that_cannot_be_read(rule: str) -> None:
+    """It fenced all its ledgers, and went on without the only copy that may be whole."""
+    disk, both = MemoryFileSystem("/a", "/b"), config(Path("/a"), Path("/b"))
+    stopped(disk, "/a")
+    files = FaultyFileSystem(disk, f"read {rule}", f"list {rule}")
+    with pytest.raises(
+        StorageError, match=r"^/a.* can't .*no other directory has a whole copy.*Nothing is given up yet"
+    ):
+        Storage(both, files).open()
+    bookie = Pumped(both, disk)
+    assert_serves_all(bookie)
+    assert bookie.storage.lossy_boots.mark.boot == 0
     bookie.storage.close()
 
 
@@ -390,7 +451,7 @@ def test_torn_control_log_whose_note_cannot_be_read_is_not_called_damaged(store:
     image = MemoryFileSystem.crashed(disk, nothing_kept)
     assert_serves_all(Pumped(config(Path("/a")), image))
     (accepted,) = accept_losses(files, ["/a"], "ada@host")
-    assert accepted.startswith("/a/control.synced")
+    assert accepted.what.startswith("/a/control.synced")
     bookie = Pumped(config(Path("/a")), disk)
     assert bookie.storage.lossy_boots.fences_lost and bookie.storage.holdings.control.accepted[0].by == "ada@host"
     assert bookie.ids(4) == ENTRIES and bookie.ids(5) == ENTRIES
@@ -437,7 +498,8 @@ def test_loss_that_an_operator_accepted_is_looked_for_no_more_after_the_next_hea
     killed: Path, store: MemoryStore
 ) -> None:
     """No command ended the lossy starts of a bookie with a bad sector that no other bookie could replace."""
-    lost = [f"{killed}/logs/00000001.arrows can't be read as a whole"]
+    what = f"{killed}/logs/00000001.arrows: the disk can't read bytes 8192..12287"
+    lost = [LossToAccept(what, (EntryRange(4, 12, 19),))]
     assert losses_to_accept(with_bad_sector(), [str(killed)]) == lost
     for accepted in (False, True):
         if accepted:
@@ -499,15 +561,24 @@ def test_accepted_loss_keeps_bytes_of_ledgers_whose_record_is_lost(
     again.storage.close()
 
 
+@pytest.mark.parametrize("fault", ["unread", "damaged", "missing", "one of each"])
 @pytest.mark.parametrize("directories", [["/a"], ["/a", "/b"]], ids=["one directory", "two directories"])
 def test_accepted_loss_of_the_control_log_makes_every_fence_unsure_and_keeps_the_entries(
-    directories: list[str], store: MemoryStore
+    directories: list[str], fault: str, store: MemoryStore
 ) -> None:
+    """With a damaged control log the bookie had to give up all its entries: it was to be started anew, empty."""
     disk = MemoryFileSystem(*directories)
     stopped(disk, *directories)
     settings = config(*map(Path, directories))
     logs = [f"{directory}/control.log" for directory in directories]
-    assert losses_to_accept(bad(disk, *logs), directories) == accept_losses(bad(disk, *logs), directories, "ada@host")
+    for path in {"damaged": logs, "one of each": logs[:1]}.get(fault, []):
+        disk.flip(path, 10, 0)
+    for path in logs if fault == "missing" else []:
+        disk.unlink(path)
+    files = bad(disk, *{"unread": logs, "one of each": logs[1:]}.get(fault, []))
+    with pytest.raises(StorageError, match="accept-loss"):
+        Storage(settings, files).open()
+    assert losses_to_accept(files, directories) == accept_losses(files, directories, "ada@host")
     bookie = Pumped(settings, disk)
     lossy_boots = bookie.storage.lossy_boots
     assert lossy_boots.fences_lost and len(lossy_boots.losses) == len(directories)

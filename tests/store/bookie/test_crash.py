@@ -331,7 +331,7 @@ def test_a_damaged_control_log_without_another_copy_keeps_the_bookie_down(writte
 def test_a_missing_control_log_beside_logs_keeps_the_bookie_down(written, names):
     for name in names:
         (written / name).unlink()
-    with pytest.raises(StorageError, match="a fence may be lost"):
+    with pytest.raises(StorageError, match=r"control\.log is missing, .* a fence may lie there"):
         Storage(config(written)).open()
 
 

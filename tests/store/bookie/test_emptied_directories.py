@@ -9,8 +9,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from bookspark.errors import BookieError
+from bookspark.errors import BookieError, InvalidCookieError
 from bookspark.protocol.bookie.bookie_boot import phase_one
 from bookspark.protocol.ledger.ledger_metadata import Fragment
 from bookspark.servers.daemon import bookie_process
@@ -248,3 +249,22 @@ def test_cookie_in_a_bad_sector_is_named_if_nothing_stands_for_it(tmp_path, unre
             Identity(settings, store, {})
         why = str(refused.value)
     assert why.startswith(f"{path} can't be read: Input/output error") and "bookspark cookie fix --bookie" in why
+
+
+@pytest.mark.parametrize("permitted", [False, True], ids=["not permitted", "permitted"])
+def test_bookie_does_not_start_from_an_emptied_directory_beside_one_that_cannot_be_read(tmp_path, permitted):
+    """The other directory counted as emptied, too: it was marked as lost, and its cookie no longer fitted."""
+    settings, store = config(tmp_path / "a", tmp_path / "b"), MemoryStore()
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    boot(settings, store).close()
+    (bookie_id,) = store.list_cookies()
+    recorded, kept = store.read_cookie(bookie_id), sorted((tmp_path / "a").iterdir())
+    shutil.rmtree(tmp_path / "b")
+    (tmp_path / "b").mkdir()
+    named = replace(settings, bookie_id=bookie_id, stamp_missing_cookies=permitted)
+    unusable = {str(tmp_path / "a"): BookieError("its disk does not answer")}
+    with pytest.raises(InvalidCookieError, match=f"^{tmp_path}/a can't be read, .* All of its entries may be there"):
+        Identity(named, store, unusable)
+    assert store.read_cookie(bookie_id) == recorded
+    assert sorted((tmp_path / "a").iterdir()) == kept

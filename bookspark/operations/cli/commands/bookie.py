@@ -475,19 +475,23 @@ def rebuild(directories: Directories) -> None:
 
 @app.command("accept-loss")
 def accept_loss(directories: Directories, yes: Yes = False) -> None:
-    """Accept the loss of bytes that neither the disk nor another bookie gives, so that later starts don't look for them.
+    """Accept the loss of bytes that neither the disk nor another bookie gives, so that later starts don't look for them, or of a
+    damaged control log that no directory has whole.
 
-    Only for bytes that the disk never reads again. The next start still fences ledgers being written to the bookie and asks all
-    others for the entries; while one does not answer, it gives nothing up. An entry that none has stays unknown here, never
-    denied. Until then the control log keeps who accepted the loss.
+    It first prints the bytes, with the entries that may lie there as far as the index shows. Only for bytes that the disk never
+    reads again. The next start still fences ledgers being written to the bookie and asks all others for the entries; while one does
+    not answer, it gives nothing up. An entry that none has stays unknown here, never denied. Until then the control log keeps who
+    accepted the loss.
     """
     from bookspark.store.bookie.disk.file_system import RealFileSystem
     from bookspark.store.bookie.offline.inspection import accept_losses, losses_to_accept
 
     with _stopped(directories) as places:
         found = losses_to_accept(RealFileSystem(), places)
-        for text in found:
-            say(text)
+        for loss in found:
+            say(loss.what)
+            for entries in loss.entries:
+                say(f"  may hit: ledger {entries.ledger_id} entries {entries.first}..{entries.last}")
         if not found:
             say("the disk gives all bytes that a start reads: no loss is to be accepted")
             return

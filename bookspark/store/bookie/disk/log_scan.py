@@ -7,7 +7,9 @@ later writes are never given up.
 
 The next frame starts at the bad frame's stated end; its size stands in it twice. If neither end leads to a good frame, the next
 bytes that begin like a frame are tried. A payload may hold whole frames, so such a candidate needs good frames up to the end of
-the log. This search reads each byte behind the bad frame about twice, for any content.
+the log, or up to a frame with bytes that the disk can't read. (Nobody can choose these; a payload passes for frames only if two
+parts of its own frame can't be read, its head first.) This search reads each byte behind the bad frame about twice, for any
+content.
 
 A torn frame before good frames is replaced by a *filler*: a good frame of ledger −1, without entries for any reader.
 
@@ -183,7 +185,7 @@ def _read(
             continue
         content = rest if stop == end else memoryview(read_padded(file, at, end, unread))
         base = at
-        for found in _frames(content, base, below):
+        for found in _frames(content, base, below, unread or []):
             if isinstance(found, BadBytes):
                 yield found
             else:
@@ -191,9 +193,9 @@ def _read(
         return
 
 
-def _frames(content: memoryview, base: int, below: int) -> Iterator[LoggedFrame | BadBytes]:
+def _frames(content: memoryview, base: int, below: int, unread: Unread) -> Iterator[LoggedFrame | BadBytes]:
     """Good frames of ``content``, which starts at ``base``, and the bad bytes between them. Every byte below position ``below``
-    has to be good."""
+    has to be good, or ``unread``."""
     at: int | None = 0
     while at is not None and at < len(content):
         frame = parse_logged_frame(content, at, base + at)
@@ -201,7 +203,7 @@ def _frames(content: memoryview, base: int, below: int) -> Iterator[LoggedFrame 
             yield frame
             at += frame[1]
             continue
-        following = _next_frame(content, at)
+        following = _next_frame(content, at, [(start - base, end - base) for start, end in unread])
         torn = base + at >= below and _is_torn(content, at, following, base)
         if torn and following == len(content):
             following = None
@@ -232,8 +234,9 @@ def _stated_ends(content: memoryview, at: int) -> list[int]:
     return [at + PREFIX_BYTES + body_bytes for body_bytes in sizes if _BODY_BYTES_MIN <= body_bytes <= FRAME_BYTES_MAX]
 
 
-def _next_frame(content: memoryview, at: int) -> int | None:
-    """Start of the frame after a bad frame, or the end of ``content`` if the bad frame ends there; None if unknown."""
+def _next_frame(content: memoryview, at: int, unread: Unread) -> int | None:
+    """Start of the frame after a bad frame, or the end of ``content`` if the bad frame ends there; None if unknown. ``unread``:
+    ranges of ``content``."""
     for end in _stated_ends(content, at):
         if end == len(content) or (end < len(content) and parse_logged_frame(content, end, 0) is not None):
             return end
@@ -245,11 +248,19 @@ def _next_frame(content: memoryview, at: int) -> int | None:
         end = start
         while (frame := parse_logged_frame(content, end, 0)) is not None:
             end += frame.size
-        if end > start and (end == len(content) or not _any_frame(content, end)):
+        if end > start and (end == len(content) or _is_unread(content, end, unread) or not _any_frame(content, end)):
             return start
         # Frames from a payload, because no good frame follows them. None of them is tried again.
         tried = max(tried, end)
     return None
+
+
+def _is_unread(content: memoryview, at: int, unread: Unread) -> bool:
+    """Has a frame at ``at`` bytes that the disk could not read?"""
+    ends = [at + PREFIX_BYTES]
+    if content[at : at + 8] == PREFIX_START[:8]:
+        ends += _stated_ends(content, at)
+    return any(touches(unread, at, end) for end in ends)
 
 
 def _any_frame(content: memoryview, at: int) -> bool:

@@ -5,12 +5,12 @@ anything rests on it. A copy lost earlier does not return to the index with a ch
 and are good. A row of the checkpoint without its bytes in a log is lost now.
 
 A damaged control log may have held a fence. Other directories' copies replace it if they have all its records. If they may not,
-the boot is lossy and every fence unsure (``protocol.bookie.control_copies``). Without any whole copy the bookie stays down;
-if the copies lack only bytes that can't be read, an operator may accept their loss. An unreadable directory, or one whose control
-log can't be read as a whole and has no such copy, is given up if another is left; its entries are then unknown and the boot is
-lossy (``protocol.bookie.bookie_boot``), as with a directory whose reach went back (``protocol.bookie.reach``). So are entries in
-those bytes of a log that its disk can't read: each boot reads them again, until all entries are back, or an operator has accepted
-their loss.
+the boot is lossy and every fence unsure (``protocol.bookie.control_copies``). Without any whole copy the bookie stays down, until
+an operator accepts that loss. An unreadable directory, or one whose control log can't be read as a whole and has no such copy, is
+left out if another directory has a whole copy. (One that was just added or emptied has none.) Its entries are then unknown and
+the boot is lossy (``protocol.bookie.bookie_boot``), as with a directory whose reach went back (``protocol.bookie.reach``). So are
+entries in those bytes of a log that its disk can't read: each boot reads them again, until all entries are back, or an operator
+has accepted their loss.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from bookspark.protocol.bookie.control_copies import (
     used_apart,
 )
 from bookspark.protocol.bookie.reach import NOWHERE, Reach, went_back
+from bookspark.protocol.ledger.entry_ranges import NO_RANGES, with_ranges
 from bookspark.store.bookie.disk.checkpoint import Checkpoint
 from bookspark.store.bookie.disk.control_log import NOTE_NAME, ControlScan, encode_records, live_bytes
 from bookspark.store.bookie.disk.control_state import (
@@ -61,6 +62,7 @@ from bookspark.store.bookie.disk.unclean_marker import Lost
 from bookspark.store.bookie.holdings.holdings import Holdings
 from bookspark.store.bookie.holdings.log_directory import LogDirectory
 from bookspark.store.wire.logged_frames import LoggedFrame, LoggedFrames
+from bookspark.support.plain_text import bytes_text
 
 _LOST_LOGS_MAX = 1 << 16
 """An unreadable directory may hold fewer than this number of logs above all known numbers."""
@@ -81,13 +83,13 @@ log = logging.getLogger(__name__)
 
 def read_directories(holdings: Holdings, noted: Mapping[str, Reach], accepted_by: str = "") -> None:
     """Read the directories of ``holdings``, which is empty so far. ``noted``: the known reach of each directory, by its path.
-    ``accepted_by``: the operator who accepts the loss of unreadable bytes of control logs, or "". Raises StorageError."""
+    ``accepted_by``: the operator who accepts that no control log is whole, or "". Raises StorageError."""
     live = holdings.live
     in_each(live, LogDirectory.prepare)
     with _collector_paused():
         scans = in_each(live, lambda directory: directory.control.scan())
         if not accepted_by:
-            scans = _readable(live, scans)
+            scans = _readable(live, scans, [one.path for one in holdings.directories if one not in live])
         content = _replay_control_logs(scans, holdings.control, accepted_by)
         scanned = dict(scans)
         number = holdings.control.write_number
@@ -135,20 +137,18 @@ def read_directories(holdings: Holdings, noted: Mapping[str, Reach], accepted_by
 
 
 def _readable(
-    live: list[LogDirectory], scans: list[tuple[LogDirectory, ControlScan]]
+    live: list[LogDirectory], scans: list[tuple[LogDirectory, ControlScan]], away: Sequence[str]
 ) -> list[tuple[LogDirectory, ControlScan]]:
     """The scans that the boot may rest on. A control log that may be whole but for its disk (``_unread``) is replaced where the
-    whole copies of other directories have all its writes; otherwise its directory is given up for now. Raises StorageError if no
-    directory is left."""
-    if judge_copies(_copies(scans)) is CopiesTell.ALL:
+    whole copies of other directories have all its writes; otherwise its directory is left out for now. ``away``: the paths of
+    directories that can't be read. Raises StorageError if no directory has a whole copy."""
+    copies = _copies(scans)
+    tell = judge_copies(copies)
+    if tell is CopiesTell.NOTHING or (away and not copies):
+        raise StorageError(_why_down(scans, away))
+    if tell is CopiesTell.ALL:
         return scans
     scanned = dict(scans)
-    if all(unread := [_unread(*scan) for scan in scans]):
-        raise StorageError(
-            f"{unread[0]}, and no other directory has a whole copy: a fence may lie there, so this bookie stays down. Nothing is "
-            "lost yet: start it again once the disk, or a copy of it, gives these bytes. If none ever will, bookspark bookie "
-            "accept-loss goes on without them"
-        )
 
     def refuse_unread(directory: LogDirectory) -> ControlScan:
         if unread := _unread(directory, scanned[directory]):
@@ -158,10 +158,32 @@ def _readable(
     return in_each(live, refuse_unread)
 
 
+def _why_down(scans: Iterable[tuple[LogDirectory, ControlScan]], away: Sequence[str]) -> str:
+    """Why no boot may rest on these scans, with the remedy for each cause: only an operator's word gives up what may be whole."""
+    unread, damaged = [f"{path} can't be read" for path in away], []
+    for directory, scan in scans:
+        if what := _unread(directory, scan):
+            unread.append(what)
+        elif _copy_of(directory, scan) is not None:
+            how = f"is damaged at byte {scan.end}, or older than its note" if scan.present else "is missing"
+            damaged.append(f"{directory.control.path} {how}")
+    remedies = ["start it again once the disk, or a copy of it, gives these bytes"] if unread else []
+    if damaged:
+        remedies.append("put back the file as it was when the bookie ended (an older one lacks fences)")
+    last = "bookspark bookie accept-loss goes on with the entries, and takes no fence for sure"
+    if away:
+        last = f"put an empty directory in the place of {', '.join(away)} and allow that by bookspark cookie fix"
+    return (
+        f"{', and '.join([*unread, *damaged])}, and no other directory has a whole copy: a fence may lie there, so this bookie "
+        f"stays down. Nothing is given up yet: {', or '.join(remedies)}. If that is impossible for good, {last}"
+    )
+
+
 def _unread(directory: LogDirectory, scan: ControlScan) -> str:
     """The bytes, in words, that the disk can't read and with which the control log may be whole; "": no such bytes."""
     if scan.unread:
-        return f"{directory.control.path}: the disk can't read it at byte {scan.unread[0][0]}"
+        ranges = with_ranges(NO_RANGES, [(start, end - 1) for start, end in scan.unread])
+        return f"{directory.control.path}: the disk can't read {bytes_text(ranges)}"
     if scan.note_unread:
         return (
             f"{directory.path}/{NOTE_NAME}: the disk can't read it, so the bad record of {directory.control.path} at byte "
@@ -260,17 +282,9 @@ def _replay_control_logs(
     scans: Sequence[tuple[LogDirectory, ControlScan]], state: ControlState, accepted_by: str
 ) -> list[bytes] | None:
     """Fill ``state`` with the union of all control logs. Returns the encoded records that every directory needs; None if every
-    directory has them. Raises StorageError if no copy is whole, and one lacks more than bytes that can't be read."""
+    directory has them."""
     copies = [(directory, scan, copy) for directory, scan in scans if (copy := _copy_of(directory, scan)) is not None]
     tell = judge_copies(copy for _, _, copy in copies)
-    damaged = [(directory, scan) for directory, scan, _ in copies if not _unread(directory, scan)]
-    if tell is CopiesTell.NOTHING and damaged:
-        directory, scan = damaged[0]
-        raise StorageError(
-            f"{directory.control.path} is damaged at byte {scan.end}, missing, or older than its note, and no other directory "
-            "has a whole copy: a fence may be lost, so this bookie stays down; put back the file as it was when the bookie ended "
-            "(an older one lacks fences), or start the bookie anew with empty directories and let its ledgers be replicated again"
-        )
     for records in without_void([scan.records for _, scan in scans]):
         state.replay_at_boot(records)
     # A directory that never had a control log, just added or emptied, says nothing of lossy boots.
@@ -281,10 +295,11 @@ def _replay_control_logs(
         state.write_number += NUMBERS_LEFT_OUT if tell is CopiesTell.NOTHING else 1
         state.mark = mark_above(state.mark, chain.from_iterable(scan.records for _, scan in scans))
         for directory, scan, copy in copies:
-            if unread := _unread(directory, scan):
+            unread = _unread(directory, scan)
+            if unread or tell is CopiesTell.NOTHING:
                 state.replay_at_boot([LossAccepted(0, accepted_by, [])])
             if not copy.whole:
-                what = unread or f"{directory.control.path} is damaged"
+                what = unread or f"{directory.control.path} is {'damaged' if scan.present else 'missing'}"
                 directory.lose(f"{what}, and the other directories may lack what it had", Lost.FENCES)
     apart = used_apart(copy for _, _, copy in copies)
     for directory, _, copy in copies:

@@ -139,22 +139,19 @@ class LossyBoots:
             directory.unclean = False
             directory.losses.clear()
 
-    def accept_losses(self, by: str) -> list[str]:
-        """Note durably, before the storage is started, that operator ``by`` accepts the loss of bytes that could not be read at
-        this boot. Returns the losses in words. Raises StorageError, also for an unreadable directory."""
+    def accept_losses(self, by: str) -> tuple[list[str], dict[EntryLog, EntryRanges]]:
+        """Note durably, before the storage is started, that operator ``by`` accepts the losses of this boot: of control logs, in
+        words, and of bytes (first, last) of logs that could not be read. Returns both. Raises StorageError, also for an
+        unreadable directory."""
         if self.unreadable:
             raise StorageError(
                 f"{', '.join(self.unreadable)} can't be read, so nobody knows its losses: check its disk and its rights; if the "
                 "disk is dead, put an empty directory in its place and allow that by bookspark cookie fix"
             )
-        if accepted := [
-            LossAccepted(entry_log.number, by, unread)
-            for directory in self._live
-            for entry_log, unread in directory.unread.items()
-        ]:
-            self._note(accepted)
-        control = self.losses if self._state.accepted.get(0) == LossAccepted(0, by, []) else []
-        return [*control, *(f"{path} can't be read as a whole" for path in self.unread)]
+        unread = {entry_log: ranges for directory in self._live for entry_log, ranges in directory.unread.items()}
+        if unread:
+            self._note([LossAccepted(entry_log.number, by, ranges) for entry_log, ranges in unread.items()])
+        return self.losses if self._state.accepted.get(0) == LossAccepted(0, by, []) else [], unread
 
     # -- phase two
 

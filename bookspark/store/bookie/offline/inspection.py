@@ -16,20 +16,25 @@ from contextlib import closing
 from typing import NamedTuple
 
 from bookspark.errors import StorageError
+from bookspark.protocol.ledger.entry_ranges import NO_RANGES, EntryRanges, with_ranges, without_ranges
+from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
 from bookspark.store.bookie.bookie_config import BookieConfig
 from bookspark.store.bookie.disk.checkpoint import NAME as CHECKPOINT
 from bookspark.store.bookie.disk.checkpoint import read_checkpoint
 from bookspark.store.bookie.disk.entry_log import EntryLog
 from bookspark.store.bookie.disk.file_system import File, FileSystem
-from bookspark.store.bookie.disk.index import log_of
+from bookspark.store.bookie.disk.index import location, log_of
 from bookspark.store.bookie.disk.log_scan import SCHEMA, BadBytes, read_frames
 from bookspark.store.bookie.disk.rewritten_block import plain_frame, runs
 from bookspark.store.bookie.disk.rewritten_log import BadPart, RewrittenLog, scan_rewritten
 from bookspark.store.bookie.disk.unclean_marker import NAME as UNCLEAN
+from bookspark.store.bookie.holdings.holdings import Holdings
 from bookspark.store.bookie.holdings.reads import Piece
+from bookspark.store.bookie.offline.scrub import EntryRange
 from bookspark.store.bookie.steps import run_steps
 from bookspark.store.bookie.storage import Storage
 from bookspark.store.wire.entry_batch import Buffer, Entry, EntryBatch
+from bookspark.support.plain_text import bytes_text
 
 # -- A file system without changes, for a boot that leaves no trace
 
@@ -276,20 +281,54 @@ def rebuild_index(file_system: FileSystem, directories: Sequence[str]) -> int:
     return count
 
 
-def losses_to_accept(file_system: FileSystem, directories: Sequence[str]) -> list[str]:
-    """Losses of bytes that the disk can't read, and that ``accept_losses`` would accept, in words. Changes nothing. Raises
-    StorageError if the bookie would not start even then."""
+class LossToAccept(NamedTuple):
+    """``what``: the lost bytes of a file, in words. ``entries``: the entries that may lie there, as far as the index and the LAC
+    of their ledgers show. Entries of other ledgers, and at the end of these, may lie there as well."""
+
+    what: str
+    entries: tuple[EntryRange, ...] = ()
+
+
+def losses_to_accept(file_system: FileSystem, directories: Sequence[str]) -> list[LossToAccept]:
+    """Losses of control logs and of bytes that the disk can't read, as ``accept_losses`` would accept them. Changes nothing.
+    Raises StorageError if the bookie would not start even then."""
     return accept_losses(DryRunFileSystem(file_system), directories, "-")
 
 
-def accept_losses(file_system: FileSystem, directories: Sequence[str], by: str) -> list[str]:
-    """Note that operator ``by`` accepts these losses; returns them in words. The next start is lossy. Once every bookie that may
-    have the lost entries has answered, the bytes are given up, except for entries of ledgers whose record the metadata lost.
-    Raises StorageError."""
+def accept_losses(file_system: FileSystem, directories: Sequence[str], by: str) -> list[LossToAccept]:
+    """Note that operator ``by`` accepts these losses; returns them. The next start is lossy. Once every bookie that may have the
+    lost entries has answered, the bytes are given up, except for entries of ledgers whose record the metadata lost. Raises
+    StorageError."""
     storage = Storage(_config(directories), file_system).open(accepted_by=by)
-    accepted = storage.lossy_boots.accept_losses(by)
+    control, unread = storage.lossy_boots.accept_losses(by)
+    found = [LossToAccept(what) for what in control]
+    for entry_log, ranges in unread.items():
+        what = f"{entry_log.path}: the disk can't read {bytes_text(ranges)}"
+        found.append(LossToAccept(what, tuple(_may_lie_in(storage.holdings, entry_log.number, ranges))))
     storage.close()
-    return accepted
+    return found
+
+
+def _may_lie_in(holdings: Holdings, log: int, unread: EntryRanges) -> Iterator[EntryRange]:
+    """Entries that are not held and may lie in these bytes of the log: of each ledger, those between its entries before and
+    behind them, or up to its LAC. (A rewritten log has no place in the order of writes.)"""
+    written = {number for number, (_, stored) in holdings.logs.items() if isinstance(stored, EntryLog)}
+    parts = [(location(log, start), location(log, end)) for start, end in unread]
+    for ledger_id in holdings.index.ids():
+        rows = holdings.index.get(ledger_id)
+        held = [rows.row(number) for number in range(len(rows))] if rows is not None else []
+        ordered = [row for row in held if log_of(row.where) in written]
+        confirmed = holdings.control.known(ledger_id).last_add_confirmed
+        lacking = [
+            (
+                1 + max((row.last for row in ordered if row.where < start), default=NO_ENTRY),
+                min((row.first - 1 for row in ordered if row.where > end), default=confirmed),
+            )
+            for start, end in parts
+        ]
+        wanted = with_ranges(NO_RANGES, [(first, last) for first, last in lacking if first <= last])
+        for first, last in without_ranges(wanted, ((row.first, row.last) for row in held)):
+            yield EntryRange(ledger_id, first, last)
 
 
 def take_back_good(file_system: FileSystem, directories: Sequence[str]) -> int:
