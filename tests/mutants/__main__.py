@@ -110,7 +110,9 @@ class Reached:
     def tests(self, mutant: Mutant) -> list[list[str]]:
         """Lists of test ids, one list a run of pytest: first tests that reach the line in their own process, then modules
         whose processes reach it."""
-        contexts = self._contexts(mutant.path, _statement(mutant)) or self._contexts(mutant.path, None)
+        contexts = self._contexts(mutant.path, _statement(mutant)) - {""}
+        if not contexts:  # a line that runs when its module is imported
+            contexts = self._contexts(mutant.path, None)
         modules: dict[str, list[str]] = defaultdict(list)
         processes: list[str] = []
         for context in contexts:

@@ -330,6 +330,16 @@ def test_ensemble_that_needs_several_moves_gets_them_together(seed):
         assert placement.lack(racks, after, write_quorum) == NOTHING
 
 
+def test_all_moves_are_tried_where_the_greatest_gains_lead_to_a_dead_end():
+    """Two members moved to rack A gained most, and no later move could mend the rest."""
+    topology = placed(b0="C", b1="B", b2="C", b3="B", b4="C", b5="C", a0="A", a1="A", b6="B", b7="B", c0="C", c1="C")
+    placement, ensemble = Placement(PlacementRule("rack_aware", 3)), ("b0", "b1", "b2", "b3", "b4", "b5")
+    members = placement.misplaced(topology, ensemble, 3, Random(1))
+    assert members == ("b0", "b3", "b4")
+    new = dict(zip(members, placement.choose_replacements(topology, ensemble, members, 3, Random(1)), strict=True))
+    assert placement.lack(topology, [new.get(bookie, bookie) for bookie in ensemble], 3) == NOTHING
+
+
 @given(
     st.lists(st.sampled_from("ABC"), min_size=4, max_size=8),
     st.integers(2, 6),

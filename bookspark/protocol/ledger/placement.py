@@ -37,6 +37,8 @@ _ATTEMPTS = 10
 """Number of random orders to try. The choice is greedy; for a striped ensemble over few racks, another order may fit."""
 _TOGETHER = ((1, 10_000), (2, 12), (3, 8))
 """Numbers of members moved together if fewer don't help, with the largest ensemble for it."""
+_PLANS_MAX = 5_000
+"""If the greatest gains lead to a dead end: the number of all possible moves of an ensemble, up to which all are tried."""
 
 
 class Draws(Protocol):
@@ -288,13 +290,40 @@ class Placement:
                 if found is not None:
                     break
             if found is None:
-                return moved or self._first_of_two(values, movable, left, write_quorum, racks, lack)
+                best = self._best_moves(now, movable, room, write_quorum, racks, lack)
+                return best or moved or self._first_of_two(values, movable, left, write_quorum, racks, lack)
             lack, places, domains = found
             for place, domain in zip(places, domains, strict=True):
                 values[place] = domain
                 left[domain] -= 1
                 moved.add(place)
         return moved
+
+    def _best_moves(
+        self,
+        now: Sequence[str | None],
+        movable: frozenset[int],
+        room: Counter[str],
+        write_quorum: int,
+        racks: int,
+        bound: Lack,
+    ) -> set[int]:
+        """The fewest places whose bookies should leave for the least possible lack below ``bound``; none if there are too many
+        possibilities."""
+        places = sorted(movable)
+        if (len(room) + 1) ** len(places) > _PLANS_MAX:
+            return set()
+        best, least = set[int](), (bound, 0)
+        for plan in product((None, *sorted(room)), repeat=len(places)):
+            taken = Counter(domain for domain in plan if domain is not None)
+            if any(number > room[domain] for domain, number in taken.items()):
+                continue
+            tried = list(now)
+            for place, domain in zip(places, plan, strict=True):
+                tried[place] = tried[place] if domain is None else domain
+            if (counts := (self._lack(tried, write_quorum, racks), taken.total())) < least:
+                best, least = {place for place, domain in zip(places, plan, strict=True) if domain is not None}, counts
+        return best
 
     def _first_of_two(
         self,

@@ -242,10 +242,11 @@ def test_recovery_fences_with_each_read_and_writes_back_all_entries(cluster):
     reader = cluster.client().open_ledger(ledger_id)
     assert (reader.metadata.state, reader.last_add_confirmed) == (LedgerState.CLOSED, 3)
     for bookie in cluster.bookies.values():
+        # The recovery waits for two of three bookies.
+        await_that(lambda bookie=bookie: bookie.came(Kind.ADD)[-1].flags & Flag.RECOVERY)
+        await_that(lambda bookie=bookie: bookie.entries[ledger_id] == kept)
         assert bookie.fenced == {ledger_id}
         assert all(header.flags & Flag.FENCE for header in bookie.came(Kind.READ_LAC) + bookie.came(Kind.READ))
-        assert bookie.came(Kind.ADD)[-1].flags & Flag.RECOVERY
-        assert bookie.entries[ledger_id] == kept
 
 
 def test_recovery_closes_before_an_entry_only_if_enough_bookies_deny_it(cluster):

@@ -97,7 +97,7 @@ def test_moved_copies_leave_full_bookies_which_then_take_entries_again(new_chroo
         store, written = bookkeeper.metadata, {}
         with contextlib.suppress(errors.BookKeeperError):
             while True:
-                ledger = bookkeeper.create_ledger(3, 3, 2)
+                ledger = bookkeeper.create_ledger(3, 3, 3)  # all three fill up alike
                 payload = os.urandom(400_000)
                 ledger.append(payload)
                 ledger.close()
