@@ -179,8 +179,8 @@ def test_local_runs_until_sigint_and_leaves_no_bookie_process(tmp_path: Path) ->
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stderr is not None
         zookeeper = process.stdout.readline().strip()
-        line = process.stderr.readline()
-        assert line.startswith("bookie-")
+        said = Output(process.stderr)
+        said.wait_for("^bookie-", SECONDS_MAX)
         told = subprocess.run(
             [BOOKSPARK, "bookies", "--json"],
             env={**os.environ, "BOOKSPARK_ZOOKEEPER": zookeeper},
@@ -191,7 +191,8 @@ def test_local_runs_until_sigint_and_leaves_no_bookie_process(tmp_path: Path) ->
         (bookie,) = json.loads(told.stdout)
         process.send_signal(signal.SIGINT)
         assert process.wait(SECONDS_MAX) == 0
-        assert "Traceback" not in process.stderr.read()
+        said.rest(SECONDS_MAX)
+        assert "Traceback" not in "".join(said.lines)
     assert not Path(f"/proc/{bookie['pid']}").exists()
 
 
@@ -215,6 +216,34 @@ def test_local_says_which_of_its_processes_died_once_and_how_to_start_it_again(t
         process.wait(SECONDS_MAX)
         told.rest(SECONDS_MAX)
     assert sum("has ended" in line for line in told.lines) == 2
+
+
+def test_local_without_a_directory_keeps_its_data_if_its_zookeeper_died() -> None:
+    """The advice was to start it again in its directory, which its end removed."""
+    command = [BOOKSPARK, "local", "--bookies", "1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        told = Output(process.stderr)
+        told.wait_for("export BOOKSPARK_ZOOKEEPER=", SECONDS_MAX)
+        with closing(ZooKeeperStore(process.stdout.readline().strip())) as store:
+            instance_id = store.instance_id
+        (server,) = (one for one in psutil.Process(process.pid).children(recursive=True) if one.name() == "java")
+        server.kill()
+        told.wait_for("bookspark: ZooKeeper has ended: ", SECONDS_MAX)
+        process.send_signal(signal.SIGINT)
+        process.wait(SECONDS_MAX)
+        told.rest(SECONDS_MAX)
+    (found,) = (one for line in told.lines if (one := re.search("with its data: bookspark (local .*)", line)))
+    words = shlex.split(found[1])
+    with subprocess.Popen([BOOKSPARK, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as again:
+        try:
+            assert again.stdout is not None
+            with closing(ZooKeeperStore(again.stdout.readline().strip())) as store:
+                assert store.instance_id == instance_id
+        finally:
+            again.send_signal(signal.SIGINT)
+            again.communicate(timeout=SECONDS_MAX)
+            shutil.rmtree(words[words.index("--directory") + 1])
 
 
 def test_zookeeper_whose_server_died_ends_with_the_command_that_goes_on_with_its_data() -> None:

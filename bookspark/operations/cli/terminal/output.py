@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -127,29 +128,43 @@ def problem(message: str) -> None:
 def progress(what: str) -> Iterator[Callable[[str, int, int], None]]:
     """A progress bar on standard error if that is a terminal, else a line each ``PROGRESS_SECONDS``. Yields a function of item
     name, items done and items in all."""
-    shown = _Console(stderr=True)
-    if not shown.is_terminal:
-        with _progress_lines(what) as begins:
+    with _kept_standard_error() as stream:
+        shown = _Console(file=stream)
+        if not shown.is_terminal:
+            with _progress_lines(what, stream) as begins:
+                yield begins
+            return
+        with Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=shown,
+            transient=True,
+        ) as bar:
+            task = bar.add_task(what, total=None)
+
+            def begins(name: str, number: int, count: int) -> None:
+                bar.update(task, description=f"{what}: {name.replace('_', ' ')}", completed=number, total=count)
+
             yield begins
-        return
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=shown,
-        transient=True,
-    ) as bar:
-        task = bar.add_task(what, total=None)
-
-        def begins(name: str, number: int, count: int) -> None:
-            bar.update(task, description=f"{what}: {name.replace('_', ' ')}", completed=number, total=count)
-
-        yield begins
 
 
 @contextmanager
-def _progress_lines(what: str) -> Iterator[Callable[[str, int, int], None]]:
+def _kept_standard_error() -> Iterator[TextIO]:
+    """Standard error as it is now: the start of Spark leads descriptor 2 to a file."""
+    try:
+        descriptor = os.dup(sys.stderr.fileno())
+    except OSError:
+        # A stream without a descriptor.
+        yield sys.stderr
+        return
+    with os.fdopen(descriptor, "w", errors="backslashreplace") as stream:
+        yield stream
+
+
+@contextmanager
+def _progress_lines(what: str, stream: TextIO) -> Iterator[Callable[[str, int, int], None]]:
     ended, began, now = threading.Event(), monotonic(), [""]
 
     def begins(name: str, number: int, count: int) -> None:
@@ -157,7 +172,7 @@ def _progress_lines(what: str) -> Iterator[Callable[[str, int, int], None]]:
 
     def tell() -> None:
         while not ended.wait(PROGRESS_SECONDS):
-            say(f"{what}{now[0]}, {monotonic() - began:.0f} s", err=True)
+            print(printable(f"{what}{now[0]}, {monotonic() - began:.0f} s"), file=stream, flush=True)
 
     thread = threading.Thread(target=tell, name="progress", daemon=True)
     thread.start()
