@@ -295,3 +295,12 @@ def test_commands_that_need_java_name_a_wrong_java_home(
         outcome = bookspark(*command)
         assert outcome.status == 2
         assert outcome.err.startswith("bookspark: JAVA_HOME is '/nowhere'") and outcome.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("closed", ["0<&-", ">&-", "2>&-"])
+def test_command_with_a_closed_stream_ends_with_the_status_of_its_problem(closed: str) -> None:
+    """Status 1, findings, was that of a command that could not say its problem."""
+    done = subprocess.run(
+        ["bash", "-c", f'"$0" conf nosuch {closed}', BOOKSPARK], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2 and "Traceback" not in done.stderr

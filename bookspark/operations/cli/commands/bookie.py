@@ -37,6 +37,7 @@ from bookspark.operations.cli.terminal.command_options import (
 from bookspark.operations.cli.terminal.output import json_line, payload_document, print_json, print_table, problem, say
 from bookspark.operations.cli.terminal.signals import until_signal
 from bookspark.store.wire.messages import BookieStatus, CollectionStatus, HealingStatus
+from bookspark.support.arguments import check_names
 from bookspark.support.certificates import end_text
 from bookspark.support.command_line import COULD_NOT, FOUND
 from bookspark.support.plain_text import counted, size_text
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from bookspark.protocol.repair.stopping import Danger
     from bookspark.store.bookie.offline.inspection import Inspection
     from bookspark.store.bookie.offline.scrub import Scrubbed
+    from bookspark.store.client import BookKeeper
     from bookspark.store.metadata.records.bookie_registration import BookieRegistration
     from bookspark.store.wire.entry_batch import Entry
 
@@ -254,6 +256,7 @@ def collect(
 ) -> None:
     """Let a bookie free the space of deleted ledgers now."""
     with client(zookeeper) as bookkeeper:
+        _check_known(bookkeeper, bookie)
         found = bookkeeper.collect_now(bookie, seconds)
         free_bytes = bookkeeper.bookie_status(bookie).free_bytes
     if as_json:
@@ -270,6 +273,7 @@ def read_only(
 ) -> None:
     """Make a bookie read-only, or undo that. Recovery and repair still write to it."""
     with client(zookeeper) as bookkeeper:
+        _check_known(bookkeeper, bookie)
         bookkeeper.switch_read_only(bookie, switch is Switch.ON)
         found = bookkeeper.bookie_status(bookie)
     for line in lines(found):
@@ -284,6 +288,7 @@ def status(
 ) -> None:
     """Print a running bookie's directories, space, boots that lost entries, and healing."""
     with client(zookeeper) as bookkeeper:
+        _check_known(bookkeeper, bookie)
         found = bookkeeper.bookie_status(bookie)
     if as_json:
         document = msgspec.to_builtins(found)
@@ -293,6 +298,10 @@ def status(
         return
     for line in lines(found):
         say(line)
+
+
+def _check_known(bookkeeper: BookKeeper, bookie: str) -> None:
+    check_names([bookie], {*bookkeeper.metadata.list_cookies(), *bookkeeper.metadata.bookies()}, "bookie")
 
 
 def lines(found: BookieStatus) -> Iterator[str]:

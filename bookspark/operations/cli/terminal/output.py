@@ -61,6 +61,10 @@ class _Printable:
 @contextmanager
 def guarded_streams() -> Iterator[None]:
     """Make all text on standard output and standard error ``printable``."""
+    # A closed one (`>&-`): nobody wants it, and the next file must not get its descriptor.
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115 -- until the end
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (cast("TextIO", _Printable(stream)) for stream in before)
     try:
