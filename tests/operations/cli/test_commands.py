@@ -13,18 +13,15 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 import typer
-from rich.console import Console
 
 from bookspark.local import LocalCluster
 from bookspark.operations.cli.main import COMMANDS, command_line
-from bookspark.operations.cli.terminal.output import table
 from bookspark.servers.daemon.directories import lock_holder
 from bookspark.servers.daemon.processes import signal_process
 from bookspark.store.metadata.zookeeper.embedded import EmbeddedZooKeeper
@@ -45,15 +42,6 @@ def test_bookies_are_listed_with_state_and_address(on_cluster: Run, cluster: Loc
     ]
     shown = on_cluster("bookies").text
     assert all(bookie.address in shown for bookie in cluster.bookies)
-
-
-def test_narrow_terminal_folds_no_id_of_a_bookie() -> None:
-    """An id in three pieces can't be copied into the next command."""
-    names = ["bookie-5f2c9a1e", "bookie-77aa01cd"]
-    rows = [(name, "writable", "127.0.0.1:40123", "myhost", "12345", 3, "1.2 KiB", "52.1 GiB") for name in names]
-    shown = Console(width=80, file=StringIO())
-    shown.print(table(("bookie", "state", "address", "host", "pid", "ledgers", "in logs", "free"), rows))
-    assert [name for name in names if name in shown.file.getvalue()] == names
 
 
 def test_suspended_bookie_is_listed_as_not_answering(on_cluster: Run, cluster: LocalCluster, tmp_path: Path) -> None:

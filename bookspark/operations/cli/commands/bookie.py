@@ -224,7 +224,7 @@ _LOOK_SECONDS = 2.0
 
 
 def _show(found: Sequence[Danger]) -> None:
-    rows = [(one.ledger_id, _entries(one), one.copies_left, one.ack_quorum, one.why) for one in found[:_NAMED_MAX]]
+    rows = [(str(one.ledger_id), _entries(one), one.copies_left, one.ack_quorum, one.why) for one in found[:_NAMED_MAX]]
     print_table(("ledger", "entries", "copies left", "ack quorum", "why"), rows, "Not safe to stop")
     if len(found) > _NAMED_MAX:
         say(f"and {len(found) - _NAMED_MAX:,} more")
@@ -407,7 +407,7 @@ def logs(directories: Directories, as_json: Json = False) -> None:
         )
         for log in found
     ]
-    print_table(columns, rows)
+    print_table(columns, rows, spare=("synced", "entries", "ledgers"))
 
 
 @app.command()
@@ -451,7 +451,9 @@ def index(
         print_json([row._asdict() | {"log": f"{row.log:08x}"} for row in rows])
         return
     columns = ("ledger", "first", "last", "log", "position", "bytes")
-    cells = [(row.ledger_id, row.first, row.last, f"{row.log:08x}", row.position, row.size) for row in rows]
+    cells = [
+        (*map(str, (row.ledger_id, row.first, row.last)), f"{row.log:08x}", str(row.position), row.size) for row in rows
+    ]
     print_table(columns, cells)
 
 

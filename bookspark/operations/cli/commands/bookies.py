@@ -140,24 +140,22 @@ def bookies(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
     if as_json:
         print_json(found)
         return
-    # A column without a value costs a narrow terminal the others.
-    rack = ("rack",) if any(one["rack"] for one in found) else ()
-    columns = ("bookie", "state", "address", "host", *rack, "pid", "ledgers", "in logs", "free")
+    columns = ("bookie", "state", "address", "host", "rack", "pid", "ledgers", "in logs", "free")
     rows = [
         (
             one["bookie_id"],
             one["state"],
             one["address"],
             one["host"],
-            *(one[name] for name in rack),
-            str(one["pid"] or ""),
+            one["rack"],
+            None if one["pid"] is None else str(one["pid"]),
             one["ledgers"],
             None if one["log_bytes"] is None else size_text(one["log_bytes"]),
             None if one["free_bytes"] is None else size_text(one["free_bytes"]),
         )
         for one in found
     ]
-    print_table(columns, rows)
+    print_table(columns, rows, spare=("pid", "ledgers", "host", "rack"))
 
 
 @app.command()

@@ -23,21 +23,16 @@ from typing import Any, TextIO, cast
 import msgspec
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.segment import Segment
-from rich.table import Table
 
 from bookspark.protocol.ledger.accepted_loss import AcceptedLoss
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.support.plain_text import PROBLEM, printable
+from bookspark.support.printed_tables import PrintedTable, facts, width_of
 
 PROGRESS_SECONDS = 10.0
 """Interval of progress lines where standard error is a file or a pipe."""
-_NAME_WIDTH = 16
-"""Longest name that a narrow terminal shows in one piece: a bookie's or a ledger's id."""
-_PLAIN_WIDTH = 200
-"""Width of a table in a file or a pipe, in characters."""
 
 
 class _Printable:
@@ -80,8 +75,8 @@ class _Console(Console):
 
 
 def console() -> Console:
-    """Standard output for tables, with the terminal's width or ``_PLAIN_WIDTH``."""
-    return _Console(highlight=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
+    """Standard output for tables."""
+    return _Console(highlight=False, width=width_of(sys.stdout))
 
 
 def say(line: object, *, err: bool = False) -> None:
@@ -119,8 +114,15 @@ def print_names(names: Iterable[object], as_json: bool) -> None:
         say_lines(names)
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> None:
-    console().print(table(columns, rows, title))
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "", spare: Sequence[str] = ()
+) -> None:
+    console().print(PrintedTable(columns, rows, title, spare))
+
+
+def print_facts(pairs: Iterable[tuple[str, Any]]) -> None:
+    """Print names and values, a pair a line."""
+    console().print(facts(pairs))
 
 
 def problem(message: str) -> None:
@@ -185,30 +187,6 @@ def _progress_lines(what: str, stream: TextIO) -> Iterator[Callable[[str, int, i
     finally:
         ended.set()
         thread.join()
-
-
-def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> Table:
-    """A table of text. Columns of numbers are right-aligned. A narrow terminal folds texts, but no short names in the first
-    column: other commands take them."""
-    body = [list(row) for row in rows]
-    whole = max((len(_text(row[0])) for row in body), default=0) <= _NAME_WIDTH
-    result = Table(title=title or None, title_justify="left", title_style="bold")
-    for number, column in enumerate(columns):
-        numeric = bool(body) and all(isinstance(row[number], int | float) or row[number] is None for row in body)
-        result.add_column(
-            column, justify="right" if numeric else "left", overflow="fold", no_wrap=whole and number == 0
-        )
-    for row in body:
-        result.add_row(*(_text(value) for value in row))
-    return result
-
-
-def _text(value: object) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:,}"
-    return escape(printable(str(value)))
 
 
 def json_line(row: dict[str, Any]) -> bytes:
