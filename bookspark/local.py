@@ -25,6 +25,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import msgspec
@@ -272,12 +273,16 @@ class LocalCluster:
         """The processes of the cluster that have ended, each with the remedy."""
         ended = {}
         if self._own_zookeeper is not None and self._own_zookeeper.pid is None:
-            ended["ZooKeeper"] = "nothing can be made or closed; end this cluster and start it again in its directory"
+            again = "and make a new one: its directory is temporary"
+            if self._given_directory is not None:
+                place = quote(str(self._directory))
+                again = f"and start it again with its data: bookspark local --bookies {self._count} --directory {place}"
+            ended["ZooKeeper"] = f"nothing can be made or closed; end this cluster, {again}"
         for bookie in self.bookies:
             if bookie.pid is None:
                 home = bookie.directories[0]
                 ended[bookie.bookie_id] = (
-                    f"start it again: bookspark bookie run --directory {home}; its log: {home}/bookie.log"
+                    f"start it again: bookspark bookie run --directory {quote(home)}; its log: {home}/bookie.log"
                 )
         for process in self.autorecovery:
             if process.pid is None:

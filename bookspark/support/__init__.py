@@ -9,6 +9,7 @@
 ``packaged_files``     jobs for spark-submit and settings files of the package
 ``command_line``       exit statuses, and the end of commands and jobs
 ``plain_text``         short texts shared by commands, jobs and the demo
+``printed_tables``     tables for a terminal of any width
 ``protobuf_messages``  messages of Protocol Buffers, made from tables
 ``snapshot_commits``   versions of Delta tables that make one snapshot
 ``cache_folder``       place of files that can be made again

@@ -56,10 +56,10 @@ def exit_status(app: Callable[..., object], tell: Callable[[Exception], None]) -
     except KeyboardInterrupt:
         return INTERRUPTED
     except SystemExit as end:
-        # Typer's reaction to a closed output, or a signal that ends a benchmark.
+        # The end of a completion, Typer's reaction to a closed output, or a signal that ends a benchmark.
         if isinstance(end.code, str):
             print(f"{PROBLEM}{end.code}", file=sys.stderr)
-        return COULD_NOT
+        return COULD_NOT if end.code else 0
     except BrokenPipeError:
         # The reader has closed our output (`| head`). Python would complain when it flushes standard output at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -21,12 +21,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
-from rich.table import Table
 
 import bookspark
 from bookspark.errors import ConfigurationError
@@ -56,6 +55,7 @@ from bookspark.support.command_line import COULD_NOT, FOUND, INTERRUPTED
 from bookspark.support.log_lines import begin_log
 from bookspark.support.packaged_files import settings_folder
 from bookspark.support.plain_text import PROBLEM, counted, size_text
+from bookspark.support.printed_tables import PrintedTable, facts, width_of
 from bookspark.support.private_files import PRIVATE_FILE, make_private_directory
 
 if TYPE_CHECKING:
@@ -73,7 +73,6 @@ log = logging.getLogger(__name__)
 # copies of the originals.
 
 
-_PLAIN_WIDTH = 160
 _PLAIN_INTERVAL_SECONDS = 2.0
 
 
@@ -162,11 +161,8 @@ class _PlainStep:
         """Do nothing: there is no line to remove."""
 
 
-def _console(file: object) -> Console:
-    console = Console(file=file, highlight=False)  # type: ignore[arg-type]
-    if not console.is_terminal:
-        console.width = _PLAIN_WIDTH
-    return console
+def _console(file: TextIO) -> Console:
+    return Console(file=file, highlight=False, width=width_of(file))
 
 
 # -- A run's folder, with all files of the run
@@ -279,7 +275,7 @@ def show(console: Console, report: Report) -> None:
     def speed(seconds: float) -> str:
         return rate_text(lines, size, seconds)
 
-    facts = [
+    pairs = [
         ("input", f"{lines:,} rows, {size_text(size)}, from {report.source}"),
         (
             "into the log",
@@ -288,17 +284,13 @@ def show(console: Console, report: Report) -> None:
         ("out of it", f"{speed(report.streamed.seconds)}, by a second query meanwhile"),
         ("read again", f"{speed(report.read_seconds)}, by a batch query; all three are equal"),
         *([("killed", report.killed)] if report.killed else []),
-        ("bookies", "\n".join(report.bookies)),
+        *(("" if number else "bookies", line) for number, line in enumerate(report.bookies)),
         ("all of it in", str(run.path)),
         ("there", ", ".join(_inside(run, path) for path in (run.snapshots, run.zookeeper, run.checkpoints, run.log))),
         ("took", f"{report.seconds:.0f} s"),
     ]
-    table = Table(title="Main job", title_justify="left", title_style="bold", show_header=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, text in facts:
-        table.add_row(name, escape(text))
-    console.print(table)
+    console.print("[bold]Main job")
+    console.print(facts(pairs))
 
 
 def _inside(run: RunFolder, path: Path) -> str:
@@ -481,7 +473,9 @@ class _MainJob:
                 inputs.check_unchanged()
                 tell(f"{stored.lines:,} rows, {size_text(stored.size)}: equal, none lost, none twice")
             if kill is not None:
-                screen.report.print(_revenue_table(revenue(rows_of_log(spark, name))))
+                rows = revenue(rows_of_log(spark, name))
+                title = "Revenue by country, from the log"
+                screen.report.print(PrintedTable(("country", "orders", "revenue"), rows, title))
             self._audit(spark, zookeeper)
             report = Report(
                 log=name,
@@ -598,15 +592,6 @@ class _Kill:
         used = [record for record in records if not record.closed]
         newest = max(used, key=lambda record: record.ledger_id, default=None)
         return self._application.bookies[0]["bookie_id"] if newest is None else newest.last_fragment.ensemble[0]
-
-
-def _revenue_table(rows: Sequence[tuple[str, int, str]]) -> Table:
-    table = Table(title="Revenue by country, from the log", title_justify="left", title_style="bold")
-    for name in ("country", "orders", "revenue"):
-        table.add_column(name, justify="left" if name == "country" else "right")
-    for country, orders, total in rows:
-        table.add_row(country, f"{orders:,}", total)
-    return table
 
 
 def _runs_folder() -> Path:

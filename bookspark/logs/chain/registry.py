@@ -176,7 +176,7 @@ class LogRegistry:
         hint = (
             f"did you mean {nearest[0]!r}?"
             if nearest and nearest[0] != name
-            else "a query's first write or `bookspark log create` makes it"
+            else "`bookspark log list` prints all; a query's first write or `bookspark log create` makes one"
         )
         raise NoSuchLogError(f"there is no log {name!r}; {hint}")
 

@@ -30,14 +30,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
     from rich.console import Console
-    from rich.table import Table
 
 VIEWS = ("copies", "entry_ranges", "not_judged", "readability")
 """The files in ``views/``, in the order in which they use each other."""
 ROWS_MAX = 1000
 """Rows of a finding; its ``total`` counts all."""
 _FOLDER = files(__package__)
-_ANY_WIDTH = 100_000
 NEEDS = {"divergence": "entry_checksums", "unreadable_copies": "entry_checksums"}
 """Queries over an optional table, and that table."""
 _NO_BROADCASTS = {"spark.sql.autoBroadcastJoinThreshold": "-1", "spark.sql.adaptive.autoBroadcastJoinThreshold": "-1"}
@@ -260,45 +258,29 @@ def head_of(query: str) -> tuple[str, str]:
 
 @checked
 def show(findings: Iterable[Finding], console: Console, rows_max: AtLeastOne = 20) -> None:
-    """Print each finding as a table with ``rows_max`` rows at most. On a console too narrow for it, print each row as lines of
-    column name and value."""
-    from rich.measure import Measurement
+    """Print each finding as a table with ``rows_max`` rows at most."""
+    # Imported here: queries without a terminal don't need rich.
+    from rich.text import Text
+
+    from bookspark.support.printed_tables import PrintedTable
 
     for finding in findings:
         if finding.good:
-            console.print(f"[green]✓[/] {finding.title}: none{f' ({finding.note})' if finding.note else ''}")
+            note = f" ({finding.note})" if finding.note else ""
+            console.print(Text.assemble(("✓", "green"), f" {finding.title}: none{note}"))
             continue
-        rows = [tuple(map(cell, row)) for row in finding.rows[:rows_max]]
         names = [column.replace("_", " ") for column in finding.columns]
-        table = _table(finding, names, rows)
-        if Measurement.get(console, console.options.update(width=_ANY_WIDTH), table).maximum > console.width:
-            table = _lines(finding, names, rows)
-        if finding.total > rows_max:
-            table.caption = f"{rows_max} of {finding.total:,}"
-        console.print(table)
+        rows = [[_text(*each) for each in zip(finding.columns, row, strict=True)] for row in finding.rows[:rows_max]]
+        caption = f"{rows_max} of {finding.total:,}" if finding.total > rows_max else ""
+        style = "red" if finding.good is False else "bold"
+        console.print(PrintedTable(names, rows, finding.title, caption=caption, style=style))
         if finding.note:
-            console.print(finding.note)
+            console.print(Text(finding.note))
 
 
-def _table(finding: Finding, names: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    from rich.markup import escape
-    from rich.table import Table
-
-    style = "red" if finding.good is False else "bold"
-    table = Table(title=finding.title, title_justify="left", title_style=style, caption_justify="left")
-    for name in names:
-        table.add_column(name, overflow="fold")
-    for row in rows:
-        table.add_row(*map(escape, row))
-    return table
-
-
-def _lines(finding: Finding, names: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    table = _table(finding, ("", ""), [line for row in rows for line in zip(names, row, strict=True)])
-    table.show_header = False
-    for number in range(len(names) - 1, len(table.rows), len(names)):
-        table.rows[number].end_section = True
-    return table
+def _text(column: str, value: Any) -> str:
+    # An id has no thousands: commands take it.
+    return str(value) if column.endswith("_id") and isinstance(value, int) else cell(value)
 
 
 @checked

@@ -65,8 +65,6 @@ def test_operator_collects_garbage_at_once_and_switches_a_bookie_to_read_only(
         await_that(lambda: client.metadata.bookies()[bookie].read_only)
         assert "writable" in on_cluster("bookie", "read-only", bookie, "off").text
         await_that(lambda: not client.metadata.bookies()[bookie].read_only)
-    missing = on_cluster("bookie", "collect", "bookie-none")
-    assert missing.status == 2 and "bookie-none did not do it" in missing.err
 
 
 def test_serving_bookie_reports_its_status(on_cluster: Run, cluster: LocalCluster) -> None:
@@ -76,8 +74,15 @@ def test_serving_bookie_reports_its_status(on_cluster: Run, cluster: LocalCluste
     assert f"directories: {bookie.directories[0]}" in text and "no boot of it lost anything" in text
     document = json.loads(on_cluster("bookie", "status", bookie.bookie_id, "--json").text)
     assert (document["limbo_ledgers"], document["lossy_boot"], document["healing"]) == (0, 0, None)
-    missing = on_cluster("bookie", "status", "bookie-none")
-    assert (missing.status, "bookie bookie-none did not answer" in missing.err) == (2, True)
+
+
+@pytest.mark.parametrize("command", [("status",), ("collect",), ("read-only", "on")], ids=" ".join)
+def test_misspelled_bookie_is_an_error_with_the_bookies_that_there_are(
+    on_cluster: Run, cluster: LocalCluster, command: tuple[str, ...]
+) -> None:
+    outcome = on_cluster("bookie", command[0], "nobody", *command[1:])
+    assert outcome.status == 2 and outcome.err.startswith("bookspark: unknown bookie 'nobody'; known are: ")
+    assert all(bookie.bookie_id in outcome.err for bookie in cluster.bookies)
 
 
 def test_bookie_status_shows_the_progress_of_healing() -> None:

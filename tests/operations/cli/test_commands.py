@@ -13,18 +13,15 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 import typer
-from rich.console import Console
 
 from bookspark.local import LocalCluster
 from bookspark.operations.cli.main import COMMANDS, command_line
-from bookspark.operations.cli.terminal.output import table
 from bookspark.servers.daemon.directories import lock_holder
 from bookspark.servers.daemon.processes import signal_process
 from bookspark.store.metadata.zookeeper.embedded import EmbeddedZooKeeper
@@ -45,15 +42,6 @@ def test_bookies_are_listed_with_state_and_address(on_cluster: Run, cluster: Loc
     ]
     shown = on_cluster("bookies").text
     assert all(bookie.address in shown for bookie in cluster.bookies)
-
-
-def test_narrow_terminal_folds_no_id_of_a_bookie() -> None:
-    """An id in three pieces can't be copied into the next command."""
-    names = ["bookie-5f2c9a1e", "bookie-77aa01cd"]
-    rows = [(name, "writable", "127.0.0.1:40123", "myhost", "12345", 3, "1.2 KiB", "52.1 GiB") for name in names]
-    shown = Console(width=80, file=StringIO())
-    shown.print(table(("bookie", "state", "address", "host", "pid", "ledgers", "in logs", "free"), rows))
-    assert [name for name in names if name in shown.file.getvalue()] == names
 
 
 def test_suspended_bookie_is_listed_as_not_answering(on_cluster: Run, cluster: LocalCluster, tmp_path: Path) -> None:
@@ -179,8 +167,8 @@ def test_local_runs_until_sigint_and_leaves_no_bookie_process(tmp_path: Path) ->
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stderr is not None
         zookeeper = process.stdout.readline().strip()
-        line = process.stderr.readline()
-        assert line.startswith("bookie-")
+        said = Output(process.stderr)
+        said.wait_for("^bookie-", SECONDS_MAX)
         told = subprocess.run(
             [BOOKSPARK, "bookies", "--json"],
             env={**os.environ, "BOOKSPARK_ZOOKEEPER": zookeeper},
@@ -191,7 +179,8 @@ def test_local_runs_until_sigint_and_leaves_no_bookie_process(tmp_path: Path) ->
         (bookie,) = json.loads(told.stdout)
         process.send_signal(signal.SIGINT)
         assert process.wait(SECONDS_MAX) == 0
-        assert "Traceback" not in process.stderr.read()
+        said.rest(SECONDS_MAX)
+        assert "Traceback" not in "".join(said.lines)
     assert not Path(f"/proc/{bookie['pid']}").exists()
 
 
@@ -215,6 +204,34 @@ def test_local_says_which_of_its_processes_died_once_and_how_to_start_it_again(t
         process.wait(SECONDS_MAX)
         told.rest(SECONDS_MAX)
     assert sum("has ended" in line for line in told.lines) == 2
+
+
+def test_local_without_a_directory_keeps_its_data_if_its_zookeeper_died() -> None:
+    """The advice was to start it again in its directory, which its end removed."""
+    command = [BOOKSPARK, "local", "--bookies", "1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        told = Output(process.stderr)
+        told.wait_for("export BOOKSPARK_ZOOKEEPER=", SECONDS_MAX)
+        with closing(ZooKeeperStore(process.stdout.readline().strip())) as store:
+            instance_id = store.instance_id
+        (server,) = (one for one in psutil.Process(process.pid).children(recursive=True) if one.name() == "java")
+        server.kill()
+        told.wait_for("bookspark: ZooKeeper has ended: ", SECONDS_MAX)
+        process.send_signal(signal.SIGINT)
+        process.wait(SECONDS_MAX)
+        told.rest(SECONDS_MAX)
+    (found,) = (one for line in told.lines if (one := re.search("with its data: bookspark (local .*)", line)))
+    words = shlex.split(found[1])
+    with subprocess.Popen([BOOKSPARK, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as again:
+        try:
+            assert again.stdout is not None
+            with closing(ZooKeeperStore(again.stdout.readline().strip())) as store:
+                assert store.instance_id == instance_id
+        finally:
+            again.send_signal(signal.SIGINT)
+            again.communicate(timeout=SECONDS_MAX)
+            shutil.rmtree(words[words.index("--directory") + 1])
 
 
 def test_zookeeper_whose_server_died_ends_with_the_command_that_goes_on_with_its_data() -> None:
@@ -266,3 +283,12 @@ def test_commands_that_need_java_name_a_wrong_java_home(
         outcome = bookspark(*command)
         assert outcome.status == 2
         assert outcome.err.startswith("bookspark: JAVA_HOME is '/nowhere'") and outcome.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("closed", ["0<&-", ">&-", "2>&-"])
+def test_command_with_a_closed_stream_ends_with_the_status_of_its_problem(closed: str) -> None:
+    """Status 1, findings, was that of a command that could not say its problem."""
+    done = subprocess.run(
+        ["bash", "-c", f'"$0" conf nosuch {closed}', BOOKSPARK], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2 and "Traceback" not in done.stderr

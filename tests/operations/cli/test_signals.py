@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
-from types import ModuleType
 
 import pytest
 
-from bookspark import __main__ as program
 from bookspark.operations.cli.terminal.signals import until_signal
 
 
@@ -64,12 +63,34 @@ def test_command_started_by_nohup_outlives_its_terminal() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_ctrl_c_while_the_command_is_imported_ends_it_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Slow(ModuleType):
-        def __getattr__(self, name: str) -> object:
+CTRL_C_AT_IMPORT = """
+import sys
+from importlib.abc import MetaPathFinder
+
+class CtrlC(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == sys.argv[1]:
             raise KeyboardInterrupt
 
-    monkeypatch.setitem(sys.modules, "bookspark.operations.cli.main", Slow("main"))
-    with pytest.raises(SystemExit) as end:
-        program.main()
-    assert end.value.code == 130
+sys.meta_path.insert(0, CtrlC())
+from bookspark.__main__ import main
+sys.argv[1:] = ["bookies"]
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "bookspark.errors",
+        "msgspec",
+        "bookspark.operations.cli.main",
+        "typer",
+        "bookspark.operations.cli.commands.bookies",
+    ],
+)
+def test_ctrl_c_while_the_command_is_imported_ends_it_without_a_traceback(module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CTRL_C_AT_IMPORT.replace("sys.argv[1]", repr(module))], capture_output=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (130, b"")

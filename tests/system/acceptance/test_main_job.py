@@ -97,7 +97,7 @@ def test_run_without_a_folder_streams_orders_kills_a_bookie_and_finds_every_row(
         run.progress.rest(STOP_SECONDS)
     report, progress = "".join(run.report.lines), "".join(run.progress.lines)
     assert "300,000 rows" in report and "all three are equal" in report
-    killed = re.search(r"killed +│ bookie-\w+ \(SIGKILL\) after ([\d,]+) rows; its task started it again", report)
+    killed = re.search(r"killed +bookie-\w+ \(SIGKILL\) after ([\d,]+) rows; its task started it again", report)
     assert killed is not None and 150_000 <= int(killed[1].replace(",", "")) < 300_000
     assert "Revenue by country" in report and "Under-replicated ranges: none" in report
     assert re.search(r"in [\d,]+ of 300,000 rows \([\d,]+ rows/s\), out [\d,]+ \([\d,]+ rows/s\)", progress)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,11 +26,15 @@ Checksums = Annotated[
 ]
 
 
-def quiet_session(name: str) -> AbstractContextManager[SparkSession]:
+@contextmanager
+def quiet_session(name: str) -> Iterator[SparkSession]:
     """``spark.short_jobs.quiet_session``, imported late: loading Spark takes longer than most commands."""
-    from bookspark.spark import short_jobs
+    with ExitStack() as stack:
+        with progress("starting Spark"):
+            from bookspark.spark import short_jobs
 
-    return short_jobs.quiet_session(name)
+            spark = stack.enter_context(short_jobs.quiet_session(name))
+        yield spark
 
 
 app = typer.Typer()

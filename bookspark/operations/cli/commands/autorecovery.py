@@ -94,7 +94,7 @@ def list_tasks(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
         )
         for one in found
     ]
-    print_table(columns, rows)
+    print_table(columns, rows, spare=("attempts", "since", "next in"))
 
 
 @app.command()

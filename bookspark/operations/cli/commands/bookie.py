@@ -39,6 +39,7 @@ from bookspark.operations.cli.terminal.command_options import (
 from bookspark.operations.cli.terminal.output import json_line, payload_document, print_json, print_table, problem, say
 from bookspark.operations.cli.terminal.signals import until_signal
 from bookspark.store.wire.messages import BookieStatus, CollectionStatus, HealingStatus
+from bookspark.support.arguments import check_names
 from bookspark.support.certificates import end_text
 from bookspark.support.command_line import COULD_NOT, FOUND
 from bookspark.support.plain_text import counted, size_text
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from bookspark.protocol.repair.stopping import Danger
     from bookspark.store.bookie.offline.inspection import Inspection
     from bookspark.store.bookie.offline.scrub import Scrubbed
+    from bookspark.store.client import BookKeeper
     from bookspark.store.metadata.records.bookie_registration import BookieRegistration
     from bookspark.store.wire.entry_batch import Entry
 
@@ -223,7 +225,7 @@ _LOOK_SECONDS = 2.0
 
 
 def _show(found: Sequence[Danger]) -> None:
-    rows = [(one.ledger_id, _entries(one), one.copies_left, one.ack_quorum, one.why) for one in found[:_NAMED_MAX]]
+    rows = [(str(one.ledger_id), _entries(one), one.copies_left, one.ack_quorum, one.why) for one in found[:_NAMED_MAX]]
     print_table(("ledger", "entries", "copies left", "ack quorum", "why"), rows, "Not safe to stop")
     if len(found) > _NAMED_MAX:
         say(f"and {len(found) - _NAMED_MAX:,} more")
@@ -252,6 +254,7 @@ def collect(
 ) -> None:
     """Let a bookie free the space of deleted ledgers now."""
     with client(zookeeper) as bookkeeper:
+        _check_known(bookkeeper, bookie)
         found = bookkeeper.collect_now(bookie, seconds)
         free_bytes = bookkeeper.bookie_status(bookie).free_bytes
     if as_json:
@@ -268,6 +271,7 @@ def read_only(
 ) -> None:
     """Make a bookie read-only, or undo that. Recovery and repair still write to it."""
     with client(zookeeper) as bookkeeper:
+        _check_known(bookkeeper, bookie)
         bookkeeper.switch_read_only(bookie, switch is Switch.ON)
         found = bookkeeper.bookie_status(bookie)
     for line in lines(found):
@@ -282,6 +286,7 @@ def status(
 ) -> None:
     """Print a running bookie's directories, space, boots that lost entries, and healing."""
     with client(zookeeper) as bookkeeper:
+        _check_known(bookkeeper, bookie)
         found = bookkeeper.bookie_status(bookie)
     if as_json:
         document = msgspec.to_builtins(found)
@@ -291,6 +296,10 @@ def status(
         return
     for line in lines(found):
         say(line)
+
+
+def _check_known(bookkeeper: BookKeeper, bookie: str) -> None:
+    check_names([bookie], {*bookkeeper.metadata.list_cookies(), *bookkeeper.metadata.bookies()}, "bookie")
 
 
 def lines(found: BookieStatus) -> Iterator[str]:
@@ -393,7 +402,7 @@ def logs(directories: Directories, as_json: Json = False) -> None:
         )
         for log in found
     ]
-    print_table(columns, rows)
+    print_table(columns, rows, spare=("synced", "entries", "ledgers"))
 
 
 @app.command()
@@ -437,7 +446,9 @@ def index(
         print_json([row._asdict() | {"log": f"{row.log:08x}"} for row in rows])
         return
     columns = ("ledger", "first", "last", "log", "position", "bytes")
-    cells = [(row.ledger_id, row.first, row.last, f"{row.log:08x}", row.position, row.size) for row in rows]
+    cells = [
+        (*map(str, (row.ledger_id, row.first, row.last)), f"{row.log:08x}", str(row.position), row.size) for row in rows
+    ]
     print_table(columns, cells)
 
 

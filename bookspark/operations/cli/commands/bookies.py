@@ -16,7 +16,7 @@ from msgspec import Meta
 from bookspark.errors import BookKeeperError, MetadataStoreError
 from bookspark.operations.cli.terminal import settings
 from bookspark.operations.cli.terminal.command_options import Json, Zookeeper, client, given
-from bookspark.operations.cli.terminal.output import print_json, print_table, problem, say
+from bookspark.operations.cli.terminal.output import print_json, print_table, problem, progress, say
 from bookspark.operations.cli.terminal.signals import UNTIL, until_signal
 from bookspark.store.metadata.zookeeper.layout import LedgerManager
 from bookspark.support.plain_text import counted, size_text
@@ -42,17 +42,24 @@ def local(
         bool, typer.Option("--autorecovery/--no-autorecovery", help="Run autorecovery, which replaces lost copies.")
     ] = True,
 ) -> None:
-    with until_signal() as stop, _cluster(bookies, directory, zookeeper, autorecovery) as cluster:
+    with until_signal() as stop, ExitStack() as temporary, ExitStack() as running:
+        place = _folder(directory, "bookspark-", temporary)
+        with progress("starting a cluster"):
+            cluster = running.enter_context(_cluster(bookies, place, zookeeper, autorecovery))
         say(cluster.zookeeper)
         for bookie in cluster.bookies:
             say(f"{bookie.bookie_id} serves at {bookie.address}", err=True)
-        say("Ctrl-C ends it. To use it, type this in another terminal:", err=True)
+        fate = "removes its data; --directory would keep them" if directory is None else "its data stay"
+        say(f"Ctrl-C ends it: {fate}. To use it, type this in another terminal:", err=True)
         # A separate line, for copy and paste.
         say(f"export BOOKSPARK_ZOOKEEPER={cluster.zookeeper}", err=True)
         reported = set[str]()
 
         def look() -> None:
             ended = cluster.ended()
+            if "ZooKeeper" in ended:
+                # The next cluster goes on with its data.
+                temporary.pop_all()
             for name in ended.keys() - reported:
                 problem(f"{name} has ended: {ended[name]}")
             reported.clear()
@@ -61,7 +68,15 @@ def local(
         stop(look)
 
 
-def _cluster(bookies: int, directory: Path | None, zookeeper: str | None, autorecovery: bool) -> LocalCluster:
+def _folder(directory: Path | None, prefix: str, temporary: ExitStack) -> Path:
+    """``directory``, or a folder that ``temporary`` removes."""
+    if directory is None:
+        directory = Path(tempfile.mkdtemp(prefix=prefix))
+        temporary.callback(shutil.rmtree, directory, ignore_errors=True)
+    return directory
+
+
+def _cluster(bookies: int, directory: Path, zookeeper: str | None, autorecovery: bool) -> LocalCluster:
     from bookspark.local import LocalCluster
     from bookspark.store.bookie.bookie_config import with_metrics
 
@@ -77,10 +92,7 @@ def zookeeper(
     from bookspark.store.metadata.zookeeper.embedded import EmbeddedZooKeeper
 
     with until_signal() as stop, ExitStack() as temporary:
-        place = directory
-        if place is None:
-            place = Path(tempfile.mkdtemp(prefix="bookspark-zookeeper-"))
-            temporary.callback(shutil.rmtree, place, ignore_errors=True)
+        place = _folder(directory, "bookspark-zookeeper-", temporary)
         with EmbeddedZooKeeper(place, port) as server:
             say(server.connection_string)
 
@@ -128,24 +140,22 @@ def bookies(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
     if as_json:
         print_json(found)
         return
-    # A column without a value costs a narrow terminal the others.
-    rack = ("rack",) if any(one["rack"] for one in found) else ()
-    columns = ("bookie", "state", "address", "host", *rack, "pid", "ledgers", "in logs", "free")
+    columns = ("bookie", "state", "address", "host", "rack", "pid", "ledgers", "in logs", "free")
     rows = [
         (
             one["bookie_id"],
             one["state"],
             one["address"],
             one["host"],
-            *(one[name] for name in rack),
-            str(one["pid"] or ""),
+            one["rack"],
+            None if one["pid"] is None else str(one["pid"]),
             one["ledgers"],
             None if one["log_bytes"] is None else size_text(one["log_bytes"]),
             None if one["free_bytes"] is None else size_text(one["free_bytes"]),
         )
         for one in found
     ]
-    print_table(columns, rows)
+    print_table(columns, rows, spare=("pid", "ledgers", "host", "rack"))
 
 
 @app.command()

@@ -219,7 +219,7 @@ def list_ledgers(
             one.state.value,
             f"{one.ensemble_size}/{one.write_quorum}/{one.ack_quorum}",
             one.digest_type.value,
-            one.last_entry_id if one.closed else None,
+            str(one.last_entry_id) if one.closed else None,
             one.length if one.closed else None,
             len(one.fragments),
             one.custom_metadata.get("bookspark.log", b"").decode(errors="backslashreplace"),
@@ -227,7 +227,7 @@ def list_ledgers(
         for one in found
     ]
     rows += [(str(ledger_id), "UNREADABLE", *[None] * (len(columns) - 2)) for ledger_id in unreadable]
-    print_table(columns, rows)
+    print_table(columns, rows, spare=("digest", "fragments", "E/WQ/AQ"))
 
 
 @app.command()

@@ -17,6 +17,7 @@ from bookspark.operations.cli.terminal.output import (
     json_line,
     payload_document,
     payload_writer,
+    print_facts,
     print_json,
     print_names,
     print_table,
@@ -133,16 +134,14 @@ def row_document(lane: int, position: int, time: datetime, row: bytes | dict[str
     return json_line({"lane": lane, "position": position, "time": moment, **document})
 
 
-def shown(value: Any) -> str:
-    """Text of a table's value."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
+def shown(value: Any) -> Any:
+    """A value for a table."""
+    # Semicolons: numbers and a lane's text have commas.
     if isinstance(value, list):
-        # A lane's text has commas.
         return "; ".join(map(str, value))
     if isinstance(value, dict):
-        return ", ".join(f"{key}: {one:,}" for key, one in value.items())
-    return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+        return "; ".join(f"{key}: {one:,}" for key, one in value.items())
+    return value
 
 
 def chosen_time_ms(option: str, text: str) -> int | None:
@@ -247,7 +246,7 @@ def alter(
     if as_json:
         print_json(facts)
     else:
-        print_table(("", log), [(name, shown(value)) for name, value in facts.items()])
+        print_facts(facts.items())
 
 
 @app.command("list")
@@ -276,7 +275,7 @@ def list_logs(
         print_json(found)
     else:
         rows = [["(no log)" if one["log"] is None else one["log"], *list(one.values())[1:]] for one in found]
-        print_table([name.replace("_", " ") for name in LOG_SIZES], rows)
+        print_table([name.replace("_", " ") for name in LOG_SIZES], rows, spare=("bytes", "open"))
 
 
 @app.command()
@@ -328,7 +327,8 @@ def describe(log: LaneName, zookeeper: Zookeeper = "", password: Password = "", 
     if as_json:
         print_json(facts)
     else:
-        print_table(("", log), [(name, shown(value)) for name, value in list(facts.items())[1:]])
+        # An id has no thousands: the option ``logId`` takes it.
+        print_facts((name, str(value) if name == "id" else shown(value)) for name, value in facts.items())
 
 
 @app.command()
@@ -465,8 +465,24 @@ def readers(log: LaneName, zookeeper: Zookeeper = "", password: Password = "", a
     elif not found:
         problem(f"nobody reads log {log} now, and no reader of it was killed, or kept its place, in the last 7 days")
     else:
-        rows = [[shown(value) if isinstance(value, dict) else value for value in one.values()] for one in found]
-        print_table([name.replace("_", " ") for name in found[0]], rows)
+        columns = (
+            "reader",
+            "state",
+            "lag_rows",
+            "lag_seconds",
+            "process",
+            "problem",
+            "heard",
+            "lanes",
+            "since",
+            "kind",
+            "id",
+        )
+        print_table(
+            [name.replace("_", " ") for name in columns],
+            [[shown(one[name]) for name in columns] for one in found],
+            spare=("id", "kind", "since", "lanes", "process", "heard"),
+        )
 
 
 @app.command()

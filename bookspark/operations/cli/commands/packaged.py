@@ -5,6 +5,7 @@ With a name, ``job`` and ``conf`` print only the path, for ``spark-submit $(book
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,13 @@ from bookspark.support.packaged_files import job_summary, jobs, settings_file, s
 app = typer.Typer()
 
 
+def _named(files: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in files() if name.startswith(incomplete)]
+
+    return complete
+
+
 @app.command()
 def run(
     folder: Annotated[
@@ -24,7 +32,7 @@ def run(
         typer.Argument(help="Folder of text or JSON lines. Default: generated orders, and a bookie is killed."),
     ] = None,
     serve: Annotated[bool, typer.Option("--serve", help="Keep the cluster up until Ctrl-C.")] = False,
-    directory: Annotated[Path | None, typer.Option(help="New folder for the run. Default: in .cache/runs.")] = None,
+    directory: Annotated[Path | None, typer.Option(help="New folder for the run. Default: one in the cache.")] = None,
 ) -> None:
     """Run the main job: bookies on Spark executors, rows streamed into and out of a log, compared and audited."""
     from bookspark.lab.demo.job import run_main_job
@@ -34,7 +42,10 @@ def run(
 
 @app.command()
 def job(
-    name: Annotated[str | None, typer.Argument(metavar="[JOB]", help="Print the path of this job only.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[JOB]", help="Print the path of this job only.", autocompletion=_named(jobs)),
+    ] = None,
 ) -> None:
     """List the jobs, or print the path of one: spark-submit $(bookspark job bookies) …"""
     if name is not None:
@@ -46,7 +57,12 @@ def job(
 
 @app.command()
 def conf(
-    name: Annotated[str | None, typer.Argument(metavar="[FILE]", help="Print the path of this file only.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[FILE]", help="Print the path of this file only.", autocompletion=_named(settings_files)
+        ),
+    ] = None,
 ) -> None:
     """List the settings files, or print the path of one: spark-submit --properties-file $(bookspark conf spark-defaults.conf)
     …"""

@@ -11,11 +11,12 @@ import typer
 
 from bookspark.operations.cli.terminal import settings
 from bookspark.operations.cli.terminal.command_options import Json, Zookeeper, given
-from bookspark.operations.cli.terminal.output import console, print_json, say, say_lines, table
+from bookspark.operations.cli.terminal.output import console, print_json, say, say_lines
 from bookspark.operations.cli.terminal.signals import UNTIL, interruptible, until_signal
 from bookspark.support.command_line import FOUND
 from bookspark.support.password_option import Password
 from bookspark.support.plain_text import printable
+from bookspark.support.printed_tables import PrintedTable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -118,7 +119,10 @@ def _picture(facts: Facts, before: Facts | None, health: Health) -> RenderableTy
     from bookspark.operations.why.telling import health_lines
 
     sentence, *troubles = health_lines(health)
-    shown: list[RenderableType] = [Text(printable(sentence), style="bold"), table(COLUMNS, bookie_lines(facts, before))]
+    shown: list[RenderableType] = [
+        Text(printable(sentence), style="bold"),
+        PrintedTable(COLUMNS, bookie_lines(facts, before), spare=("host", "logs")),
+    ]
     if under_way := moving(facts):
         shown.append(Text(under_way))
     shown += [Text(printable(line)) for line in troubles]

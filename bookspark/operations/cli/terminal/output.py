@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,21 +23,16 @@ from typing import Any, TextIO, cast
 import msgspec
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.segment import Segment
-from rich.table import Table
 
 from bookspark.protocol.ledger.accepted_loss import AcceptedLoss
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.support.plain_text import PROBLEM, printable
+from bookspark.support.printed_tables import PrintedTable, facts, width_of
 
 PROGRESS_SECONDS = 10.0
 """Interval of progress lines where standard error is a file or a pipe."""
-_NAME_WIDTH = 16
-"""Longest name that a narrow terminal shows in one piece: a bookie's or a ledger's id."""
-_PLAIN_WIDTH = 200
-"""Width of a table in a file or a pipe, in characters."""
 
 
 class _Printable:
@@ -60,6 +56,10 @@ class _Printable:
 @contextmanager
 def guarded_streams() -> Iterator[None]:
     """Make all text on standard output and standard error ``printable``."""
+    # A closed one (`>&-`): nobody wants it, and the next file must not get its descriptor.
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115 -- until the end
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (cast("TextIO", _Printable(stream)) for stream in before)
     try:
@@ -75,8 +75,8 @@ class _Console(Console):
 
 
 def console() -> Console:
-    """Standard output for tables, with the terminal's width or ``_PLAIN_WIDTH``."""
-    return _Console(highlight=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
+    """Standard output for tables."""
+    return _Console(highlight=False, width=width_of(sys.stdout))
 
 
 def say(line: object, *, err: bool = False) -> None:
@@ -114,8 +114,15 @@ def print_names(names: Iterable[object], as_json: bool) -> None:
         say_lines(names)
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> None:
-    console().print(table(columns, rows, title))
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "", spare: Sequence[str] = ()
+) -> None:
+    console().print(PrintedTable(columns, rows, title, spare))
+
+
+def print_facts(pairs: Iterable[tuple[str, Any]]) -> None:
+    """Print names and values, a pair a line."""
+    console().print(facts(pairs))
 
 
 def problem(message: str) -> None:
@@ -127,29 +134,43 @@ def problem(message: str) -> None:
 def progress(what: str) -> Iterator[Callable[[str, int, int], None]]:
     """A progress bar on standard error if that is a terminal, else a line each ``PROGRESS_SECONDS``. Yields a function of item
     name, items done and items in all."""
-    shown = _Console(stderr=True)
-    if not shown.is_terminal:
-        with _progress_lines(what) as begins:
+    with _kept_standard_error() as stream:
+        shown = _Console(file=stream)
+        if not shown.is_terminal:
+            with _progress_lines(what, stream) as begins:
+                yield begins
+            return
+        with Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=shown,
+            transient=True,
+        ) as bar:
+            task = bar.add_task(what, total=None)
+
+            def begins(name: str, number: int, count: int) -> None:
+                bar.update(task, description=f"{what}: {name.replace('_', ' ')}", completed=number, total=count)
+
             yield begins
-        return
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=shown,
-        transient=True,
-    ) as bar:
-        task = bar.add_task(what, total=None)
-
-        def begins(name: str, number: int, count: int) -> None:
-            bar.update(task, description=f"{what}: {name.replace('_', ' ')}", completed=number, total=count)
-
-        yield begins
 
 
 @contextmanager
-def _progress_lines(what: str) -> Iterator[Callable[[str, int, int], None]]:
+def _kept_standard_error() -> Iterator[TextIO]:
+    """Standard error as it is now: the start of Spark leads descriptor 2 to a file."""
+    try:
+        descriptor = os.dup(sys.stderr.fileno())
+    except OSError:
+        # A stream without a descriptor.
+        yield sys.stderr
+        return
+    with os.fdopen(descriptor, "w", errors="backslashreplace") as stream:
+        yield stream
+
+
+@contextmanager
+def _progress_lines(what: str, stream: TextIO) -> Iterator[Callable[[str, int, int], None]]:
     ended, began, now = threading.Event(), monotonic(), [""]
 
     def begins(name: str, number: int, count: int) -> None:
@@ -157,7 +178,7 @@ def _progress_lines(what: str) -> Iterator[Callable[[str, int, int], None]]:
 
     def tell() -> None:
         while not ended.wait(PROGRESS_SECONDS):
-            say(f"{what}{now[0]}, {monotonic() - began:.0f} s", err=True)
+            print(printable(f"{what}{now[0]}, {monotonic() - began:.0f} s"), file=stream, flush=True)
 
     thread = threading.Thread(target=tell, name="progress", daemon=True)
     thread.start()
@@ -166,30 +187,6 @@ def _progress_lines(what: str) -> Iterator[Callable[[str, int, int], None]]:
     finally:
         ended.set()
         thread.join()
-
-
-def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> Table:
-    """A table of text. Columns of numbers are right-aligned. A narrow terminal folds texts, but no short names in the first
-    column: other commands take them."""
-    body = [list(row) for row in rows]
-    whole = max((len(_text(row[0])) for row in body), default=0) <= _NAME_WIDTH
-    result = Table(title=title or None, title_justify="left", title_style="bold")
-    for number, column in enumerate(columns):
-        numeric = bool(body) and all(isinstance(row[number], int | float) or row[number] is None for row in body)
-        result.add_column(
-            column, justify="right" if numeric else "left", overflow="fold", no_wrap=whole and number == 0
-        )
-    for row in body:
-        result.add_row(*(_text(value) for value in row))
-    return result
-
-
-def _text(value: object) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:,}"
-    return escape(printable(str(value)))
 
 
 def json_line(row: dict[str, Any]) -> bytes:

@@ -174,15 +174,16 @@ class EmbeddedZooKeeper:
                 return
             if time.monotonic() > deadline:
                 raise MetadataStoreError(
-                    f"the embedded ZooKeeper did not answer on {HOST}:{port} in {_START_SECONDS:g} s; "
-                    f"its last words: {self._last_words()}"
+                    f"the embedded ZooKeeper did not answer on {HOST}:{port} in {_START_SECONDS:g} s; if this host is busy, "
+                    f"try again later; its last words: {self._last_words()}"
                 )
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_ATTEMPT_SECONDS)
 
     def _last_words(self) -> str:
         text = (self.directory / "zookeeper.log").read_bytes()[-_LAST_WORDS_BYTES:].decode("utf-8", "replace")
-        return " / ".join(line.strip() for line in text.splitlines() if line.strip()) or "none"
+        lines = [line.strip() for line in text.splitlines()]
+        return " / ".join(line for line in lines if line and not line.startswith("at ")) or "none"
 
 
 def _real_path(line: str) -> str:
