@@ -49,7 +49,8 @@ class Log:
         after its last row.
 
         ``name``: of the form of a log's name, the same over restarts of the service. Raises TooManyLanesError, ConfigurationError
-        (a log of several columns, or one lane of a log), LedgerRecoveryError, NotEnoughBookiesError and MetadataStoreError.
+        (a log of several columns, or one lane of a log), NoSuchLogError, LedgerRecoveryError, NotEnoughBookiesError and
+        MetadataStoreError.
         """
         if MARK in self._address.name:
             raise ConfigurationError(

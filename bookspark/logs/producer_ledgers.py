@@ -173,7 +173,7 @@ class ProducerLedgers:
         on_fenced: OnFenced | None = None,
     ) -> None:
         """Fences the ledgers that an earlier producer left. ``on_fenced``: gets ``open_next`` called for a ledger that another
-        client recovers. Raises LogTakenOverError, LedgerRecoveryError, and the errors of opening a ledger."""
+        client recovers. Raises LogTakenOverError, LedgerRecoveryError, NoSuchLogError, and the errors of opening a ledger."""
         self._bookkeeper, self._run, self._writer, self._record = bookkeeper, run, writer, record
         # For operators: errors of a run that lost the lane have this id.
         log.info("log %s: run %s is %s in epoch %d", run.lane, run.run, writer, run.epoch)
@@ -533,11 +533,12 @@ class ProducerLedgers:
 
     @contextmanager
     def _recovered(self, ledger_id: int) -> Iterator[ReadHandle]:
-        """The ledger, recovered and closed. Raises LedgerRecoveryError, also if it was deleted."""
+        """The ledger, recovered and closed. Raises NoSuchLogError, and LedgerRecoveryError, also if it alone was deleted."""
         try:
             with self._bookkeeper.open_ledger(ledger_id, password=self._run.password) as reader:
                 yield reader
         except NoSuchLedgerError as error:
+            LogRegistry(self._bookkeeper.metadata).get(self._run.lane)
             raise LedgerRecoveryError(
                 f"log '{self._run.lane}': ledger {ledger_id} with its newest rows was deleted, and nobody knows how many there "
                 "were; use a producer of another name"

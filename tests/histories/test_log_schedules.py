@@ -419,7 +419,7 @@ PLANTED_SESSIONS = {
 """The same for groups of readers whose sessions end."""
 
 PLANTED_STARTS = {
-    "a run deletes the start of another run": (132, planted(PinnedStart, "unpin", whose_ever(PinnedStart.unpin))),
+    "a run deletes the start of another run": (128, planted(PinnedStart, "unpin", whose_ever(PinnedStart.unpin))),
     "a start is not kept": (
         5,
         planted(PinnedStart, "pin", lambda pinned, offset, key: {**offset, source.PIN: pinned._owner}),
@@ -454,6 +454,7 @@ PLANTED_QUERIES = {
 }
 """The same for queries with copied checkpoints and followers, and for ended lanes."""
 
+    "a run takes its start back from a later run": (5, silent(PinnedStart, "_is_overtaken", False)),
 PLANTED_RECOVERIES = {
     "a recovery ends a producer": (0, planted(ProducerLedgers, "is_fenced", False)),
     "a row that moves is appended twice": (0, planted(producer_ledgers, "Moving", twice)),

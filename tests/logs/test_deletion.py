@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
+from itertools import count
+from random import Random
+from typing import Any, cast
+from unittest import mock
 
 import pytest
 
-from bookspark.logs import Committer, LogAddress, LogRegistry, LogRun, delete_log
+from bookspark.logs import Committer, LogAddress, LogRegistry, LogRun, Producer, delete_log
 from bookspark.logs.chain.lane_index import LaneIndex, NewLane
 from bookspark.logs.chain.registry import BLOCKS, ENDED, NAMES, POSITIONS, RECORDS
 from bookspark.logs.lane_ending import end_lane
 from bookspark.protocol.logs.commits import Commit, EntryRange
 from bookspark.protocol.logs.lanes import lane_id, lane_name
+from bookspark.protocol.logs.log_options import LogOptions
 from bookspark.protocol.logs.log_record import NoSuchLogError
 from bookspark.store.metadata.memory.memory_store import MemoryStore
+from tests.histories.log_schedules.cluster import World
+from tests.histories.log_schedules.turns import Turns
 from tests.spark.memory_bookkeeper import MemoryBookKeeper
 
 OTHERS = "orders.new", "order"
@@ -107,3 +113,52 @@ def test_interrupted_deletion_is_completed_by_the_next_deletion(again: bool) -> 
             delete_log(bookkeeper, "orders", b"")
         steps += 1
     assert steps >= 4 + 4
+
+
+def begun_at(request: int, is_ended: bool, deletions: int) -> int | None:
+    """Begin a producer of a log with one lane; before this request of it, another client deletes the log, and is killed behind so
+    many of its requests. Returns the producer's last sequence number, or None if it made all its requests before."""
+    world, address, requests = World(Turns(Random(0), 1)), LogAddress("memory", "orders"), count(1)
+    LogRegistry(world.records).create("orders", LogOptions(), b"")
+    earlier, beginning, deleting = (cast(Any, world.client(None)) for _ in range(3))
+    before = Producer(earlier, address, "p")
+    for number in range(3):
+        before.append(b"x", sequence=number)
+    if is_ended:
+        end_lane(earlier, f"orders@{before.lane}")
+
+    def may_be_killed() -> None:
+        if next(left) == deletions:
+            raise _KilledError
+
+    def pauses() -> None:
+        if next(requests) == request:
+            with suppress(_KilledError):
+                delete_log(deleting, "orders", b"")
+
+    left, deleting.deletes = count(), "orders"
+    deleting.before_each, beginning.before_each = may_be_killed, pauses
+    last = Producer(beginning, address, "p").last_sequence
+    return last if next(requests) > request else None
+
+
+@pytest.mark.parametrize("is_ended", [False, True], ids=["lane with an open ledger", "ended lane"])
+def test_producer_that_begins_while_its_log_is_deleted_knows_its_numbers_or_says_that_the_log_was_deleted(
+    is_ended: bool,
+) -> None:
+    """Names of ended lanes went before the log's record: the producer began at 0 again. Later it named a missing ledger, whose
+    rows nobody knows."""
+    begun = refused = 0
+    with mock.patch.object(Producer, "_tend"):
+        for request in count(1):
+            for deletions in (*range(4, 24, 2), 100):
+                try:
+                    last = begun_at(request, is_ended, deletions)
+                except NoSuchLogError:
+                    refused += 1
+                    continue
+                if last is None:
+                    assert begun and refused
+                    return
+                assert last == 2
+                begun += 1

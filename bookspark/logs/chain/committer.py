@@ -175,8 +175,13 @@ class Committer:
 
     def recover(self) -> CommitHeader:
         """Fence the chain's last ledger, so no earlier owner commits any more. Returns the sum of all commits. Only for the owner
-        of the lane. Raises LogTakenOverError, LedgerRecoveryError, and the errors of opening a ledger."""
-        header = self._recover()
+        of the lane. Raises LogTakenOverError, LedgerRecoveryError, NoSuchLogError, and the errors of opening a ledger."""
+        try:
+            header = self._recover()
+        except NoSuchLedgerError:
+            # If its log was deleted meanwhile, this says so.
+            self._registry.get(self.run.lane)
+            raise
         assert header is not None, "a batch write has committed"
         return header
 
