@@ -131,7 +131,7 @@ class SharedByClients(NamedTuple):
     disk_bytes: Callable[[], int]
     """Size of the bookie's disks, in bytes."""
 
-    def when_lac_body(self, ledger_id: int, told: Callable[[bytes | None], None]) -> None:
+    def when_lac_body(self, ledger_id: int, peer: Connection, told: Callable[[bytes | None], None]) -> None:
         """Call ``told``, now or later, with the newest explicit LAC of a ledger, signed. None: there is none, or only its number
         is kept, and its signature needs the password."""
         kept = self.lac_bodies.get(ledger_id)
@@ -141,13 +141,13 @@ class SharedByClients(NamedTuple):
             told(kept)
             return
 
-        def known(digest_type: DigestType | None, status: Status) -> None:
+        def known(digest_type: DigestType | None, status: int) -> None:
             made = None if digest_type is None else lac_body_of(ledger_id, confirmed, digest_type)
             if made is not None:
                 self.keep_lac_body(ledger_id, made)
             told(made or kept)
 
-        self.digest_types.when_known(ledger_id, True, 0, known)
+        self.digest_types.when_known(ledger_id, True, 0, peer, known)
 
     def keep_lac_body(self, ledger_id: int, body: bytes) -> None:
         """Keep a signed explicit LAC, unless a later LAC is kept."""
@@ -452,9 +452,9 @@ class GatheredAdds:
             raise WireError(f"an add of entry {asked.entry_id}")
         known = partial(self._add_of_type, asked)
         is_held = self._storage.holdings.ledger(asked.ledger_id) is not None
-        self._digest_types.when_known(asked.ledger_id, is_held, len(asked.body), known)
+        self._digest_types.when_known(asked.ledger_id, is_held, len(asked.body), self._peer, known)
 
-    def _add_of_type(self, asked: Asked, digest_type: DigestType | None, status: Status) -> None:
+    def _add_of_type(self, asked: Asked, digest_type: DigestType | None, status: int) -> None:
         if digest_type is None:
             self._answer((asked,), status)
             return
@@ -769,7 +769,7 @@ class Dispatch:
         if not self._storage.holdings.may_read(asked.ledger_id, NO_KEY):
             self._answer(asked, Status.UNAUTHORIZED)
             return
-        self._shared.when_lac_body(asked.ledger_id, partial(self._read_lac_beside, asked))
+        self._shared.when_lac_body(asked.ledger_id, self._peer, partial(self._read_lac_beside, asked))
 
     def _read_lac_beside(self, asked: Asked, explicit: bytes | None) -> None:
         fields: dict[str, object] = {} if explicit is None else {"lacBody": explicit}
@@ -990,7 +990,7 @@ class BookKeeperDoor:
             why = "is in use" if error.errno == errno.EADDRINUSE else f"can't be listened on: {error}"
             raise BookieError(f"bookkeeper_port {port} on {host} {why}; set bookkeeper_port to another one") from error
         bookie, admission, chunks = self._server.behind
-        self._digest_types = DigestTypes(self._read_digest_type, loop.call_soon_threadsafe)
+        self._digest_types = DigestTypes(self._read_digest_type, bookie.storage.looks)
         disks = partial(_disk_bytes, tuple(bookie.storage.directories))
         disk_bytes = await loop.run_in_executor(None, disks)
         shared = SharedByClients(bookie, self._digest_types, OrderedDict(), KeptBatches(), lambda: disk_bytes)

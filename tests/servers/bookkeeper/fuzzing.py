@@ -142,7 +142,7 @@ class DoorTarget:
     def __init__(self, server: BookieServer, certificate: str = "") -> None:
         self._server = server
         self._admission = Admission(server.storage, server._bookie.refusals, 64 << 20, 256 << 20)
-        self._digest_types = DigestTypes(digest_type, asyncio.get_running_loop().call_soon_threadsafe)
+        self._digest_types = DigestTypes(digest_type, server.storage.looks)
         self._shared = SharedByClients(
             server._bookie, self._digest_types, OrderedDict(), KeptBatches(), lambda: 1 << 40
         )

@@ -523,6 +523,34 @@ def test_unread_answers_of_a_client_take_bounded_memory(tmp_path):
         assert most < 4 << 20
 
 
+def test_first_adds_of_many_ledgers_are_memory_of_their_peer_and_delay_another_peers_by_few_looks(tmp_path):
+    """They had a queue of 32 MiB beside the budget, in the order of arrival: an owner's first add stood 40 s behind a stranger's
+    31,800, whose connection may have ended."""
+    many, looked, go_on = 3000, [], threading.Semaphore(0)
+
+    def slow(ledger_id):
+        assert go_on.acquire(timeout=SECONDS_MAX)
+        looked.append(ledger_id)
+        if ledger_id >= many:
+            raise NoSuchLedgerError(f"ledger {ledger_id}")
+        return DigestType.BOOKKEEPER_CRC32C
+
+    with open_door(config(tmp_path), slow) as (server, call, _):
+        stranger, owner, memory = call(), call(), server._admission.memory
+        stranger.send(*(add_2(KEY, body(many + number, 0, b"")) for number in range(many)))
+        await_that(lambda: memory.bound > many << 10)
+        owner.send(add(1, 7, 0), add(2, 7, 1))
+        # The stranger's looks under way, and one in his turn.
+        go_on.release(8)
+        assert owner.statuses(2) == {1: EOK, 2: EOK}
+        assert stranger.answer_2()[0] == 1  # no such ledger
+        stranger.socket.close()
+        await_that(lambda: memory.bound == 0)
+        go_on.release(many)
+        owner.send(add(3, 8, 0))
+        assert owner.answer().status == EOK and len(looked) < 20
+
+
 @pytest.mark.parametrize("failing", [Fetched([], Stop.FAILED), OSError("no memory")])
 def test_failed_read_is_answered_as_an_error_not_as_absent(tmp_path, failing):
     def fetch(*_, **__):

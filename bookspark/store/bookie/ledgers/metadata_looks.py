@@ -1,4 +1,5 @@
-"""Looks at ledgers' metadata, for requests that wait for them: first requests, adds with an unsure fence, master keys that meet.
+"""Looks at ledgers' metadata, for requests that wait for them: first requests, adds with an unsure fence, master keys that meet,
+digest types for BookKeeper's clients.
 
 Law: a thread reads the metadata once for all waiting requests with the same question. The threads serve addresses in turn, and
 the connections of an address in turn. So a peer with many questions delays the others by the looks under way, and by one look for
@@ -142,6 +143,18 @@ class MetadataLooks:
                 del self._asked[asked.question.about]
         if not askers:
             self._turns.pop(asker.origin, None)
+
+    def is_asked(self, about: Hashable) -> bool:
+        """Do requests wait for this question?"""
+        return about in self._asked
+
+    def end(self, kind: type) -> None:
+        """Answer the questions whose ``about`` is of this type as unreadable."""
+        for about, asked in list(self._asked.items()):
+            if isinstance(about, kind):
+                # It gets no look in its turn.
+                asked.begun = True
+                self._answered(asked, asked.question.unreadable)
 
     def close(self) -> None:
         """Refuse all waiting requests."""
