@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from bookspark.operations.changes.change_record import new_record
-from bookspark.operations.why.answers import _lost_the_log
+from bookspark.operations.why.answers import _lost_the_log, why_not_closed
 from bookspark.operations.why.facts import Facts, Health, LedgerFacts, Severity
 from bookspark.operations.why.picture import bookie_lines
 from bookspark.operations.why.telling import document, health_lines
@@ -398,3 +398,12 @@ def test_epoch_label_that_is_not_a_number_is_not_ours(label: bytes) -> None:
     assert _lost_the_log(LedgerFacts(ledger, log=LogRecord("orders", LogOptions(), b"", epoch=3))) is None
     was = replace(ledger, custom_metadata={EPOCH_LABEL: b"2"})
     assert "epoch 2" in str(_lost_the_log(LedgerFacts(was, log=LogRecord("orders", LogOptions(), b"", epoch=3))))
+
+
+def test_answer_about_an_open_ledger_counts_the_entries_that_came_during_the_look() -> None:
+    ledger = LedgerMetadata(7, 1, 1, 1, (Fragment(0, ("a",)),))
+    found = why_not_closed(
+        facts(), LedgerFacts(ledger, held={"a": [(0, 14)]}, held_before={"a": [(0, 9)]}, seconds=2.0)
+    )
+    assert found.verdict == "ledger 7 is being written: its writer closes it"
+    assert found.causes == ("5 entries in 2.0 s",)

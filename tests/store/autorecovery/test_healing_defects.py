@@ -1,4 +1,4 @@
-"""A bookie's healing with unexpected errors."""
+"""A bookie's healing with unexpected errors and unreachable peers."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ import threading
 from types import SimpleNamespace
 
 from bookspark.errors import LedgerRecoveryError, NoSuchLedgerError
+from bookspark.protocol.ledger.actions import ReadAnswered
+from bookspark.protocol.ledger.ledger_metadata import LedgerState
+from bookspark.protocol.ledger.responses import Negative, Unknown, UnknownReason
 from bookspark.store.autorecovery import healing
-from tests.awaiting import SECONDS_MAX, stays
+from bookspark.store.metadata.memory.memory_store import MemoryStore
+from tests.awaiting import SECONDS_MAX, await_that, stays
+from tests.store.metadata.kit import ledger
 
 
 def test_unhealable_ledger_is_retried_alone(monkeypatch):
@@ -97,3 +102,33 @@ def test_exception_at_a_ledger_does_not_end_the_healing(monkeypatch, caplog):
     assert running.wait(SECONDS_MAX)
     assert cleared == {1, 2}
     assert "ledger 1 is not healed yet because of a defect" in caplog.text
+
+
+def test_entry_is_noted_as_lost_only_after_every_peer_denied_it(monkeypatch):
+    """An unreachable peer may have it."""
+    monkeypatch.setattr(healing, "_RETRY_SECONDS", 0.01)
+    store = MemoryStore()
+    store.create_ledger(ledger(1, state=LedgerState.CLOSED, last_entry_id=0))
+    answers = {"bookie-1": Negative(), "bookie-2": Negative(), "bookie-3": Unknown(UnknownReason.UNREACHABLE)}
+    lost, healed = [], threading.Event()
+
+    def send(read, put):
+        put(ReadAnswered(read.bookie, read.first, read.first - 1, answers[read.bookie]))
+
+    bookie = SimpleNamespace(
+        boot=1,
+        bookie_id="bookie-1",
+        limbo=dict,
+        held=lambda ledger_id: [],
+        note_lost=lambda ledger_id, ranges: lost.append((ledger_id, ranges)),
+        note_healed=lambda boot: healed.set(),
+    )
+    context = SimpleNamespace(requests=lambda metadata, password: SimpleNamespace(send=send))
+    bookkeeper = SimpleNamespace(metadata=store, context=context, close=lambda: None)
+    running = healing.Healing(bookie, bookkeeper, 0)
+    running.start()
+    await_that(lambda: running.status().saw_all)
+    assert lost == [] and running.status().ledgers_left == 1 and not healed.is_set()
+    answers["bookie-3"] = Negative()
+    assert healed.wait(SECONDS_MAX) and running.wait(SECONDS_MAX)
+    assert lost == [(1, [(0, 0)])] and running.status().entries_lost == 1

@@ -249,6 +249,30 @@ def test_stalled_reader_is_ended_only_if_a_long_entry_needs_its_room(monkeypatch
     _on_a_loop(test)
 
 
+def test_stalled_reader_is_ended_also_after_a_look_at_which_nobody_waited(monkeypatch):
+    monkeypatch.setattr(read_room, "_LOOK_SECONDS", 0.01)
+
+    async def next_look() -> None:
+        # Timers of a loop fire in their order, and this one is later than the room's.
+        looked = asyncio.Event()
+        asyncio.get_running_loop().call_later(2 * read_room._LOOK_SECONDS, looked.set)
+        await looked.wait()
+
+    async def test() -> None:
+        room = ReadRoom(100 * _PART)
+        stuck, gone, long = (_Reader(room, name) for name in ("stuck", "gone", "long"))
+        room.hold(stuck, 100 * _PART)
+        room.ask(gone, 50 * _PART, lambda: None)
+        room.forget(gone)
+        await next_look()
+        stuck.unsent_bytes = 100 * _PART
+        room.ask(long, 50 * _PART, lambda: None)
+        await next_look()
+        assert stuck.ended
+
+    _on_a_loop(test)
+
+
 def test_1000_waiting_short_reads_are_answered(tmp_path):
     """Each ended read began the next in a nested call."""
     _fill(tmp_path, rewritten=False)

@@ -78,6 +78,14 @@ def test_cookie_has_bookkeepers_text_and_decodes_to_our_cookie() -> None:
         decode_cookie(document.replace(b'bookieHost: "bookie-1"', b'bookieHost: "bookie-2"'), "here")
 
 
+@pytest.mark.parametrize("field", ["bookieHost", "ledgerDirs"])
+def test_cookie_without_a_bookie_or_directories_is_unreadable(field: str) -> None:
+    text, _, _ = encode_cookie(COOKIE, bookkeepers=True).partition(b"# bookspark ")
+    left = [line for line in text.splitlines() if not line.startswith(field.encode())]
+    with pytest.raises(UnreadableRecordError, match="names no bookie, or no directories"):
+        decode_cookie(b"\n".join(left), "here")
+
+
 def test_new_cluster_for_bookkeepers_clients_has_bookkeepers_formats(chroot: str) -> None:
     with (
         contextlib.closing(ZooKeeperStore(chroot, begin=LedgerManager.BOOKKEEPER)) as store,

@@ -22,7 +22,7 @@ KEY = master_key(b"password")
     "holder",
     [
         Header(Kind.ADD, 1, 7, master_key=KEY),
-        LedgerMetadata(7, 1, 1, 1, (Fragment(0, ("b1",)),), master_key=KEY),
+        LedgerMetadata(7, 1, 1, 1, (Fragment(0, ("b1",)),), master_key=KEY, password=KEY),
         BookieLedger(7, KEY),
         MasterKeyNoted(7, KEY),
         LedgersNoted(b"......" + KEY),

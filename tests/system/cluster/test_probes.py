@@ -6,6 +6,7 @@ import socket
 import threading
 import urllib.error
 import urllib.request
+from contextlib import ExitStack
 
 import pytest
 
@@ -13,6 +14,7 @@ from bookspark.errors import BookieError, MetadataStoreError
 from bookspark.servers.daemon import bookie_process as module
 from bookspark.servers.daemon.bookie_process import Probes
 from bookspark.servers.daemon.lease_server import SERVING, STOPPING
+from bookspark.store.bookie.bookie_config import BookieConfig
 from bookspark.support.metrics.web import Page, WebServer
 from tests.awaiting import SECONDS_MAX
 from tests.ports import free_port
@@ -106,9 +108,10 @@ def served():
     server.close()
 
 
-def get(port, path):
+def get(port, path, **headers):
+    asked = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers=headers)
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=SECONDS_MAX) as answer:
+        with urllib.request.urlopen(asked, timeout=SECONDS_MAX) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         with error:
@@ -139,3 +142,14 @@ def test_server_takes_the_next_free_port_if_allowed_several_tries(served, caplog
         assert f"port {served} is in use" in caplog.text
     finally:
         server.close()
+
+
+def test_bookie_answers_requests_for_its_advertised_name_and_refuses_other_names():
+    config = BookieConfig(
+        directories=("/data",), zookeeper="-", metrics_port=-1, advertised_address="bookie-1.example:3181"
+    )
+    with ExitStack() as stack:
+        port, _ = module._answer_http(config, Asked().probes, stack)
+        assert get(port, "/health", Host="bookie-1.example")[0] == 200
+        assert get(port, "/health", Host=f"bookie-1.example:{port}")[0] == 200
+        assert get(port, "/health", Host="bookie-2.example")[0] == 421

@@ -172,11 +172,6 @@ class Inspection:
         self._file_system = DryRunFileSystem(file_system)
         self._storage = Storage(_config(directories), self._file_system).open()
 
-    @property
-    def damaged(self) -> bool:
-        """Was synced data lost? Then the bookie's answer for a missing entry is Unknown."""
-        return self._storage.holdings.damaged
-
     def logs(self) -> list[LogInfo]:
         live: dict[int, tuple[set[int], int, dict[int, int]]] = {}
         for row in self.rows():
