@@ -88,7 +88,7 @@ log = logging.getLogger(__name__)
 # -- Fingerprints: Spark's plan of a micro-batch, and a sum over its rows
 #
 # Law: a sum depends on the rows and their number alone, not on their order, partitions or Arrow batches. It is the sum modulo
-# 2^64 of a hash of each value of each column; the grouping of values into rows is not part of it. It need not resist forgery: a
+# 2^64 of a hash of each row, and a row's hash is one of its values in the order of their columns. It need not resist forgery: a
 # checkpoint that was set back brings unrelated rows.
 #
 # Spark writes the plan of a micro-batch to its checkpoint before it runs the batch, and a replay runs that plan. A sink gets no
@@ -104,36 +104,78 @@ _WORD_BITS = 64
 
 def sum_of(rows: pyarrow.RecordBatch) -> int:
     """The sum over the rows, below SUMS. Sums of several batches add up, modulo SUMS."""
-    return sum(_column_sum(column) * _odd(place) for place, column in enumerate(rows.columns)) % SUMS
+    return int(_joined(rows.columns, rows.num_rows).sum())
 
 
-def _odd(place: int) -> int:
-    """A factor for each column, so that swapped columns change the sum."""
-    return (place * 2 + 1) * _GOLDEN % SUMS | 1
+def _joined(columns: Sequence[pyarrow.Array], rows: int) -> numpy.ndarray[Any, Any]:
+    """A hash of each row. Each column has a factor, so that swapped columns change the hashes."""
+    import numpy
+
+    sums = numpy.zeros(rows, numpy.uint64)
+    for place, column in enumerate(columns):
+        sums += _hashes(column) * numpy.uint64((place * 2 + 1) * _GOLDEN % SUMS)
+    return _mixed(sums)
 
 
-def _column_sum(column: pyarrow.Array) -> int:
+def _hashes(column: pyarrow.Array) -> numpy.ndarray[Any, Any]:
+    """A hash of each value."""
+    import numpy
+    import pyarrow.types as types
+
+    kind, nulls = column.type, column.null_count
+    if nulls == len(column):
+        return numpy.zeros(len(column), numpy.uint64)
+    if types.is_struct(kind):
+        hashes = _joined(column.flatten(), len(column))
+    elif types.is_list(kind) or types.is_large_list(kind) or types.is_map(kind):
+        hashes = _of_lists(column)
+    elif types.is_boolean(kind):
+        hashes = _mixed(column.cast("int8").fill_null(0).to_numpy(zero_copy_only=False))
+    elif types.is_primitive(kind) and kind.bit_width <= _WORD_BITS:
+        # The bits of numbers and times.
+        hashes = _mixed(column.view(f"int{kind.bit_width}").fill_null(0).to_numpy(zero_copy_only=False))
+    else:
+        values = _bytes_of(column).to_pylist()
+        there = (0 if value is None else crc32(value) for value in values) if nulls else map(crc32, values)
+        hashes = _mixed(numpy.fromiter(there, numpy.uint64, len(values)))
+    if nulls:
+        hashes[column.is_null().to_numpy(zero_copy_only=False)] = 0
+    return hashes
+
+
+def _of_lists(lists: pyarrow.Array) -> numpy.ndarray[Any, Any]:
+    """A hash of each list, over its values and their places in it."""
+    import numpy
+
+    ends = lists.offsets.to_numpy().astype(numpy.int64)
+    lengths, ends = numpy.diff(ends), ends - ends[0]
+    values = _hashes(lists.values.slice(lists.offsets[0].as_py(), int(ends[-1])))
+    places = numpy.arange(len(values)) - numpy.repeat(ends[:-1], lengths)
+    sums = numpy.zeros(len(values) + 1, numpy.uint64)
+    numpy.cumsum(_mixed(values + _mixed(places)), out=sums[1:])
+    return _mixed(numpy.diff(sums[ends]) + _mixed(lengths))
+
+
+def _bytes_of(column: pyarrow.Array) -> pyarrow.Array:
     import pyarrow
+    import pyarrow.types as types
 
-    there, kind = column.drop_null(), column.type
-    if pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind):
-        there = there.cast(pyarrow.large_binary())
-    if pyarrow.types.is_large_binary(there.type) or pyarrow.types.is_binary(there.type):
-        return sum(map(crc32, there.to_pylist())) + int(column.null_count)
-    if pyarrow.types.is_primitive(kind) and kind.bit_width <= _WORD_BITS:
-        return _number_sum(there.to_numpy(zero_copy_only=False)) + int(column.null_count)
-    return sum(crc32(repr(value).encode()) for value in there.to_pylist()) + int(column.null_count)
+    if types.is_decimal(column.type):
+        return column.view(pyarrow.binary(column.type.byte_width))
+    if types.is_large_string(column.type):
+        return column.cast(pyarrow.large_binary())
+    return column.cast(pyarrow.binary()) if types.is_string(column.type) else column
 
 
-def _number_sum(values: numpy.ndarray[Any, Any]) -> int:
-    """The sum over numbers, times and truth values of one size, by the bits of each (splitmix64)."""
+def _mixed(values: numpy.ndarray[Any, Any]) -> numpy.ndarray[Any, Any]:
+    """The hash of each word, by its bits (splitmix64)."""
     import numpy
 
     words = numpy.ascontiguousarray(values).view(f"u{values.dtype.itemsize}").astype(numpy.uint64)
     words = words + numpy.uint64(_GOLDEN)
     words = (words ^ (words >> numpy.uint64(30))) * numpy.uint64(_FIRST)
     words = (words ^ (words >> numpy.uint64(27))) * numpy.uint64(_SECOND)
-    return int((words ^ (words >> numpy.uint64(31))).sum())
+    return words ^ (words >> numpy.uint64(31))
 
 
 class Summed:
