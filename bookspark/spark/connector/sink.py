@@ -73,7 +73,7 @@ from bookspark.spark.process_client import client
 from bookspark.spark.rows.row_format import arrow_schema, as_columns, columns_of
 from bookspark.spark.rows.rows import row_encoder
 from bookspark.store.decisions.seam import decided
-from bookspark.support.hadoop_paths import plain_place
+from bookspark.support.hadoop_paths import Place, plain_place
 
 if TYPE_CHECKING:
     import numpy
@@ -406,6 +406,18 @@ _read_checkpoints: set[tuple[int, str, str]] = set()
 """(pid, log's name, place) of Spark checkpoints that could be read when a micro-batch was planned."""
 
 
+def _place_in(log: LogRecord, checkpoint: str) -> str:
+    """The place of a Spark checkpoint as the log's index spells it; as given if no writer has it.
+
+    A folder has several names (links, ``s3`` and ``s3a``). Under another name a query with a deleted checkpoint would be new to
+    the log, and write all of its rows again.
+    """
+    place, known = Place.of(checkpoint), (log.checkpoint, *(lane.checkpoint for lane in log.lanes))
+    if not checkpoint or checkpoint in known:
+        return checkpoint
+    return next((one for one in known if one and place.is_same(Place.of(one))), checkpoint)
+
+
 @ends_in_order
 class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
     """``df.writeStream.format("bookspark")``. ``planned``: the log's record at the planning of the micro-batch."""
@@ -414,10 +426,12 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
         """Raises UnreadCheckpointError."""
         super().__init__(options)
         self._planned, self._log = planned, lane_id(planned)
-        key = os.getpid(), options.log.name, options.checkpoint
-        if options.compare_checkpoint and options.checkpoint and key not in _read_checkpoints:
-            # Without the option, Spark tells the place only to the tasks, so the first commit looks.
-            self._spark_checkpoint(options.checkpoint).check()
+        # Without the option, Spark tells the place only to the tasks.
+        self._place = plain_place(options.checkpoint)
+        self._known_as = _place_in(planned, self._place)
+        key = os.getpid(), options.log.name, self._place
+        if options.compare_checkpoint and self._place and key not in _read_checkpoints:
+            self._spark_checkpoint(self._place).check()
             _read_checkpoints.add(key)
 
     def _spark_checkpoint(self, place: str) -> SparkCheckpoint:
@@ -448,8 +462,8 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
     def _checkpoint(self, context: TaskContext) -> str:
         """Location of the query's Spark checkpoint: from the option, else from the session's setting and the query's name."""
         options = self.options
-        if options.checkpoint:
-            return plain_place(options.checkpoint)
+        if self._place:
+            return self._place
         root = context.getLocalProperty("spark.sql.streaming.checkpointLocation")
         return plain_place(f"{root.rstrip('/')}/{options.query_name}") if root and options.query_name else ""
 
@@ -461,7 +475,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
         unreadable lane.
         """
         password, bookkeeper = self.options.log.password, self.bookkeeper
-        query = StreamingQuery(message.query, self.options.follows, message.checkpoint)
+        query = StreamingQuery(message.query, self.options.follows, self._known_as or message.checkpoint)
         if self._planned.owner == message.run:
             # A takeover of the lane after the plan fences the commit, as it would after a read here.
             return self._planned
@@ -543,7 +557,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
         key = os.getpid(), log.zookeeper, self._log.log, run
         if not rows and key in _checked_runs:
             return
-        query = StreamingQuery(batch.query, self.options.follows, batch.checkpoint)
+        query = StreamingQuery(batch.query, self.options.follows, self._known_as or batch.checkpoint)
         lane = known_lane(self.bookkeeper, self._log, log.password, query)
         header = CommitHeader() if lane is None else newest_header(self.bookkeeper, lane, log.password)[1]
         if decided(is_committed, header, batch):
