@@ -10,12 +10,17 @@ Local places have the scheme ``file`` or none.
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
 from typing import NamedTuple
 
 from bookspark.errors import ConfigurationError
 
+_ONE_STORE = {"s3a": "s3", "s3n": "s3", "abfss": "abfs"}
+"""Schemes with which Hadoop's clients name the same store, by the shortest."""
+_HDFS_PORT = ":8020"
+"""The port of a name node that a URI leaves out."""
 _NOT_FOR_TABLES = re.compile(r"[][{}*\\%#?:]")
 
 
@@ -47,6 +52,20 @@ class Place(NamedTuple):
         """In one spelling: ``file:/x``, ``file:///x`` and ``/x/`` are ``/x``. (Relative paths stay relative: tasks do not know
         the driver's folder.)"""
         return self.path if self.is_local else f"{self.scheme}://{self.authority}{self.path}"
+
+    @property
+    def _store(self) -> tuple[str, str]:
+        scheme = _ONE_STORE.get(self.scheme, self.scheme)
+        return scheme, self.authority.removesuffix(_HDFS_PORT) if scheme == "hdfs" else self.authority
+
+    def is_same(self, other: Place) -> bool:
+        """Whether both are names of one folder. Local folders are compared by this host's files, from this process's folder."""
+        if self.is_local and other.is_local:
+            try:
+                return self.path == other.path or os.path.samefile(self.path, other.path)
+            except OSError:
+                return False
+        return (self._store, self.path) == (other._store, other.path)
 
 
 def plain_place(place: str) -> str:

@@ -109,14 +109,14 @@ def test_last_batch_seen_only_by_recovery_is_compared_too() -> None:
     assert not is_committed(header(), new_batch({4: KEPT, 5: KEPT}))
 
 
-def test_digest_without_files_is_not_compared_with_a_digest_of_files() -> None:
-    now = KEPT._replace(plan="later", offsets=f"{FILES}offsets")
-    assert is_committed(header(), batch(5, now)), "the sum over the rows tells"
-    with pytest.raises(CheckpointRewoundError):
-        is_committed(header(), batch(5, now._replace(values="another")))
-    assert not is_committed(header(), new_batch({5: now}))
-    with pytest.raises(CheckpointRewoundError):
-        is_committed(header(now), new_batch({5: now._replace(plan="x", offsets=f"{FILES}others")}))
+def test_digest_without_files_differs_from_a_digest_of_files() -> None:
+    """The copy of a checkpoint may have planned the batch before any file came: its next batch has rows that are in the log."""
+    files = KEPT._replace(plan="later", offsets=f"{FILES}offsets")
+    for kept, now in ((KEPT, files), (files, KEPT)):
+        with pytest.raises(CheckpointRewoundError):
+            is_committed(header(kept), batch(5, now))
+        with pytest.raises(CheckpointRewoundError):
+            is_committed(header(kept), new_batch({5: now}))
 
 
 PLANNED = Fingerprint(0, "", "plan", "offsets")
@@ -130,9 +130,8 @@ PLANNED = Fingerprint(0, "", "plan", "offsets")
         (Fingerprint(0, "", "later", "offsets"), True),
         (Fingerprint(0, "", "later", "further"), False),
         (Fingerprint(0, "", "later"), False),
-        (Fingerprint(0, "", "later", f"{FILES}further"), True),
     ],
-    ids=["no plan", "the same plan", "the same offsets", "other offsets", "offsets not known", "of other things"],
+    ids=["no plan", "the same plan", "the same offsets", "other offsets", "offsets not known"],
 )
 def test_plans_match_if_plan_or_offsets_agree(other: Fingerprint, may_be: bool) -> None:
     assert PLANNED.may_be_planned_as(other) is other.may_be_planned_as(PLANNED) is may_be

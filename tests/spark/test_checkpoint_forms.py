@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from bookspark.errors import ConfigurationError
+from bookspark.errors import BookKeeperError, ConfigurationError
 from bookspark.protocol.logs.commits import FILES
 from bookspark.spark.connector.checkpoint import SourceRenamedError, SparkCheckpoint, UnreadCheckpointError
 from bookspark.spark.options.sink_options import SinkOptions
-from tests.spark.checkpoint_matrix import CHECKPOINTS, LOGS, NEW, numbers, play, written
+from tests.spark.checkpoint_matrix import CHECKPOINTS, LOGS, NEW, Query, numbers, play, written
 from tests.spark.stand_in_spark import StandInSpark
 
 ACCEPTED_BY = "set the sink's option compareCheckpoint to false"
@@ -127,6 +127,35 @@ def test_location_of_another_query_s_checkpoint_is_refused(engine: StandInSpark,
     assert failure is not None and "it is of query" in failure and ACCEPTED_BY in failure
     query.options["checkpointUrl"] = query.checkpoint.as_uri()
     assert engine.run(query) is None and engine.rows("orders")[-2:] == NEW
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_same"),
+    [
+        ("s3a://bucket/cp", "s3://bucket/cp/", True),
+        ("abfss://files@account/cp", "abfs://files@account/cp", True),
+        ("hdfs://host:8020/cp", "hdfs://host/cp", True),
+        ("hdfs://host:8021/cp", "hdfs://host/cp", False),
+        ("s3a://bucket/cp", "s3a://another/cp", False),
+    ],
+)
+def test_deleted_checkpoint_is_recognised_by_each_name_of_its_store(
+    engine: StandInSpark, tmp_path: Path, before: str, after: str, is_same: bool
+) -> None:
+    engine.location = lambda path: before
+    (tmp_path / "checkpoint").mkdir()
+    query = Query(tmp_path, "orders", {"checkpointUrl": (tmp_path / "checkpoint").as_uri()})
+    engine.begin_run(query)
+    engine.write(query, 0, NEW)
+    shutil.rmtree(query.checkpoint)
+    engine.location = lambda path: after
+    engine.begin_run(query)
+    if is_same:
+        with pytest.raises(BookKeeperError, match="its Spark checkpoint was deleted"):
+            engine.write(query, 0, NEW)
+    else:
+        engine.write(query, 0, NEW)
+    assert engine.rows("orders") == NEW, "lane 0"
 
 
 def test_stale_copy_that_a_url_names_is_refused(engine: StandInSpark, tmp_path: Path) -> None:

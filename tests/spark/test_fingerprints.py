@@ -19,6 +19,7 @@ from bookspark.spark.connector.sink import SUMS, sum_of
 from bookspark.support.hadoop_paths import plain_place
 
 ROWS = 200
+NUMBERS = pyarrow.array(range(ROWS), pyarrow.int64())
 NOW = datetime.datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=datetime.UTC)
 COLUMNS = {
     "strings": pyarrow.array([str(n) if n % 7 else None for n in range(ROWS)]),
@@ -33,6 +34,16 @@ COLUMNS = {
     "lists": pyarrow.array([[n, None] if n % 4 else None for n in range(ROWS)]),
     "structs": pyarrow.array([{"a": n, "b": str(n)} for n in range(ROWS)]),
     "maps": pyarrow.array([[("a", n)] for n in range(ROWS)], pyarrow.map_(pyarrow.string(), pyarrow.int64())),
+    "times of day": NUMBERS.cast(pyarrow.time64("ns")),
+    "intervals": NUMBERS.cast(pyarrow.duration("us")),
+    "lists of structs": pyarrow.array([[{"a": [n]}] * (n % 3) + [{"a": [n, n]}, None] for n in range(ROWS)]),
+    # Spark has values that Python can't represent.
+    "far times": pyarrow.StructArray.from_arrays(
+        [pyarrow.array([n << 54 for n in range(ROWS)]).view("timestamp[us]")], ["a"]
+    ),
+    "no UTF-8": pyarrow.StructArray.from_arrays(
+        [pyarrow.array([b"\xff%d" % n for n in range(ROWS)]).view("string")], ["a"]
+    ),
 }
 
 
@@ -58,6 +69,20 @@ def test_sum_depends_on_values_but_not_on_order_or_batches(column: str) -> None:
 def test_sum_changes_when_two_columns_are_swapped() -> None:
     one, other = COLUMNS["numbers"], COLUMNS["small"].cast(pyarrow.int64())
     assert sum_of(pyarrow.record_batch({"a": one, "b": other})) != sum_of(pyarrow.record_batch({"a": other, "b": one}))
+
+
+def test_sum_changes_when_values_are_swapped_between_rows() -> None:
+    """Otherwise a version of an application with the states of two rows swapped is dropped as a replay."""
+    rows = pyarrow.record_batch({"id": [1, 2], "state": ["open", "paid"], "parts": [[1], [2]]})
+    others = ({"state": ["paid", "open"]}, {"parts": [[2], [1]]}, {"state": ["open", None]}, {"parts": [[1, 2], []]})
+    sums = [sum_of(pyarrow.record_batch({**rows.to_pydict(), **other})) for other in ({}, *others)]
+    assert len(set(sums)) == len(sums) and sums[0] == sum_of(rows)
+
+
+def test_sum_of_texts_is_the_same_in_large_arrays() -> None:
+    """The session's setting ``spark.sql.execution.arrow.useLargeVarTypes`` may change between a batch and its replay."""
+    texts = pyarrow.record_batch({"value": COLUMNS["strings"]})
+    assert sum_of(texts) == sum_of(pyarrow.record_batch({"value": COLUMNS["strings"].cast(pyarrow.large_string())}))
 
 
 def planned(checkpoint: Path, batch: int, *offsets: int | None) -> None:

@@ -78,7 +78,7 @@ class Fingerprint(NamedTuple):
         """Are two batches of one number the same?"""
         if self.plan and self.plan == other.plan:
             return True
-        if self._offsets_compare(other) and self.offsets != other.offsets:
+        if self.offsets and other.offsets and self.offsets != other.offsets:
             return False
         return self.rows == other.rows and (not self.values or not other.values or self.values == other.values)
 
@@ -86,15 +86,7 @@ class Fingerprint(NamedTuple):
         """Do the plans alone, where known, allow that two batches of one number are the same?"""
         if not self.plan or not other.plan or self.plan == other.plan:
             return True
-        if not (self.offsets and other.offsets):
-            return False
-        return self.offsets == other.offsets or not self._offsets_compare(other)
-
-    def _offsets_compare(self, other: Fingerprint) -> bool:
-        """Are both digests known, and of the same things? Earlier versions included no files."""
-        return bool(self.offsets and other.offsets) and self.offsets.startswith(FILES) == other.offsets.startswith(
-            FILES
-        )
+        return bool(self.offsets) and self.offsets == other.offsets
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,7 @@ from bookspark.spark.process_client import client
 from bookspark.spark.rows.row_format import arrow_schema, as_columns, columns_of
 from bookspark.spark.rows.rows import row_encoder
 from bookspark.store.decisions.seam import decided
-from bookspark.support.hadoop_paths import plain_place
+from bookspark.support.hadoop_paths import Place, plain_place
 
 if TYPE_CHECKING:
     import numpy
@@ -88,7 +88,7 @@ log = logging.getLogger(__name__)
 # -- Fingerprints: Spark's plan of a micro-batch, and a sum over its rows
 #
 # Law: a sum depends on the rows and their number alone, not on their order, partitions or Arrow batches. It is the sum modulo
-# 2^64 of a hash of each value of each column; the grouping of values into rows is not part of it. It need not resist forgery: a
+# 2^64 of a hash of each row, and a row's hash is one of its values in the order of their columns. It need not resist forgery: a
 # checkpoint that was set back brings unrelated rows.
 #
 # Spark writes the plan of a micro-batch to its checkpoint before it runs the batch, and a replay runs that plan. A sink gets no
@@ -104,36 +104,78 @@ _WORD_BITS = 64
 
 def sum_of(rows: pyarrow.RecordBatch) -> int:
     """The sum over the rows, below SUMS. Sums of several batches add up, modulo SUMS."""
-    return sum(_column_sum(column) * _odd(place) for place, column in enumerate(rows.columns)) % SUMS
+    return int(_joined(rows.columns, rows.num_rows).sum())
 
 
-def _odd(place: int) -> int:
-    """A factor for each column, so that swapped columns change the sum."""
-    return (place * 2 + 1) * _GOLDEN % SUMS | 1
+def _joined(columns: Sequence[pyarrow.Array], rows: int) -> numpy.ndarray[Any, Any]:
+    """A hash of each row. Each column has a factor, so that swapped columns change the hashes."""
+    import numpy
+
+    sums = numpy.zeros(rows, numpy.uint64)
+    for place, column in enumerate(columns):
+        sums += _hashes(column) * numpy.uint64((place * 2 + 1) * _GOLDEN % SUMS)
+    return _mixed(sums)
 
 
-def _column_sum(column: pyarrow.Array) -> int:
+def _hashes(column: pyarrow.Array) -> numpy.ndarray[Any, Any]:
+    """A hash of each value."""
+    import numpy
+    import pyarrow.types as types
+
+    kind, nulls = column.type, column.null_count
+    if nulls == len(column):
+        return numpy.zeros(len(column), numpy.uint64)
+    if types.is_struct(kind):
+        hashes = _joined(column.flatten(), len(column))
+    elif types.is_list(kind) or types.is_large_list(kind) or types.is_map(kind):
+        hashes = _of_lists(column)
+    elif types.is_boolean(kind):
+        hashes = _mixed(column.cast("int8").fill_null(0).to_numpy(zero_copy_only=False))
+    elif types.is_primitive(kind) and kind.bit_width <= _WORD_BITS:
+        # The bits of numbers and times.
+        hashes = _mixed(column.view(f"int{kind.bit_width}").fill_null(0).to_numpy(zero_copy_only=False))
+    else:
+        values = _bytes_of(column).to_pylist()
+        there = (0 if value is None else crc32(value) for value in values) if nulls else map(crc32, values)
+        hashes = _mixed(numpy.fromiter(there, numpy.uint64, len(values)))
+    if nulls:
+        hashes[column.is_null().to_numpy(zero_copy_only=False)] = 0
+    return hashes
+
+
+def _of_lists(lists: pyarrow.Array) -> numpy.ndarray[Any, Any]:
+    """A hash of each list, over its values and their places in it."""
+    import numpy
+
+    ends = lists.offsets.to_numpy().astype(numpy.int64)
+    lengths, ends = numpy.diff(ends), ends - ends[0]
+    values = _hashes(lists.values.slice(lists.offsets[0].as_py(), int(ends[-1])))
+    places = numpy.arange(len(values)) - numpy.repeat(ends[:-1], lengths)
+    sums = numpy.zeros(len(values) + 1, numpy.uint64)
+    numpy.cumsum(_mixed(values + _mixed(places)), out=sums[1:])
+    return _mixed(numpy.diff(sums[ends]) + _mixed(lengths))
+
+
+def _bytes_of(column: pyarrow.Array) -> pyarrow.Array:
     import pyarrow
+    import pyarrow.types as types
 
-    there, kind = column.drop_null(), column.type
-    if pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind):
-        there = there.cast(pyarrow.large_binary())
-    if pyarrow.types.is_large_binary(there.type) or pyarrow.types.is_binary(there.type):
-        return sum(map(crc32, there.to_pylist())) + int(column.null_count)
-    if pyarrow.types.is_primitive(kind) and kind.bit_width <= _WORD_BITS:
-        return _number_sum(there.to_numpy(zero_copy_only=False)) + int(column.null_count)
-    return sum(crc32(repr(value).encode()) for value in there.to_pylist()) + int(column.null_count)
+    if types.is_decimal(column.type):
+        return column.view(pyarrow.binary(column.type.byte_width))
+    if types.is_large_string(column.type):
+        return column.cast(pyarrow.large_binary())
+    return column.cast(pyarrow.binary()) if types.is_string(column.type) else column
 
 
-def _number_sum(values: numpy.ndarray[Any, Any]) -> int:
-    """The sum over numbers, times and truth values of one size, by the bits of each (splitmix64)."""
+def _mixed(values: numpy.ndarray[Any, Any]) -> numpy.ndarray[Any, Any]:
+    """The hash of each word, by its bits (splitmix64)."""
     import numpy
 
     words = numpy.ascontiguousarray(values).view(f"u{values.dtype.itemsize}").astype(numpy.uint64)
     words = words + numpy.uint64(_GOLDEN)
     words = (words ^ (words >> numpy.uint64(30))) * numpy.uint64(_FIRST)
     words = (words ^ (words >> numpy.uint64(27))) * numpy.uint64(_SECOND)
-    return int((words ^ (words >> numpy.uint64(31))).sum())
+    return words ^ (words >> numpy.uint64(31))
 
 
 class Summed:
@@ -364,6 +406,18 @@ _read_checkpoints: set[tuple[int, str, str]] = set()
 """(pid, log's name, place) of Spark checkpoints that could be read when a micro-batch was planned."""
 
 
+def _place_in(log: LogRecord, checkpoint: str) -> str:
+    """The place of a Spark checkpoint as the log's index spells it; as given if no writer has it.
+
+    A folder has several names (links, ``s3`` and ``s3a``). Under another name a query with a deleted checkpoint would be new to
+    the log, and write all of its rows again.
+    """
+    place, known = Place.of(checkpoint), (log.checkpoint, *(lane.checkpoint for lane in log.lanes))
+    if not checkpoint or checkpoint in known:
+        return checkpoint
+    return next((one for one in known if one and place.is_same(Place.of(one))), checkpoint)
+
+
 @ends_in_order
 class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
     """``df.writeStream.format("bookspark")``. ``planned``: the log's record at the planning of the micro-batch."""
@@ -372,10 +426,12 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
         """Raises UnreadCheckpointError."""
         super().__init__(options)
         self._planned, self._log = planned, lane_id(planned)
-        key = os.getpid(), options.log.name, options.checkpoint
-        if options.compare_checkpoint and options.checkpoint and key not in _read_checkpoints:
-            # Without the option, Spark tells the place only to the tasks, so the first commit looks.
-            self._spark_checkpoint(options.checkpoint).check()
+        # Without the option, Spark tells the place only to the tasks.
+        self._place = plain_place(options.checkpoint)
+        self._known_as = _place_in(planned, self._place)
+        key = os.getpid(), options.log.name, self._place
+        if options.compare_checkpoint and self._place and key not in _read_checkpoints:
+            self._spark_checkpoint(self._place).check()
             _read_checkpoints.add(key)
 
     def _spark_checkpoint(self, place: str) -> SparkCheckpoint:
@@ -406,8 +462,8 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
     def _checkpoint(self, context: TaskContext) -> str:
         """Location of the query's Spark checkpoint: from the option, else from the session's setting and the query's name."""
         options = self.options
-        if options.checkpoint:
-            return plain_place(options.checkpoint)
+        if self._place:
+            return self._place
         root = context.getLocalProperty("spark.sql.streaming.checkpointLocation")
         return plain_place(f"{root.rstrip('/')}/{options.query_name}") if root and options.query_name else ""
 
@@ -419,7 +475,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
         unreadable lane.
         """
         password, bookkeeper = self.options.log.password, self.bookkeeper
-        query = StreamingQuery(message.query, self.options.follows, message.checkpoint)
+        query = StreamingQuery(message.query, self.options.follows, self._known_as or message.checkpoint)
         if self._planned.owner == message.run:
             # A takeover of the lane after the plan fences the commit, as it would after a read here.
             return self._planned
@@ -501,7 +557,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
         key = os.getpid(), log.zookeeper, self._log.log, run
         if not rows and key in _checked_runs:
             return
-        query = StreamingQuery(batch.query, self.options.follows, batch.checkpoint)
+        query = StreamingQuery(batch.query, self.options.follows, self._known_as or batch.checkpoint)
         lane = known_lane(self.bookkeeper, self._log, log.password, query)
         header = CommitHeader() if lane is None else newest_header(self.bookkeeper, lane, log.password)[1]
         if decided(is_committed, header, batch):
