@@ -103,15 +103,56 @@ def test_entries_between_two_bad_sectors_are_served(killed: Path, store: MemoryS
     assert loss.entries == (EntryRange(4, 12, 19), EntryRange(4, 26, 33))
 
 
+def holding_frames() -> bytes:
+    """A payload with frames of ledger 2, which begin at a multiple of 8 bytes of the log."""
+    return b"x" * (4096 + 7) + b"".join(add_frame(2, entry_id) for entry_id in range(20))
+
+
 def test_frames_in_a_payload_are_no_entries_if_the_head_of_its_own_frame_cannot_be_read(store: MemoryStore) -> None:
     disk = MemoryFileSystem("/a")
     running = Pumped(config(Path("/a")), disk)
-    payload = bytes(4096) + b"".join(add_frame(2, entry_id) for entry_id in range(5))
-    assert running.add(4, 0, payload=payload) is Status.OK
+    assert running.add(4, 0, payload=holding_frames()) is Status.OK
     assert running.add(4, 1) is Status.OK
     bookie = started(Path("/a"), with_bad_sector(len(SCHEMA), disk.crashed(nothing_kept)), store)
-    assert bookie.ids(2) == [] and bookie.read(2, 0, 0)[1] == IN_LIMBO
+    assert not any(bookie.read(2, entry_id, entry_id)[0] for entry_id in range(20))
+    assert bookie.read(2, 0, 0)[1] == IN_LIMBO
     assert bookie.read(4, 1, 1)[0] and not bookie.read(4, 0, 0)[0]
+    bookie.storage.close()
+
+
+def test_frames_in_a_payload_are_no_entries_if_its_end_and_the_next_head_are_in_a_bad_sector(
+    store: MemoryStore,
+) -> None:
+    """The stated end of their own frame led to no good frame, and so they counted, up to the bad sector."""
+    disk = MemoryFileSystem("/a")
+    running = Pumped(config(Path("/a")), disk)
+    assert running.add(4, 0, payload=holding_frames()) is Status.OK
+    (end,) = (entry_log.end for entry_log in running.storage.logs.values())
+    for entry_id in range(1, 20):
+        assert running.add(4, entry_id) is Status.OK
+    bookie = started(Path("/a"), with_bad_sector(end, disk.crashed(nothing_kept)), store)
+    assert not any(bookie.read(2, entry_id, entry_id)[0] for entry_id in range(20))
+    assert bookie.read(4, 19, 19)[0] and not bookie.read(4, 0, 0)[0]
+    bookie.storage.close()
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["torn before a torn one", "cut short"])
+def test_frames_in_a_payload_are_no_entries_if_their_own_frame_is_torn(store: MemoryStore, cut: bool) -> None:
+    """It was enough that a bookie was killed within the write of the payload."""
+    disk = MemoryFileSystem("/a")
+    running = Pumped(config(Path("/a")), disk)
+    assert running.add(4, 0) is Status.OK
+    (end,) = (entry_log.end for entry_log in running.storage.logs.values())
+    image = disk.crashed(nothing_kept)
+    own, following = add_frame(4, 1, payload=holding_frames()), add_frame(4, 2)
+    torn = own[:-1000] if cut else own[:2048] + bytes(512) + own[2560:] + following[:300]
+    with closing(image.open("/a/logs/00000001.arrows", write=True)) as file:
+        file.write([torn], end)
+        file.truncate(end + len(torn))
+        file.sync()
+    bookie = started(Path("/a"), image, store)
+    assert not any(bookie.read(2, entry_id, entry_id)[0] for entry_id in range(20))
+    assert bookie.read(4, 0, 0)[0] and not bookie.read(4, 1, 1)[0]
     bookie.storage.close()
 
 

@@ -5,11 +5,12 @@ synced note each bad byte is damage. Above the note a bad frame is *torn* if it 
 unsynced bytes. Any other bad frame may have been synced and acknowledged, and is damage too. The scan continues behind both, so
 later writes are never given up.
 
-The next frame starts at the bad frame's stated end; its size stands in it twice. If neither end leads to a good frame, the next
-bytes that begin like a frame are tried. A payload may hold whole frames, so such a candidate needs good frames up to the end of
-the log, or up to a frame with bytes that the disk can't read. (Nobody can choose these; a payload passes for frames only if two
-parts of its own frame can't be read, its head first.) This search reads each byte behind the bad frame about twice, for any
-content.
+The next frame starts at the bad frame's stated end; its size stands in it twice. If both agree, nothing before this end is
+tried, even if the next frame is bad, too. If neither end leads to a good frame, the next bytes that begin like a frame are tried.
+A payload may hold whole frames, so such a candidate needs good frames up to the last good one of the log, or up to a frame with
+bytes that the disk can't read. (Nobody can choose these; a payload passes for frames only if the head of its own frame is bad,
+and another part of it can't be read, or no good frame follows.) This search reads each byte behind the bad frame about twice, for
+any content.
 
 A torn frame before good frames is replaced by a *filler*: a good frame of ledger −1, without entries for any reader.
 
@@ -237,9 +238,16 @@ def _stated_ends(content: memoryview, at: int) -> list[int]:
 def _next_frame(content: memoryview, at: int, unread: Unread) -> int | None:
     """Start of the frame after a bad frame, or the end of ``content`` if the bad frame ends there; None if unknown. ``unread``:
     ranges of ``content``."""
-    for end in _stated_ends(content, at):
-        if end == len(content) or (end < len(content) and parse_logged_frame(content, end, 0) is not None):
-            return end
+    while True:
+        ends = _stated_ends(content, at)
+        for end in ends:
+            if end == len(content) or (end < len(content) and parse_logged_frame(content, end, 0) is not None):
+                return end
+        if len(ends) < 2 or ends[0] != ends[1]:
+            break
+        # Both agree: what begins like a frame before this end is payload.
+        if (at := ends[0]) > len(content):
+            return None
     tried = at + PREFIX_BYTES + _BODY_BYTES_MIN
     for found in _FRAME_START.finditer(content, tried):
         start = found.start()
