@@ -13,7 +13,9 @@ Spark finds the format by itself where Bookspark is installed (``pyspark_bookspa
 ``zookeeper``, else from the session's setting ``spark.bookspark.zookeeper`` as it is at that moment (``follow_sessions``), else
 from the driver's environment variable ``BOOKSPARK_ZOOKEEPER``.
 
-Law: the driver's side makes all possible checks before the first task runs; see ``spark.options``, ``sink`` and ``source``.
+Law: the driver's side makes all possible checks before the first task runs; see ``spark.options``, ``sink`` and ``source``. Spark
+4.2 asks for ``schema`` without saying whether a batch or a stream is to be read, and makes a stream's reader in its query. So a
+read that suits no stream (a system table, ``endingOffsets``) is refused there, before the first micro-batch, not by ``load``.
 
 A DataFrame keeps the log's end of its first action, because Spark keeps its plan; ``bookspark.spark.log_frame`` sees later rows.
 
