@@ -47,9 +47,18 @@ def test_schema_of_fewer_columns_reads_only_those_columns(spark: SparkSession, l
     assert sorted(row.position for row in some.collect()) == list(range(ROWS))
 
 
-def test_schema_of_other_columns_is_refused(spark: SparkSession, log: str) -> None:
-    with pytest.raises(PySparkException, match="no column 'position' of type int"):
-        rows_of(spark, log, "position int").collect()
+@pytest.mark.parametrize(
+    ("schema", "refusal"),
+    [
+        ("position int", "no column 'position' of type int"),
+        ("value string, nosuch int", "no column 'nosuch' of type int|no column 'value' of type string"),
+        ("position bigint NOT NULL", "column 'position' may have nulls: leave NOT NULL out of the schema"),
+        ("position bigint, position bigint", "column 'position' is in the schema twice"),
+    ],
+)
+def test_schema_of_other_columns_is_refused(spark: SparkSession, log: str, schema: str, refusal: str) -> None:
+    with pytest.raises(PySparkException, match=refusal):
+        rows_of(spark, log, schema).collect()
 
 
 def test_dataframe_used_with_several_filters_has_the_rows_of_each(

@@ -230,3 +230,19 @@ def test_batch_write_refuses_options_for_streams(name: str) -> None:
 def test_stream_refuses_wrong_options(given: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         SourceOptions.parse({**SOURCE, **given}).for_stream()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"log": "a", "startingOffsets": '{"0": 1, "0": 2}'},
+        {"log": "a", "endingOffsetsByTimestamp": '{"1": 1, "1": 2}'},
+        {"logs": "a,b", "startingOffsets": '{"a": 1, "a": 2}'},
+        {"logs": "a,b", "endingOffsets": '{"a": {"0": 1, "0": 2}}'},
+    ],
+)
+def test_place_given_twice_is_refused(given: dict[str, str]) -> None:
+    """The last one counted, and the rows before it were passed over."""
+    name = list(given)[1]
+    with pytest.raises(ConfigurationError, match=f"option {name} .* can't be used"):
+        SourceOptions.parse({**SOURCE, **given})

@@ -89,12 +89,26 @@ def times_of_lanes(text: str) -> Times:
 
 def _by_lane(text: str) -> dict[str, Any]:
     """Parse a JSON object whose names are lane numbers. Raises ValueError."""
+    document = json_object(text)
+    if not document or not all(_LANE.fullmatch(key) for key in document):
+        raise ValueError("no object with numbers of lanes")
+    return document
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """Parse a JSON object in which no name comes twice: one of its two values would count for nothing. Raises ValueError."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(dict(pairs)) < len(pairs):
+            raise ValueError("a name comes twice")
+        return dict(pairs)
+
     try:
-        document = json.loads(text)
+        document = json.loads(text, object_pairs_hook=once)
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    if not isinstance(document, dict) or not document or not all(_LANE.fullmatch(key) for key in document):
-        raise ValueError("no object with numbers of lanes")
+    if not isinstance(document, dict):
+        raise ValueError("no object")
     return document
 
 

@@ -13,7 +13,9 @@ Spark finds the format by itself where Bookspark is installed (``pyspark_bookspa
 ``zookeeper``, else from the session's setting ``spark.bookspark.zookeeper`` as it is at that moment (``follow_sessions``), else
 from the driver's environment variable ``BOOKSPARK_ZOOKEEPER``.
 
-Law: the driver's side makes all possible checks before the first task runs; see ``spark.options``, ``sink`` and ``source``.
+Law: the driver's side makes all possible checks before the first task runs; see ``spark.options``, ``sink`` and ``source``. Spark
+4.2 asks for ``schema`` without saying whether a batch or a stream is to be read, and makes a stream's reader in its query. So a
+read that suits no stream (a system table, ``endingOffsets``) is refused there, before the first micro-batch, not by ``load``.
 
 A DataFrame keeps the log's end of its first action, because Spark keeps its plan; ``bookspark.spark.log_frame`` sees later rows.
 
@@ -149,14 +151,15 @@ class BookSparkDataSource(DataSource):
         """For ``spark.read``. Raises the errors of ``schema``; ConfigurationError also for wrong options and columns."""
         options, known = self._source()
         options = options.for_batch()
+        if options.table is not None and schema.names != known.names:
+            raise ConfigurationError(
+                f"the columns are {known.names}, not {schema.names}; leave the schema out and select"
+            )
+        chosen = _chosen(schema, known)
         if options.table is not None:
-            if schema.names != known.names:
-                raise ConfigurationError(
-                    f"the columns are {known.names}, not {schema.names}; leave the schema out and select"
-                )
             return TableReader(options)
         reader = LogsReader if options.several else EntryReader
-        return reader(options, known, _chosen(schema, known))
+        return reader(options, known, chosen)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For ``spark.readStream``. Raises the errors of ``schema``; ConfigurationError also for options and columns that do not
@@ -203,14 +206,22 @@ def _schema(options: SourceOptions) -> StructType:
 
 
 def _chosen(schema: StructType, known: StructType) -> list[str]:
-    """Names of the columns to read: all, or fewer if the user gave a schema."""
-    types = {field.name: field.dataType for field in known}
+    """Names of the columns to read: all, or fewer if the user gave a schema. (Spark believes its NOT NULL, and answers IS NULL
+    without a read.)"""
+    fields = {field.name: field for field in known}
     for field in schema:
-        if types.get(field.name) != field.dataType:
+        there = fields.get(field.name)
+        if there is None or there.dataType != field.dataType:
             raise ConfigurationError(
                 f"there is no column {field.name!r} of type {field.dataType.simpleString()}; the columns are "
                 f"{known.simpleString()}: leave the schema out, or name some of them"
             )
+        if there.nullable and not field.nullable:
+            raise ConfigurationError(
+                f"column {field.name!r} may have nulls: leave NOT NULL out of the schema, and filter the DataFrame"
+            )
+        if schema.names.count(field.name) > 1:
+            raise ConfigurationError(f"column {field.name!r} is in the schema twice: name it once, and select it twice")
     return list(schema.names)
 
 

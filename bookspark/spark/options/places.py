@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from bookspark.errors import ConfigurationError
-from bookspark.logs.feeds.times import A_TIME, TIMES_OF_LANES, Times, one_time, rows_of_lanes, times_of_lanes
+from bookspark.logs.feeds.times import (
+    A_TIME,
+    TIMES_OF_LANES,
+    Times,
+    json_object,
+    one_time,
+    rows_of_lanes,
+    times_of_lanes,
+)
 from bookspark.spark.options.given_options import GivenOptions
 
 EARLIEST, LATEST = "earliest", "latest"
@@ -97,13 +105,7 @@ def _rows(text: str, others: str) -> Place:
 
 def _of_logs(text: str, place: Callable[[str], Place], others: Place) -> PlaceOfLogs:
     """The places by log from a JSON object, each parsed by ``place``. Raises ValueError."""
-    try:
-        document = json.loads(text)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    if not isinstance(document, dict):
-        raise ValueError("no object")
-    texts = {log: said if isinstance(said, str) else json.dumps(said) for log, said in document.items()}
+    texts = {log: said if isinstance(said, str) else json.dumps(said) for log, said in json_object(text).items()}
     return PlaceOfLogs({log: place(said) for log, said in texts.items()}, others)
 
 

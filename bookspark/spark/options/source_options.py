@@ -23,11 +23,12 @@ Batch source
     by lane; other lanes to their end), or ``endingTimestamp`` or ``endingOffsetsByTimestamp`` (before the first row committed
     then or later).
 Streaming source
-    ``maxOffsetsPerTrigger`` (rows or entries) or ``maxBytesPerTrigger``. ``minOffsetsPerTrigger`` (rows or entries): a
-    micro-batch waits for so many, at most ``maxTriggerDelay`` (``15m``; a number without a unit is ms) after the previous one.
-    ``pollTimeoutMs`` (500): longest wait of a trigger for entries, at most as long as the query has
-    been idle. For a log: ``startingOffsets`` ``latest`` needs ``subscription``, a name under which Bookspark keeps the start
-    until the first micro-batch is done; Spark does not keep it, and would start later after a failure.
+    The started query refuses a system table or an end before its first micro-batch: Spark does not let ``load`` know that it
+    is for a stream. ``maxOffsetsPerTrigger`` (rows or entries) or ``maxBytesPerTrigger``. ``minOffsetsPerTrigger`` (rows or
+    entries): a micro-batch waits for so many, at most ``maxTriggerDelay`` (``15m``; a number without a unit is ms) after the
+    previous one. ``pollTimeoutMs`` (500): longest wait of a trigger for entries, at most as long as the query has been idle. For
+    a log: ``startingOffsets`` ``latest`` needs ``subscription``, a name under which Bookspark keeps the start until the first
+    micro-batch is done; Spark does not keep it, and would start later after a failure.
 """
 
 from __future__ import annotations
