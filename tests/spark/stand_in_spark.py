@@ -39,6 +39,8 @@ class StandInSpark:
         """The form of the plans, and the folder of the source's lists."""
         self.location: Callable[[Path], str] = str
         """The given location of a Spark checkpoint."""
+        self.session: dict[str, str] = {}
+        """Settings of the session, which Spark tells to the tasks."""
         self._clock = count(1)
         self._properties: dict[str, str] = {}
         self._monkeypatch = monkeypatch
@@ -145,7 +147,7 @@ class StandInSpark:
         planned = LogRegistry(self.bookkeeper.metadata).ensure(query.log, dict(options.chosen), b"")
         self._enter_process(query)
         self._properties.clear()
-        self._properties |= {**self._runs[query.checkpoint], "streaming.sql.batchId": str(number)}
+        self._properties |= {**self.session, **self._runs[query.checkpoint], "streaming.sql.batchId": str(number)}
         return sink.LogStreamWriter(options, planned)
 
     def rows(self, log: str) -> list[str]:

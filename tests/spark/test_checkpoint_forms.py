@@ -175,6 +175,19 @@ def test_stale_copy_that_a_url_names_is_refused(engine: StandInSpark, tmp_path: 
     assert not set(NEW) & set(engine.rows("orders"))
 
 
+def test_checkpoint_that_the_session_and_the_query_s_name_place_is_compared(
+    engine: StandInSpark, tmp_path: Path
+) -> None:
+    query = written(engine, tmp_path, "orders")
+    query.add(NEW)
+    engine.session["spark.sql.streaming.checkpointLocation"] = f"{query.checkpoint.parent}/"
+    query.options |= {"checkpointlocation": "", "queryname": "another"}
+    failure = engine.run(query)
+    assert failure is not None and f"{query.checkpoint.parent}/another" in failure and ACCEPTED_BY in failure
+    query.options["queryname"] = query.checkpoint.name
+    assert engine.run(query) is None and engine.rows("orders")[-2:] == NEW
+
+
 def test_query_whose_place_spark_draws_is_refused(engine: StandInSpark, tmp_path: Path) -> None:
     """With ``spark.sql.streaming.checkpointLocation`` and no name, each start of the query is a new one, and writes its rows
     again."""

@@ -65,6 +65,14 @@ def test_nan_is_greater_than_every_number_and_minus_zero_is_zero() -> None:
     assert truth("d IN (0, 7)", d=d) == [False, True, False, None]
 
 
+def test_float_is_compared_as_a_double_with_a_whole_number_that_is_a_float_and_with_any_fraction() -> None:
+    f = pyarrow.array([0.1, 0.5, 16777216.0, None], pyarrow.float32())
+    assert truth("f = 16777216", f=f) == [False, False, True, None]
+    assert truth("f = 0.5", f=f) == [False, True, False, None]
+    assert truth("f = 0.1", f=f) == [False, False, False, None]
+    assert truth("f > 0.1", f=f) == [True, True, True, None]
+
+
 def test_and_binds_closer_than_or_and_not_closer_than_and() -> None:
     i = pyarrow.array([1, 2, 3], pyarrow.int32())
     assert truth("i = 1 OR i = 2 AND i = 3", i=i) == [True, False, False]

@@ -254,3 +254,14 @@ def test_disk_that_fails_to_read_is_no_damage_and_is_read_again(stepped: None) -
     assert one.held(4) == one.held(5) == list(range(10)) and not storage.holdings.unread
     one.run.restart()
     assert one.held(4) == one.held(5) == list(range(10)) and one.run.storage.status().lacking_ledgers == 0
+
+
+def test_copy_that_a_failed_read_set_aside_is_held_again_once_an_add_found_it_equal(stepped: None) -> None:
+    one = Rotting()
+    one.files.add("read /disk1/logs/*.arrows 1.. io-error")
+    one.run.scrub()
+    one.files.clear()
+    row = one.row(5, 6)
+    assert one.held(5) == []
+    assert one.added(5, 6) == Status.OK
+    assert one.row(5, 6) == row and one.held(5) == [6]
