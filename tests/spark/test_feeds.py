@@ -24,6 +24,7 @@ from bookspark.logs import (
 )
 from bookspark.logs.chain.committer import Committer
 from bookspark.logs.chain.maintenance import collect_recent_orphans
+from bookspark.logs.feeds.gaps import Gap
 from bookspark.logs.feeds.log_feed import Limit, LogFeed
 from bookspark.protocol.logs.commits import Commit, EntryRange
 from bookspark.protocol.logs.lanes import LaneId
@@ -748,6 +749,23 @@ def test_rows_truncated_between_the_plan_and_the_read_are_data_loss_in_the_same_
         for _ in range(2):
             with pytest.raises(DataLossError, match=rf"rows 0 to {ROWS - 1} .*truncated"):
                 reader.read()
+
+
+def test_reader_that_began_within_a_commit_ledger_seeks_back_to_rows_before_its_first_plan(log: Log) -> None:
+    """They were called truncated: an error, or a gap."""
+    log.commit(20)
+    log.bookkeeper.zookeeper = "memory"
+    with RowReader(cast(BookKeeper, log.bookkeeper), LogAddress("memory", "orders"), "earliest", "") as reader:
+        beginning = reader.offset
+        for first in (150, 50, 170, 0, 10, 199):
+            reader.seek({**beginning, "position": first})
+            assert [row.position for row in reader.read(1)] == [first]
+            reader.seek({**beginning, "position": first})
+            (row,) = reader.read_with_gaps(1)
+            assert not isinstance(row, Gap) and row.position == first
+    feed = log.feed(fail_on_data_loss=False)
+    for first in (150, 50):
+        assert positions(feed, first, 160) == [*range(first, 160)]
 
 
 @pytest.mark.parametrize("is_created_again", [False, True])

@@ -151,6 +151,9 @@ class LaneFeed:
                     f"{end.rows}, but there were rows up to {last - 1}. Nothing is left out; try again"
                 )
             if following.after.rows > first:
+                if not self._planned:
+                    # The reader has gone from the start of its ledger to the commit of ``first``.
+                    self._planned_from = following.before
                 self._planned.append(following)
                 yield from self._positioned(following, kept, last)
             else:
