@@ -424,6 +424,7 @@ PLANTED_STARTS = {
         5,
         planted(PinnedStart, "pin", lambda pinned, offset, key: {**offset, source.PIN: pinned._owner}),
     ),
+    "a run takes its start back from a later run": (5, silent(PinnedStart, "_is_overtaken", False)),
 }
 """The same for streaming queries that start at the end of the log."""
 
@@ -454,7 +455,6 @@ PLANTED_QUERIES = {
 }
 """The same for queries with copied checkpoints and followers, and for ended lanes."""
 
-    "a run takes its start back from a later run": (5, silent(PinnedStart, "_is_overtaken", False)),
 PLANTED_RECOVERIES = {
     "a recovery ends a producer": (0, planted(ProducerLedgers, "is_fenced", False)),
     "a row that moves is appended twice": (0, planted(producer_ledgers, "Moving", twice)),
