@@ -430,7 +430,9 @@ def test_control_log_in_a_bad_sector_is_not_given_up_while_no_other_directory_ha
 def test_bad_sector_in_the_only_control_log_keeps_the_bookie_down_and_is_named() -> None:
     disk = MemoryFileSystem("/a")
     stopped(disk, "/a")
-    with pytest.raises(StorageError, match=r"^/a/control\.log: the disk can't read bytes 0\.\.\d+, .*accept-loss") as down:
+    with pytest.raises(
+        StorageError, match=r"^/a/control\.log: the disk can't read bytes 0\.\.\d+, .*accept-loss"
+    ) as down:
         Storage(config(Path("/a")), bad(disk, "/a/control.log")).open()
     assert "damaged" not in str(down.value)
     bookie = Pumped(config(Path("/a")), disk)

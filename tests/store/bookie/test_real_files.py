@@ -32,6 +32,13 @@ def test_exists_is_false_for_a_missing_path(tmp_path: Path) -> None:
     assert not files.exists(str(tmp_path / "file" / "below"))
 
 
+def test_sync_directory_syncs_the_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}")))
+    RealFileSystem().sync_directory(str(tmp_path))
+    assert synced == [str(tmp_path)]
+
+
 def test_sync_directory_leaves_no_descriptor_open(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(5):
