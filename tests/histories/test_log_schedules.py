@@ -419,7 +419,7 @@ PLANTED_SESSIONS = {
 """The same for groups of readers whose sessions end."""
 
 PLANTED_STARTS = {
-    "a run deletes the start of another run": (128, planted(PinnedStart, "unpin", whose_ever(PinnedStart.unpin))),
+    "a run deletes the start of another run": (132, planted(PinnedStart, "unpin", whose_ever(PinnedStart.unpin))),
     "a start is not kept": (
         5,
         planted(PinnedStart, "pin", lambda pinned, offset, key: {**offset, source.PIN: pinned._owner}),

@@ -25,6 +25,7 @@ The plan is made beside the driver's JVM (``partitions``). Each partition is rea
 from __future__ import annotations
 
 import os
+import random
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -203,50 +204,40 @@ def go_on(
 #
 # The record is ``/bookspark/starts/<subscription>@<id of the log>``. A pin has an owner, the run that asked for it last. It takes
 # an earlier run's pin over, and that run no longer deletes it: a run that was suspended within its first micro-batch would
-# otherwise take away the start of its successor. Nor does it take it back: runs have numbers in the order in which Spark made
-# their readers, and a pin goes to a higher number only. Spark asks several times in a first micro-batch, so a run that was
-# overtaken ends there. Offsets name the owner (``PIN``) until the pin is deleted, so that a run which goes on from Spark's
-# checkpoint knows which pin is its query's: Spark does not ask it for an initial offset.
+# otherwise take away the start of its successor. Offsets name the owner (``PIN``) until the pin is deleted, so that a run which
+# goes on from Spark's checkpoint knows which pin is its query's: Spark does not ask it for an initial offset.
 
 
 PIN = "pin"
 """The key of the owner of a pin in an offset."""
+_OWNER_BITS = 53
+"""JSON readers keep whole numbers of this size."""
 
 
 class Pin(msgspec.Struct, frozen=True):
     owner: int
-    """The number of the reader that asked for it last."""
+    """A random number of the reader that asked for it last."""
     offset: Offset
 
 
 class PinnedStart:
-    """The start of the query that reads ``options.log`` as ``options.subscription``. Raises MetadataStoreError."""
+    """The start of the query that reads ``options.log`` as ``options.subscription``."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._zookeeper, self._subscription = options.zookeeper, options.subscription
-        # No other run gets it, and later runs get higher ones.
-        self._owner = client(self._zookeeper).metadata.new_ledger_id()
-        self._asked_of = ""
-        """Key of the log whose pin it has asked for."""
+        self._owner = random.SystemRandom().getrandbits(_OWNER_BITS)
 
     def pin(self, offset: Offset, key: str) -> Offset:
-        """The earlier pinned start in the log of this key, with its new owner; without it, pin ``offset``. Raises BookKeeperError
-        if a later run has asked since, and MetadataStoreError."""
+        """The earlier pinned start in the log of this key, with its new owner; without it, pin ``offset``. Raises
+        MetadataStoreError."""
         store, name = client(self._zookeeper).metadata, self._name(key)
 
         def owned(document: bytes | None) -> bytes:
             nonlocal offset
-            pin = None if document is None else _pin(document, name)
-            if self._is_overtaken(pin, key):
-                raise BookKeeperError(
-                    f"subscription {self._subscription!r}: a later run has begun at the start of this one, which ends; nothing "
-                    "is lost. Of two runs of a query stop one; give each query a subscription of its own"
-                )
-            offset = offset if pin is None else pin.offset
+            offset = offset if document is None else _pin(document, name).offset
             return proven_struct(Pin(self._owner, offset), f"start {name!r}")
 
         change_record(store, STARTS, name, f"start {name!r}", owned)
-        self._asked_of = key
         return {**offset, PIN: self._owner}
 
     def unpin(self, owner: int, key: str) -> None:
@@ -258,10 +249,6 @@ class PinnedStart:
             # At another version it has another owner.
             with suppress(MetadataVersionError):
                 store.delete_record(STARTS, name, record.version)
-
-    def _is_overtaken(self, pin: Pin | None, key: str) -> bool:
-        """Did a later run ask for the pin in the log of this key? Then it may have deleted it, too."""
-        return self._asked_of == key if pin is None else pin.owner > self._owner
 
     def _name(self, key: str) -> str:
         return f"{self._subscription}@{key}"

@@ -1,13 +1,9 @@
 """Streaming queries that start at the end of the log: the real ``EntryStreamReader``, called like Spark calls it.
 
-Spark asks for the initial offset until the first micro-batch has finished, to plan it and to run it; then its checkpoint has the
-query's place. A run may stand still within its first micro-batch while its query goes on in another run, with its checkpoint or
-with a new one.
+Spark asks for the initial offset until the first micro-batch has finished; then its checkpoint has the query's place. A run may
+stand still within its first micro-batch while its query goes on in another run, with its checkpoint or with a new one.
 
-Laws:
-
-* All runs with the query's last checkpoint begin at one place, and the query reads each row from there on.
-* A run begins at one place, or ends: it never takes the start of a run that Spark began later.
+Law: all runs with the query's last checkpoint begin at one place, and the query reads each row from there on.
 """
 
 from __future__ import annotations
@@ -15,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, cast
+from typing import Any
 from unittest import mock
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable
@@ -39,8 +35,6 @@ class Checkpoint:
         """The end of each planned micro-batch."""
         self.committed = 0
         """The number of finished micro-batches."""
-        self.asked = -1
-        """The highest number of a run that began at that place."""
 
 
 class Starts:
@@ -71,10 +65,11 @@ class Starts:
         """After all writing each query reads the rest. ``ends``: the number of rows of each lane."""
         for name, checkpoint in self._checkpoints.items():
             batches = -1
-            while batches < checkpoint.committed:
+            while checkpoint.start is None or batches < checkpoint.committed:
                 batches = checkpoint.committed
                 self._run(name, checkpoint, None)
-            done = place(checkpoint.ends[-1] if checkpoint.ends else cast(Offset, checkpoint.start))
+            assert checkpoint.start is not None
+            done = place(checkpoint.ends[-1] if checkpoint.ends else checkpoint.start)
             rows = LogFeed(self._client("memory"), LOG, b"", fail_on_data_loss=False).all_rows(done)
             assert all(rows[lane] >= count for lane, count in ends.items()), f"{name} is at {rows} of {ends}"
 
@@ -117,10 +112,19 @@ class Starts:
         if start is None and number:
             start = checkpoint.ends[number - 1]
         elif start is None:
-            start = self._asked(reader, name, checkpoint)
+            start = reader.initialOffset()
             client.step(f"{name} starts at {start}")
-            if checkpoint.committed or self._checkpoints[name] is not checkpoint:
+            if checkpoint.committed:
                 return None
+            if checkpoint.start is None:
+                checkpoint.start = start
+            if self._checkpoints[name] is not checkpoint:
+                # It asked later than the runs with the next checkpoint: two queries have one subscription.
+                self._checkpoints[name].start = None
+                return None
+            assert place(start) == place(checkpoint.start), (
+                f"{name} starts at {start}, and an earlier run began at {checkpoint.start}"
+            )
         if len(checkpoint.ends) > number:
             end = checkpoint.ends[number]
         else:
@@ -131,9 +135,6 @@ class Starts:
             if len(checkpoint.ends) != number:
                 return None
             checkpoint.ends.append(end)
-        if not number:
-            again = self._asked(reader, name, checkpoint)
-            assert place(again) == place(start), f"{name} starts at {start}, and then at {again}"
         reader.partitions(start, end)
         self._stage.read(client, reader._feed, place(start), place(end))  # type: ignore[arg-type]
         client.step(f"{name} finishes micro-batch {number}")
@@ -142,25 +143,6 @@ class Starts:
         checkpoint.committed += 1
         reader.commit(end)
         return end
-
-    def _asked(self, reader: EntryStreamReader, name: str, checkpoint: Checkpoint) -> Offset:
-        """The start of a run, judged as soon as it has it."""
-        start, pinned, newest = reader.initialOffset(), reader._pinned, self._checkpoints[name]
-        assert pinned is not None
-        if newest is not checkpoint:
-            assert pinned._owner > newest.asked or newest.committed, (
-                f"{name}: run {pinned._owner} with an older checkpoint takes the start of run {newest.asked}"
-            )
-            # The run with the older checkpoint began later: two queries have one subscription.
-            newest.start = None
-            return start
-        checkpoint.asked = max(checkpoint.asked, pinned._owner)
-        if checkpoint.start is None:
-            checkpoint.start = start
-        assert place(start) == place(checkpoint.start) or checkpoint.committed, (
-            f"{name} starts at {start}, and an earlier run began at {checkpoint.start}"
-        )
-        return start
 
 
 def place(offset: Offset) -> Offset:
