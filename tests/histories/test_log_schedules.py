@@ -424,7 +424,6 @@ PLANTED_STARTS = {
         5,
         planted(PinnedStart, "pin", lambda pinned, offset, key: {**offset, source.PIN: pinned._owner}),
     ),
-    "a run takes its start back from a later run": (5, silent(PinnedStart, "_is_overtaken", False)),
 }
 """The same for streaming queries that start at the end of the log."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from bookspark.errors import BookKeeperError, ConfigurationError
 from bookspark.protocol.logs.commits import FILES
+from bookspark.spark.connector import checkpoint as checkpoints
 from bookspark.spark.connector.checkpoint import SourceRenamedError, SparkCheckpoint, UnreadCheckpointError
 from bookspark.spark.options.sink_options import SinkOptions
 from tests.spark.checkpoint_matrix import CHECKPOINTS, LOGS, NEW, Query, numbers, play, written
@@ -156,6 +158,24 @@ def test_deleted_checkpoint_is_recognised_by_each_name_of_its_store(
     else:
         engine.write(query, 0, NEW)
     assert engine.rows("orders") == NEW, "lane 0"
+
+
+def test_look_at_other_checkpoints_on_a_mount_that_does_not_answer_ends_in_a_refusal(
+    engine: StandInSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = threading.Event()
+    monkeypatch.setattr(os.path, "samefile", lambda one, other: answers.wait(60))
+    monkeypatch.setattr(checkpoints, "_REMOTE_SECONDS_MAX", 0.1)
+    (tmp_path / "checkpoint").mkdir()
+    query = Query(tmp_path, "orders", {"checkpointUrl": (tmp_path / "checkpoint").as_uri()})
+    engine.begin_run(query)
+    engine.write(query, 0, NEW)
+    engine.location = lambda path: "/another/place"
+    engine.begin_run(query)
+    with pytest.raises(UnreadCheckpointError, match=f"other checkpoints can't be looked at.*{ACCEPTED_BY}"):
+        engine.write(query, 1, NEW)
+    answers.set()
+    assert engine.rows("orders") == NEW
 
 
 def test_stale_copy_that_a_url_names_is_refused(engine: StandInSpark, tmp_path: Path) -> None:

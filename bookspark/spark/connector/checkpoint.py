@@ -37,7 +37,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import wait
 from contextlib import suppress
 from pathlib import Path
@@ -242,6 +242,21 @@ class SparkCheckpoint:
         newest = self._plan(plans[-1])
         if newest is not None and newest.files:
             self._files_of(plans[-1])
+
+    def known_as(self, places: Collection[str]) -> str:
+        """The place as one of ``places`` spells it; its own spelling if none is the same folder.
+
+        A folder has several names (links, ``s3`` and ``s3a``). Under another name a query with a deleted checkpoint would be new
+        to the log, and write all of its rows again.
+        """
+        if self.place in places:
+            return self.place
+        place = Place.of(self.place)
+        try:
+            return _within(lambda: next((one for one in places if one and place.is_same(Place.of(one))), self.place))
+        except TimeoutError as error:
+            # A mount that does not answer holds up whoever looks.
+            raise self._unread(f"the log's other checkpoints can't be looked at ({error})") from error
 
     def plan(self, batch: int) -> Plan:
         """The plan of micro-batch ``batch``. Empty if Spark has dropped it, as it does after 100 batches."""

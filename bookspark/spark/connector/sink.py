@@ -73,7 +73,7 @@ from bookspark.spark.process_client import client
 from bookspark.spark.rows.row_format import arrow_schema, as_columns, columns_of
 from bookspark.spark.rows.rows import row_encoder
 from bookspark.store.decisions.seam import decided
-from bookspark.support.hadoop_paths import Place, plain_place
+from bookspark.support.hadoop_paths import plain_place
 
 if TYPE_CHECKING:
     import numpy
@@ -406,18 +406,6 @@ _read_checkpoints: set[tuple[int, str, str]] = set()
 """(pid, log's name, place) of Spark checkpoints that could be read when a micro-batch was planned."""
 
 
-def _place_in(log: LogRecord, checkpoint: str) -> str:
-    """The place of a Spark checkpoint as the log's index spells it; as given if no writer has it.
-
-    A folder has several names (links, ``s3`` and ``s3a``). Under another name a query with a deleted checkpoint would be new to
-    the log, and write all of its rows again.
-    """
-    place, known = Place.of(checkpoint), (log.checkpoint, *(lane.checkpoint for lane in log.lanes))
-    if not checkpoint or checkpoint in known:
-        return checkpoint
-    return next((one for one in known if one and place.is_same(Place.of(one))), checkpoint)
-
-
 @ends_in_order
 class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
     """``df.writeStream.format("bookspark")``. ``planned``: the log's record at the planning of the micro-batch."""
@@ -428,11 +416,13 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
         self._planned, self._log = planned, lane_id(planned)
         # Without the option, Spark tells the place only to the tasks.
         self._place = plain_place(options.checkpoint)
-        self._known_as = _place_in(planned, self._place)
-        key = os.getpid(), options.log.name, self._place
-        if options.compare_checkpoint and self._place and key not in _read_checkpoints:
-            self._spark_checkpoint(self._place).check()
-            _read_checkpoints.add(key)
+        self._known_as = self._place
+        if options.compare_checkpoint and self._place:
+            key, checkpoint = (os.getpid(), options.log.name, self._place), self._spark_checkpoint(self._place)
+            if key not in _read_checkpoints:
+                checkpoint.check()
+                _read_checkpoints.add(key)
+            self._known_as = checkpoint.known_as([planned.checkpoint, *(lane.checkpoint for lane in planned.lanes)])
 
     def _spark_checkpoint(self, place: str) -> SparkCheckpoint:
         return SparkCheckpoint(place, self.options.log.name, self.options.checkpoint_url)
