@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -22,6 +23,7 @@ from bookspark.spark.session import delta_session
 from bookspark.spark.short_jobs import run_job
 from bookspark.support.command_line import FOUND
 from bookspark.support.plain_text import counted
+from bookspark.support.printed_tables import width_of
 
 
 def main(
@@ -45,7 +47,7 @@ def main(
         told = {"ledgers": marked.ledgers, "copies": marked.copies} if marked is not None else None
         print(json.dumps({"findings": audit.documents(findings), "marked": told}, indent=2))
     else:
-        audit.show(findings, Console())
+        audit.show(findings, Console(width=width_of(sys.stdout)))
         if marked is not None:
             print(
                 f"marked for repair: {counted(marked.ledgers, 'ledger')}, which lack {counted(marked.copies, 'copy')} of entries"

@@ -83,7 +83,9 @@ class PrintedTable:
         table = _bare(header=True)
         for k, width in zip(shown, widths, strict=True):
             figures = all(_FIGURE.fullmatch(text) for row in self._cells if (text := row[k]))
-            table.add_column(Text(self._columns[k]), justify="right" if figures else "left", width=width)
+            table.add_column(
+                Text(self._columns[k]), justify="right" if figures else "left", width=width, overflow="fold"
+            )
         for row in self._cells:
             table.add_row(*(Text(row[k]) for k in shown))
         return table
@@ -105,7 +107,7 @@ def cell_text(value: object) -> str:
 
 def width_of(stream: TextIO) -> int | None:
     """The width for rich's console of ``stream``. None: that of the terminal, or of the variable ``COLUMNS``."""
-    return None if stream.isatty() or "COLUMNS" in os.environ else UNLIMITED
+    return None if stream.isatty() or os.environ.get("COLUMNS", "").isdigit() else UNLIMITED
 
 
 def _shared(widths: Sequence[tuple[int, int]], room: int) -> list[int] | None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
+from rich.console import Console
 
 from bookspark.local import LocalCluster
 from bookspark.logs import create_log
+from bookspark.support.printed_tables import PrintedTable
 from tests.operations.cli.conftest import Run
 
 
@@ -84,3 +88,10 @@ def test_ids_have_no_commas(on_cluster: Run, cluster: LocalCluster) -> None:
     assert log_id.isdecimal()
     told = on_cluster("ledger", "list", "--long").text
     assert "1,199" not in told
+
+
+@pytest.mark.parametrize("text", ["日本語 bookie-5f2c9a1e 日本語", "   bookie-5f2c9a1e is away"])
+def test_word_that_fits_is_shown_whole_beside_wide_characters_and_spaces(text: str) -> None:
+    screen = io.StringIO()
+    Console(file=screen, width=22).print(PrintedTable(["what", "n"], [[text, 1]]))
+    assert "…" not in screen.getvalue() and "5f2c9a1e" in screen.getvalue()

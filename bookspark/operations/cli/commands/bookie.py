@@ -491,8 +491,8 @@ def accept_loss(directories: Directories, yes: Yes = False) -> None:
 
     It first prints the bytes, with the entries that may lie there as far as the index shows. Only for bytes that the disk never
     reads again. The next start still fences ledgers being written to the bookie and asks all others for the entries; while one
-    does not answer, it gives nothing up. An entry that none has stays unknown here, never denied. Until then the control log
-    keeps who accepted the loss.
+    does not answer, it gives nothing up. An entry that none has stays unknown here, never denied. The control log keeps who
+    accepted the loss until the bytes are given up.
     """
     from bookspark.store.bookie.disk.file_system import RealFileSystem
     from bookspark.store.bookie.offline.inspection import accept_losses, losses_to_accept

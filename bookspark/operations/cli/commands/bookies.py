@@ -49,8 +49,8 @@ def local(
         say(cluster.zookeeper)
         for bookie in cluster.bookies:
             say(f"{bookie.bookie_id} serves at {bookie.address}", err=True)
-        fate = "removes its data; --directory would keep them" if directory is None else "its data stay"
-        say(f"Ctrl-C ends it: {fate}. To use it, type this in another terminal:", err=True)
+        fate = "removes its data; --directory would keep them" if directory is None else "keeps its data"
+        say(f"Ctrl-C ends it and {fate}. To use it, type this in another terminal:", err=True)
         # A separate line, for copy and paste.
         say(f"export BOOKSPARK_ZOOKEEPER={cluster.zookeeper}", err=True)
         reported = set[str]()

@@ -327,8 +327,9 @@ def describe(log: LaneName, zookeeper: Zookeeper = "", password: Password = "", 
     if as_json:
         print_json(facts)
     else:
-        # An id has no thousands: the option ``logId`` takes it.
-        print_facts((name, str(value) if name == "id" else shown(value)) for name, value in facts.items())
+        # No thousands in an id (the option ``logId`` takes it) or a position (`log truncate` does).
+        plain = ("id", "first_position")
+        print_facts((name, str(value) if name in plain else shown(value)) for name, value in facts.items())
 
 
 @app.command()
