@@ -860,8 +860,9 @@ class BookKeeperConnection(Connection):
     is greeted as soon as its first bytes are the start of a request (``requests.first_message_size``).
 
     A bookie with a certificate serves no client in clear text. There a connection begins with START_TLS, is a stranger until the
-    end of the TLS handshake, and counts with the handshakes of the other port. Earlier requests are answered UNAUTHORIZED. A byte
-    between START_TLS and its answer ends the connection: it would pass for a byte protected by TLS.
+    end of the TLS handshake, and counts with the handshakes of the other port. Earlier requests are answered UNAUTHORIZED. Bytes
+    behind START_TLS are read through TLS alone, because they would pass for protected ones; bytes that came with it end the
+    connection.
 
     Source: BookKeeper's ``BookieRequestProcessor.processStartTLSRequestV3`` (which also serves clients without TLS)."""
 
@@ -917,6 +918,10 @@ class BookKeeperConnection(Connection):
         if self._stage is _Stage.OPEN:
             self.greeted()
 
+    def adjust_reading(self) -> None:
+        if self._stage is not _Stage.SHAKING_HANDS:
+            super().adjust_reading()
+
     # -- TLS
 
     def _take_in_clear_text(self, requests: Iterator[Asked]) -> None:
@@ -925,6 +930,9 @@ class BookKeeperConnection(Connection):
                 if next(requests, None) is not None or not self._requests.is_empty:
                     raise WireError("bytes in clear text behind START_TLS")
                 self._stage = _Stage.SHAKING_HANDS
+                # TLS resumes it. The ClientHello may arrive before the bookie's turn to take it.
+                assert self._transport is not None
+                self._transport.pause_reading()
                 self.send(answer(asked, Status.OK))
                 self.flush()
                 self._shaking = asyncio.get_running_loop().create_task(self._shake_hands())
@@ -956,8 +964,8 @@ class BookKeeperConnection(Connection):
             # The connection ended meanwhile.
             raw.abort()
             return
-        self.goes_on_over(secured)
         self._stage = _Stage.OPEN
+        self.goes_on_over(secured)
         self.greeted()
         early, self._early = self._early, []
         self.take(iter(early))

@@ -4,8 +4,9 @@ Law: a fetched entry passes every check of an entry that a repair reads and adds
 both bookies. It counts once it is synced. A fetch decides nothing: the repair reads and adds the rest itself, and so finds the
 bookie at fault. Entries later than the repair's time limit are reported as not fetched, and dropped; otherwise the repair
 would consider this bookie hanging. Only registered bookies are asked, with this bookie's secret and certificate. Memory is
-bounded: ``_FETCHES_MAX`` answers of ``READ_BYTES`` are under way, each until it is synced; further fetches wait. A hanging
-bookie does not delay them for long, because a recently failed bookie is not asked.
+bounded: ``_FETCHES_MAX`` answers of ``READ_BYTES`` are under way, each until it is synced. ``_WAITING_MAX`` fetches wait; the
+others are refused, and their repairs read and add the entries themselves. A hanging bookie does not delay them for long, because
+a recently failed bookie is not asked.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from bookspark.store.bookie.storage import Storage
 from bookspark.store.client.client_config import ClientConfig
 from bookspark.store.client.network.connections import Connections
 from bookspark.store.client.network.hello import client_security
-from bookspark.store.client.network.io_loop import IoLoop
+from bookspark.store.client.network.io_loop import DeadlineTimer, IoLoop
 from bookspark.store.client.network.ledger_requests import LedgerRequests
 from bookspark.store.metadata.store import MetadataStore
 from bookspark.store.wire.chunks import ChunkPool
@@ -39,6 +40,7 @@ from bookspark.store.wire.messages import FetchFrom
 from bookspark.support.threads import Threads
 
 _FETCHES_MAX = 8
+_WAITING_MAX = 256
 _OK, _IO_ERROR = int(Status.OK), int(Status.IO_ERROR)
 
 log = logging.getLogger(__name__)
@@ -50,6 +52,7 @@ class _Asked:
     source: FetchFrom
     digest_type: DigestType
     fetched: Fetched
+    timer: DeadlineTimer | None = None
     came: bool = False
     """Read; delays are this bookie's own fault from now on."""
     over: bool = False
@@ -85,11 +88,13 @@ class Fetching:
             kind = DigestType(source.digest_type)
         except ValueError:
             raise WireError(f"a fetch with digests of type {source.digest_type!r}") from None
+        if len(self._waiting) >= _WAITING_MAX:
+            why = f"{_WAITING_MAX} fetches wait already"
+            fetched(Status.TOO_MANY_REQUESTS, header.first_entry_id - 1, 0, why)
+            return
         asked = _Asked(header, source, kind, fetched)
         if header.limit:
-            self._io.submit(
-                self._connections.later, header.limit / 1000, partial(self._on_the_loop, self._give_up, asked)
-            )
+            asked.timer = DeadlineTimer(header.limit / 1000, partial(self._give_up, asked))
         self._waiting.append(asked)
         self._begin()
 
@@ -159,6 +164,8 @@ class Fetching:
     def _answer(self, asked: _Asked, status: int, last: int, byte_count: int, why: str) -> None:
         if not asked.over:
             asked.over = True
+            if asked.timer is not None:
+                asked.timer.cancel()
             asked.fetched(status, last, byte_count, why)
 
 

@@ -72,7 +72,7 @@ The kinds, and the bookie's work for each (``-`` after a name: the request is a 
     is read as by a client, and added as an ``ADD`` with ``RECOVERY`` and this request's LAC and LAFR. ``limit`` > 0: give up
     entries that have not arrived after ``limit`` ms; 0: the bookie's wait for any answer. ``last_entry_id`` of the answer is the
     last id synced here, and ``value`` the number of fetched bytes. After a failed read the answer is OK too, and its body
-    explains the failure to people.
+    explains the failure to people. A body of more than 4 KiB is refused; TOO_MANY_REQUESTS: 256 fetches wait already.
 ``REFUSAL-``
     From bookies: the last frame of a connection with malformed bytes. The body explains it to people.
 

@@ -6,14 +6,17 @@ import asyncio
 import contextlib
 import socket
 import ssl
+import threading
 
 import pytest
 import uvloop
 
 from bookspark.servers.bookkeeper.messages import SCHEMA, Operation
+from bookspark.store.bookie.serving import porch
+from bookspark.store.bookie.serving.porch import Porch
 from bookspark.store.wire.frames import HELLO_BYTES_MAX
 from tests.authority import Authority
-from tests.awaiting import await_that
+from tests.awaiting import SECONDS_MAX, await_that
 from tests.servers.bookkeeper.kit import KEY, Caller, add_2, body, open_door, request
 from tests.store.bookie.kit import config
 
@@ -137,6 +140,48 @@ def test_clear_text_after_start_tls_closes_the_connection(tmp_path, certificate)
             caller = call()
             caller.send(START + behind)
             assert is_ended(caller)
+        assert server.storage.holdings.ledger(7) is None
+
+
+@pytest.fixture
+def one_handshake(monkeypatch):
+    """An address begins one handshake at once; another one waits. An event tells that one has begun."""
+    begun, shakes_hands = threading.Event(), Porch.shakes_hands
+
+    def begins(self, stranger):
+        shakes_hands(self, stranger)
+        begun.set()
+
+    monkeypatch.setattr(porch, "_HANDSHAKES_BURST", 1)
+    monkeypatch.setattr(porch, "_HANDSHAKES_PER_SECOND", 2)
+    monkeypatch.setattr(Porch, "shakes_hands", begins)
+    return begun
+
+
+def test_handshake_that_waits_for_its_turn_succeeds(tmp_path, authority, certificate, one_handshake):
+    """The ClientHello was read as a request in clear text, and refused."""
+    with open_door(config(tmp_path, tls_certificate=certificate)) as (_, call, _):
+        for _ in range(3):
+            caller = call()
+            begin(caller, client_context(authority))
+            caller.send(INFO)
+            assert caller.answer().status == EOK
+
+
+def test_clear_text_while_a_handshake_waits_for_its_turn_is_not_served(tmp_path, authority, certificate, one_handshake):
+    """A man in the middle sent an add behind the client's START_TLS, and the client's handshake once the bookie took it: the add
+    was accepted as sent by the client over TLS."""
+    with open_door(config(tmp_path, tls_certificate=certificate)) as (server, call, _):
+        begin(call(), client_context(authority))
+        caller = call()
+        one_handshake.clear()
+        caller.send(START)
+        assert caller.answer().status == EOK
+        caller.send(add(3, 0))
+        assert one_handshake.wait(SECONDS_MAX)
+        with contextlib.suppress(ssl.SSLError, ConnectionError):
+            caller.socket = client_context(authority).wrap_socket(caller.socket, server_hostname="127.0.0.1")
+            caller.answer()
         assert server.storage.holdings.ledger(7) is None
 
 

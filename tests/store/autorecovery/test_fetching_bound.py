@@ -10,14 +10,13 @@ import pytest
 from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.responses import Positive, Unknown, UnknownReason
 from bookspark.store.autorecovery import fetching
-from bookspark.store.autorecovery.fetching import _FETCHES_MAX, Fetching
+from bookspark.store.autorecovery.fetching import _FETCHES_MAX, _WAITING_MAX, Fetching
 from bookspark.store.client.client_config import ClientConfig
 from bookspark.store.metadata.memory.memory_store import MemoryStore
 from bookspark.store.wire.batch_prefix import HEADER_OFFSET
 from bookspark.store.wire.entry_batch import Entry, EntryBatch, encode_entries
 from bookspark.store.wire.header import Flag, Header, Kind, Status, decode
 from bookspark.store.wire.messages import FetchFrom
-from tests.awaiting import await_that
 
 KEY = b"k" * 16
 
@@ -82,6 +81,20 @@ def test_fetches_above_the_bound_wait_for_the_sync_of_an_earlier_fetch(fetches, 
     assert len(reads) == _FETCHES_MAX + 1
 
 
+def test_fetches_beyond_the_waiting_ones_are_refused(fetches, storage, reads) -> None:
+    """A peer made the bookie hold any number of fetches. Repairs read and add what was refused."""
+    answers: list[tuple[int, int, int, str]] = []
+    asked_for(fetches, _FETCHES_MAX + _WAITING_MAX + 2, answers)
+    assert len(answers) == 2 and {(status, byte_count) for status, _, byte_count, _ in answers} == {
+        (Status.TOO_MANY_REQUESTS, 0)
+    }
+    assert [last + 1 for _, last, *_ in answers] == [_FETCHES_MAX + _WAITING_MAX, _FETCHES_MAX + _WAITING_MAX + 1]
+    action, put = reads[0]
+    put(act.ReadAnswered("a", action.first, action.first - 1, Unknown(UnknownReason.TIMEOUT, "9 s"), [], 0))
+    asked_for(fetches, 1, answers)
+    assert len(answers) == 3 and len(reads) == _FETCHES_MAX + 1, "one ended, so there is room for one"
+
+
 def test_failed_fetch_makes_room_for_the_next(fetches, storage, reads) -> None:
     answers: list[tuple[int, int, int, str]] = []
     asked_for(fetches, 2 * _FETCHES_MAX, answers)
@@ -104,11 +117,15 @@ def test_fetch_beyond_the_time_limit_of_the_repair_is_answered_as_not_fetched(
     fetches, storage, reads, monkeypatch
 ) -> None:
     """A repair took the fetching bookie for hung if the repair's timeout was shorter than half of the bookie's."""
-    timers = []
-    monkeypatch.setattr(fetches._connections, "later", lambda *timer: timers.append(timer))
+    timers, cancelled = [], []
+
+    def timer(seconds, time_is_up):
+        timers.append((seconds, time_is_up))
+        return SimpleNamespace(cancel=lambda: cancelled.append(time_is_up))
+
+    monkeypatch.setattr(fetching, "DeadlineTimer", timer)
     answers: list[tuple[int, int, int, str]] = []
     asked_for(fetches, _FETCHES_MAX + 2, answers, limit=700)
-    await_that(lambda: len(timers) == _FETCHES_MAX + 2)
     assert {seconds for seconds, _ in timers} == {0.7}
     (action, put), (other, put_other) = reads[:2]
     put(act.ReadAnswered("a", action.first, action.last, Positive(), [read(action.first)], 1))
@@ -124,11 +141,12 @@ def test_fetch_beyond_the_time_limit_of_the_repair_is_answered_as_not_fetched(
     for _, time_is_up in timers:
         time_is_up()
     assert len(answers) == _FETCHES_MAX + 2, "each is told once"
+    assert len(cancelled) == _FETCHES_MAX + 2, "no timer keeps a fetch that is over"
 
 
 def test_fetch_of_an_older_repair_has_no_time_limit(fetches, reads, monkeypatch) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(fetches._io, "submit", lambda *_: pytest.fail("a timer"))
+        patched.setattr(fetching, "DeadlineTimer", lambda *_: pytest.fail("a timer"))
         asked_for(fetches, 1, [])
     assert len(reads) == 1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -18,9 +19,11 @@ from bookspark.store.bookie.ledgers import held_copies
 from bookspark.store.bookie.ledgers.control_records import ControlRecords
 from bookspark.store.bookie.storage import Losses, VolatileSyncs
 from bookspark.store.wire.entry_batch import encode_entries
+from bookspark.store.wire.frames import control_frame
 from bookspark.store.wire.header import Header, Kind, Status, status_of
 from bookspark.store.wire.messages import FetchFrom
 from bookspark.testing.faulty_files import FaultyFileSystem
+from tests.awaiting import await_that
 from tests.store.bookie.kit import KEY, Client, Pumped, add_frame, config, entries, serving
 
 NO_ROOM = "write */control.log 1.. no-space"
@@ -374,6 +377,29 @@ def test_fetch_is_passed_on_and_answered_with_its_result(served):
         assert client.call(Header(Kind.FETCH, 0, 5, first, last), source.encode()).header.status == Status.BAD_REQUEST
     assert client.call(Header(Kind.FETCH, 0, 5, 0, 0), b"{").header.status == Status.BAD_REQUEST
     assert asked == [(0, 0, source), (3, 9, source)]
+
+
+def test_fetch_with_a_long_source_is_refused_in_few_words(served):
+    """Sources of 16 MiB waited in the bookie beside the budget of its peers' memory, or were repeated in its log."""
+    server, client = served
+    server.fetch = lambda *asked: pytest.fail("it is passed on")
+    for source in (FetchFrom("b" * (1 << 20), "crc32c"), FetchFrom("b2", "c" * (1 << 20))):
+        answer = client.call(Header(Kind.FETCH, 0, 5, 0, 0), source.encode())
+        assert answer.header.status == Status.BAD_REQUEST and len(answer.body) < 200
+
+
+def test_request_without_an_answer_keeps_no_receive_buffer_of_an_ended_connection(served):
+    """A fetch that waited kept 15 MiB of an unfinished frame, which the budget did not count any more."""
+    server, client = served
+    asked = []
+    server.fetch = lambda *one: asked.append(one)
+    client.send(control_frame(Header(Kind.FETCH, 1, 5, 0, 0), FetchFrom("b2", "crc32c").encode()))
+    client.send(add_frame(5, 0, payload=bytes(1 << 20))[:-1])
+    await_that(lambda: server._admission.memory.bound > 1 << 20)
+    [buffer] = [weakref.ref(connection._receiver) for connection in server.connections]
+    client.socket.close()
+    await_that(lambda: buffer() is None)
+    assert len(asked) == 1
 
 
 def test_stopping_bookie_ends_its_connections(tmp_path):

@@ -568,6 +568,8 @@ def limbo(storage: Storage, ledger_id: int, limit: int) -> tuple[Limbo, int]:
 
 
 _BEFORE_HELLO_MAX = 16
+_SOURCE_BYTES_MAX = 4 << 10
+"""Limit of the source of a FETCH, which waits in the bookie."""
 _OF_A_LEDGER = frozenset((Kind.READ, Kind.READ_LAC, Kind.WRITE_LAC, Kind.SYNC, Kind.RANGES, Kind.LIMBO, Kind.FETCH))
 """Requests with a ledger id, besides ADD. Other kinds may leave it out."""
 _NO_LEDGER_ID = f"ledger ids go from 0 to {LEDGER_ID_MAX}"
@@ -772,6 +774,8 @@ class Dispatch:
         fetch = self._bookie.fetch()
         if fetch is None:
             self._answers.refuse(header, "this bookie fetches nothing from others")
+        elif len(body) > _SOURCE_BYTES_MAX:
+            self._answers.refuse(header, f"a source of {len(body)} bytes; at most {_SOURCE_BYTES_MAX} are allowed")
         elif not 0 <= header.first_entry_id <= header.last_entry_id:
             self._answers.refuse(header, f"a fetch of entries {header.first_entry_id}..{header.last_entry_id}")
         else:
@@ -912,8 +916,9 @@ class Connection(asyncio.BufferedProtocol):
         self._acks.clear()
         self._dispatch.end()
         self._looks.forget(self)
-        # Breaking this reference cycle frees the receive buffer at once.
+        # Breaking this reference cycle frees the connection at once. A request without an answer still holds it, not its buffer.
         del self._dispatch
+        self._receiver = FrameReceiver()
         stranger, self._stranger = self._stranger, None
         self._admission.lost(stranger, self)
 
