@@ -832,7 +832,10 @@ class Dispatch:
                 self._answer(asked, Status.IO_ERROR)
             else:
                 self._answer(asked, Status.OK, fields={"availability": found})
+            self._peer.read_ends()
 
+        # Its ranges are held until they are durable.
+        self._peer.read_begins()
         self._storage.held_ranges(asked.ledger_id, told)
 
     def _bookie_info(self, asked: Asked) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
 import pytest
 from hypothesis import example, given
@@ -12,6 +13,7 @@ from bookspark.protocol.ledger.entry_ranges import with_ranges
 from bookspark.servers.bookkeeper.door import list_of_entries
 from bookspark.servers.bookkeeper.messages import Operation
 from bookspark.store.bookie.holdings.reads import Fetched, Stop
+from tests.awaiting import await_that
 from tests.servers.bookkeeper.kit import KEY, body, open_door, request
 from tests.store.bookie.kit import config
 
@@ -82,6 +84,24 @@ def test_bookie_lists_its_entries_of_a_ledger(tmp_path) -> None:
         assert [one for one in range(12) if is_available(groups, one)] == list(held)
         caller.send(asked(1, 8))
         assert caller.answer().status == ENOLEDGER
+
+
+def test_few_lists_of_a_peer_are_made_at_once(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[Callable[[list[tuple[int, int]]], None]] = []
+    with open_door(config(tmp_path)) as (server, call, _):
+        caller, other = call(), call()
+        other.send(add(0, 7, 0))
+        assert other.answer().status == EOK
+        monkeypatch.setattr(server.storage, "held_ranges", lambda ledger_id, told: begun.append(told))
+        caller.send(*(asked(number, 7) for number in range(100)))
+        await_that(lambda: begun)
+        other.send(add(1, 7, 1))
+        assert other.answer().status == EOK and len(begun) < 20
+        for number in range(100):
+            await_that(lambda: begun)
+            server._porch._loop.call_soon_threadsafe(begun.pop(0), [(0, number)])
+            answer = caller.answer()
+            assert (answer.header.txnId, answer.status) == (number, EOK)
 
 
 def test_unreadable_entry_is_not_in_the_list(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -273,6 +273,25 @@ def test_stalled_reader_is_ended_also_after_a_look_at_which_nobody_waited(monkey
     _on_a_loop(test)
 
 
+def test_few_ranges_of_a_peer_are_listed_while_their_rows_are_not_durable(tmp_path, monkeypatch):
+    """3,000 requests, of 336 KB, took 350 MB at once, and held the loop up for seconds."""
+    with serving(config(tmp_path)) as (server, address):
+        client, other, begun = Client(address), Client(address), []
+        other.add(5, 0)
+        monkeypatch.setattr(server.storage, "when_durable", lambda rows, done: begun.append(done))
+        client.send(*(control_frame(Header(Kind.RANGES, number, 5, 0)) for number in range(100)))
+        await_that(lambda: begun)
+        assert other.call(Header(Kind.STATUS, 0)).header.status == Status.OK
+        assert len(begun) < 20
+        for number in range(100):
+            await_that(lambda: begun)
+            server._porch._loop.call_soon_threadsafe(begun.pop(0), Status.OK)
+            answer = client.receive()
+            assert (answer.header.request_id, answer.header.status) == (number, Status.OK) and answer.body
+        client.close()
+        other.close()
+
+
 def test_1000_waiting_short_reads_are_answered(tmp_path):
     """Each ended read began the next in a nested call."""
     _fill(tmp_path, rewritten=False)

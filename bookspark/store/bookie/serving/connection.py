@@ -789,6 +789,8 @@ class Dispatch:
             header.ledger_id, max(header.first_entry_id, 0), header.limit, only=header.value == 1
         )
         answered = header._replace(first_entry_id=first)
+        # It holds up to 100 KB until its rows are durable, so it counts as a read.
+        self._peer.read_begins()
         # A comparison of copies relies on listed copies, so a power cut must not take them back.
         self._storage.when_durable(ranges, partial(self._listed, answered, ledger_id, ranges.encode()))
 
@@ -797,6 +799,7 @@ class Dispatch:
             self._answers.answer(header, _OK, value=following, body=ranges)
         else:
             self._answers.answer(header, status)
+        self._peer.read_ends()
 
 
 # -- The connection
