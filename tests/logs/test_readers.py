@@ -13,13 +13,14 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from bookspark.errors import MetadataStoreError, UnauthorizedAccessError
 from bookspark.local import LocalCluster
-from bookspark.logs import Log, LogRegistry, commits, create_log, delete_log, truncate_log
+from bookspark.logs import Log, LogAddress, LogRegistry, commits, create_log, delete_log, truncate_log
 from bookspark.logs.chain.commit_times import time_of
 from bookspark.logs.chain.registry import READERS
 from bookspark.logs.readers import lag, registration
@@ -28,9 +29,11 @@ from bookspark.logs.readers.records import forget_outdated, records_of, update
 from bookspark.operations.why.answers import BEHIND_SECONDS, why_behind
 from bookspark.operations.why.facts import Facts, LaneFacts, LogFacts
 from bookspark.operations.why.gathering import gather_log
+from bookspark.protocol.logs.lanes import LaneId
 from bookspark.protocol.logs.log_options import LogOptions
 from bookspark.protocol.logs.reader_record import STALE_MS, ReaderKind, ReaderRecord, ReaderState
 from bookspark.store.client import BookKeeper
+from bookspark.store.metadata.memory.memory_store import MemoryStore
 from bookspark.store.metadata.store import MetadataStore
 from tests.awaiting import await_that
 from tests.clocks import keep_steady
@@ -164,6 +167,56 @@ def test_killed_run_of_a_host_whose_clock_was_ahead_is_not_shown_beside_the_livi
     assert list(records_of(client.metadata, log_id)) == [f"living@{log_id}"]
     now_ns += 10 * STALE_MS * 1_000_000
     assert [(one.key, one.state) for one in readers_of(client, "orders")] == [("living", ReaderState.STALE)]
+
+
+def test_suspended_reader_that_reports_while_outdated_records_are_deleted_is_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its new record was deleted as the old one: it was not shown until its next report."""
+    client: Any = MemoryBookKeeper()
+    log_id = LogRegistry(client.metadata).create("orders", LogOptions(), b"").log_id
+    now_ns, delete = time.time_ns(), MemoryStore.delete_record
+    monkeypatch.setattr(time, "time_ns", lambda: now_ns)
+
+    def heard(key: str) -> None:
+        update(client.metadata, f"{key}@{log_id}", lambda found: ReaderRecord(ReaderKind.PYTHON, place, 0, "audit"))
+
+    def reports_meanwhile(store: MemoryStore, kind: str, *others: Any) -> None:
+        monkeypatch.setattr(MemoryStore, "delete_record", delete)
+        heard("suspended")
+        delete(store, kind, *others)
+
+    place = {"position": 0, "log": log_id}
+    heard("suspended")
+    now_ns += (STALE_MS + 1) * 1_000_000
+    heard("living")
+    monkeypatch.setattr(MemoryStore, "delete_record", reports_meanwhile)
+    forget_outdated(client.metadata, log_id)
+    assert {one.key: one.state for one in readers_of(client, "orders")} == dict.fromkeys(
+        ("living", "suspended"), ReaderState.LIVE
+    )
+
+
+def test_lag_is_that_of_the_remaining_rows_if_rows_are_truncated_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was unknown, because of an entry with a negative number."""
+    monkeypatch.setattr("bookspark.logs.chain.committer.COMMITS_PER_LEDGER_MAX", 1)
+    client: Any = MemoryBookKeeper()
+    client.context = SimpleNamespace(config=SimpleNamespace(add_timeout_seconds=60.0))
+    log_id = LogRegistry(client.metadata).create("orders", LogOptions(), b"").log_id
+    for _ in range(2):
+        append(Log(client, LogAddress("memory", "orders"), LaneId(log_id, 0, "orders")), 10)
+    place, first_unread_ms = {"position": 0, "log": log_id}, lag._Ends.first_unread_ms
+    update(client.metadata, f"a@{log_id}", lambda found: ReaderRecord(ReaderKind.PYTHON, place, 0, "audit"))
+
+    def truncated(ends: lag._Ends, lane: int, row: int) -> int | None:
+        if lane:
+            truncate_log(client, "orders@1", 12, b"")
+        return first_unread_ms(ends, lane, row)
+
+    monkeypatch.setattr(lag._Ends, "first_unread_ms", truncated)
+    (found,) = readers_of(client, "orders")
+    assert (found.lag_rows, found.problem) == (20, "") and found.lag_seconds is not None
+    assert readers_of(client, "orders")[0].lag_rows == 8
 
 
 def test_dead_reader_turns_stale_and_its_lag_becomes_that_of_its_group(

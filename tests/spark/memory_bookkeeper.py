@@ -277,7 +277,7 @@ class MemoryReader:
         return last, self._entry(entry_id) if entry_id <= last else None
 
     def confirm(self, entry_id: int) -> None:
-        assert entry_id <= self.last_add_confirmed
+        assert -1 <= entry_id <= self.last_add_confirmed
         self._confirmed = max(self._confirmed, entry_id)
 
     def read(self, first: int, last: int) -> Iterator[Entry]:

@@ -77,11 +77,12 @@ def row_at(
 
 
 def time_of(bookkeeper: BookKeeper, name: Lane, password: bytes, row: int) -> int | None:
-    """Time of append or commit of row ``row``, in ms since 1970; None if the row does not exist yet. Raises the errors of
-    ``row_at``."""
+    """Time of append or commit of row ``row``, in ms since 1970; if it was truncated, perhaps of the first row whose commit
+    remains; None if the row does not exist yet. Raises the errors of ``row_at``."""
     reader = LogReader(bookkeeper, name, password, row)
     for before, commit in reader.commits():
         at = before.rows
+        row = max(row, at)
         if row < at + commit.rows:
             for item in commit.ranges if commit.stamped else ():
                 if row < at + item.rows:

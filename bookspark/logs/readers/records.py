@@ -8,10 +8,11 @@ the log.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 
-from bookspark.errors import UnreadableRecordError
+from bookspark.errors import MetadataVersionError, UnreadableRecordError
 from bookspark.logs.chain.registry import READERS, LogRegistry
 from bookspark.protocol.logs.lanes import MARK, lane_of
 from bookspark.protocol.logs.reader_record import ReaderRecord, outdated
@@ -45,23 +46,27 @@ def update(
 
 def records_of(store: MetadataStore, log_id: int) -> dict[str, ReaderRecord]:
     """Record name → record, for the readers of a log and of its lanes. Skips and logs a damaged record."""
-    records = {}
+    return {name: record for name, record, _ in _versioned(store, log_id)}
+
+
+def forget_outdated(store: MetadataStore, log_id: int) -> None:
+    """Delete the outdated records of a log's readers, but not those of readers that report meanwhile. For a reader that has just
+    reported: its own record shows the time by the store's clock. Raises MetadataStoreError."""
+    found = list(_versioned(store, log_id))
+    records, versions = {name: one for name, one, _ in found}, {name: version for name, _, version in found}
+    for name in outdated(records, max((record.heard_ms for record in records.values()), default=0)):
+        with suppress(MetadataVersionError):
+            store.delete_record(READERS, name, versions[name])
+
+
+def _versioned(store: MetadataStore, log_id: int) -> Iterator[tuple[str, ReaderRecord, int]]:
     for name in store.list_records(READERS):
         if _log_of(name) != log_id:
             continue
         document = store.read_record(READERS, name)
         record = None if document is None else _decoded(document.value, name)
         if document is not None and record is not None:
-            records[name] = replace(record, heard_ms=document.changed_ms)
-    return records
-
-
-def forget_outdated(store: MetadataStore, log_id: int) -> None:
-    """Delete the outdated records of a log's readers. For a reader that has just reported: its own record shows the time by the
-    store's clock. Raises MetadataStoreError."""
-    records = records_of(store, log_id)
-    for name in outdated(records, max((record.heard_ms for record in records.values()), default=0)):
-        store.delete_record(READERS, name)
+            yield name, replace(record, heard_ms=document.changed_ms), document.version
 
 
 def _log_of(name: str) -> int:
