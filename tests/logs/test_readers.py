@@ -392,7 +392,7 @@ def test_readers_command_prints_lag(log: Log, bookkeeper: BookKeeper, bookspark:
         assert found["process"] == f"{socket.gethostname()}:{os.getpid()}"
         assert found["lag_seconds"] >= 0 and "T" in found["heard"] and "T" in found["since"]
         table = bookspark("log", "readers", log.name, "--zookeeper", cluster.zookeeper)
-        assert table.status == 0 and "audit" in table.text and "0: 0, 1: 3" in table.text and "live" in table.text
+        assert table.status == 0 and "audit" in table.text and "0: 0; 1: 3" in table.text and "live" in table.text
 
 
 # -- why
