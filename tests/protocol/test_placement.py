@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import product
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -337,6 +338,17 @@ def test_all_moves_are_tried_where_the_greatest_gains_lead_to_a_dead_end():
     members = placement.misplaced(topology, ensemble, 3, Random(1))
     assert members == ("b0", "b3", "b4")
     new = dict(zip(members, placement.choose_replacements(topology, ensemble, members, 3, Random(1)), strict=True))
+    assert placement.lack(topology, [new.get(bookie, bookie) for bookie in ensemble], 3) == NOTHING
+
+
+@pytest.mark.parametrize("racks", ["AAABAA", "AAABAB", "AAABBB"])
+def test_replacements_keep_the_rule_whatever_the_draws_are(racks):
+    """The ten random orders could all end short of it."""
+    topology = placed(**{f"b{number}": rack for number, rack in enumerate(racks + "AABBCC")})
+    placement, ensemble = Placement(PlacementRule("rack_aware", 3)), tuple(f"b{number}" for number in range(6))
+    draws = SimpleNamespace(random=lambda: 0.0)
+    members = placement.misplaced(topology, ensemble, 3, draws)
+    new = dict(zip(members, placement.choose_replacements(topology, ensemble, members, 3, draws), strict=True))
     assert placement.lack(topology, [new.get(bookie, bookie) for bookie in ensemble], 3) == NOTHING
 
 

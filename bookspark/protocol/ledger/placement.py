@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import combinations, permutations, product
+from itertools import combinations, islice, permutations, product
 from typing import NamedTuple, Protocol
 
 from bookspark.errors import ConfigurationError, NotEnoughBookiesError
@@ -38,7 +38,7 @@ _ATTEMPTS = 10
 _TOGETHER = ((1, 10_000), (2, 12), (3, 8))
 """Numbers of members moved together if fewer don't help, with the largest ensemble for it."""
 _PLANS_MAX = 5_000
-"""If the greatest gains lead to a dead end: the number of all possible moves of an ensemble, up to which all are tried."""
+"""So many choices of racks are tried where the greatest gains, or random orders, end short of the rule."""
 
 
 class Draws(Protocol):
@@ -433,7 +433,38 @@ class Placement:
                 best = counts, chosen
             if counts == NOTHING:
                 break
+        if best is not None and best[0].required and self._rack_aware:
+            order = sorted(_shuffled(usable, topology.free_bytes, random), key=topology.quarantined.__contains__)
+            planned = self._fill_by_plan(ring, order, topology, write_quorum)
+            if planned is not None and (lack := self.lack(topology, planned, write_quorum)).required < best[0].required:
+                best = lack, planned
         return None if best is None or best[0].required > bound else best[1]
+
+    def _fill_by_plan(
+        self, ring: list[str | None], order: list[str], topology: Topology, write_quorum: int
+    ) -> tuple[str, ...] | None:
+        """Fill the empty places by the best choice of racks, among the first _PLANS_MAX, each with its first bookies in
+        ``order``. None: there are too few racks, or none of these choices has bookies enough."""
+        by_rack: dict[str, list[str]] = {}
+        for bookie in order:
+            by_rack.setdefault(topology.bookies[bookie].rack, []).append(bookie)
+        values = [None if member is None else self._domain(topology, member) for member in ring]
+        if len({*by_rack, *values} - {None}) < min(self._rule.racks_min, write_quorum):
+            return None
+        room, empty = {rack: len(bookies) for rack, bookies in by_rack.items()}, ring.count(None)
+
+        def lack(racks: Sequence[str]) -> Lack:
+            left = iter(racks)
+            tried = [next(left) if member is None else value for member, value in zip(ring, values, strict=True)]
+            return self._lack(tried, write_quorum, topology.writable_racks)
+
+        plans = islice(product(sorted(by_rack), repeat=empty), _PLANS_MAX)
+        fitting = (plan for plan in plans if all(number <= room[rack] for rack, number in Counter(plan).items()))
+        best = min(fitting, key=lack, default=None)
+        if best is None:
+            return None
+        chosen, racks = {rack: iter(bookies) for rack, bookies in by_rack.items()}, iter(best)
+        return tuple(next(chosen[next(racks)]) if member is None else member for member in ring)
 
     def _fill_in_order(
         self,
