@@ -7,7 +7,6 @@ then prints each row as a block with a line for each column.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TextIO
@@ -106,8 +105,9 @@ def cell_text(value: object) -> str:
 
 
 def width_of(stream: TextIO) -> int | None:
-    """The width for rich's console of ``stream``. None: that of the terminal, or of the variable ``COLUMNS``."""
-    return None if stream.isatty() or os.environ.get("COLUMNS", "").isdigit() else UNLIMITED
+    """The width for rich's console of ``stream``. None: the terminal's. A file has no width, whatever ``COLUMNS`` says: a process
+    that has loaded readline hands that variable to all that it starts."""
+    return None if stream.isatty() else UNLIMITED
 
 
 def _shared(widths: Sequence[tuple[int, int]], room: int) -> list[int] | None:

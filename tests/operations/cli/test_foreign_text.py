@@ -1,14 +1,9 @@
 """What strangers write into ZooKeeper, ledgers and logs reaches no terminal as it is: every command, on a terminal."""
 
-import io
 import json
 import logging
-import os
-import signal
 import sys
-import threading
 import traceback
-from contextlib import suppress
 
 import pytest
 import typer
@@ -21,7 +16,7 @@ from bookspark.operations.cli.main import command_line, main
 from bookspark.operations.cli.terminal.output import console
 from bookspark.support.log_lines import LineFormatter
 from bookspark.support.plain_text import printable
-from tests.awaiting import await_that
+from tests.terminals import CommandTerminal
 
 EVIL = "\x1b]0;PWNED\x07\x1b[2J\x9b31m\u202e\u2028\nFORGED line\r\x7f"
 SHOWN = r"\x1b]0;PWNED\x07"
@@ -81,53 +76,6 @@ def leaves(command, name=""):
         yield name
 
 
-class Terminal:
-    """Runs commands in this process on a pseudo-terminal."""
-
-    def __init__(self, monkeypatch):
-        self.master, slave = os.openpty()
-        self.stream = io.TextIOWrapper(os.fdopen(slave, "wb", buffering=0), encoding="utf-8", write_through=True)
-        for name in ("stdout", "stderr"):
-            monkeypatch.setattr(sys, name, self.stream)
-        monkeypatch.setattr(sys, "stdin", io.StringIO(""))
-        self._seen = bytearray()
-        self._monkeypatch = monkeypatch
-        self._draining = threading.Thread(target=self._drain)
-        self._draining.start()
-
-    def _drain(self):
-        # A terminal whose last writer is gone ends with an error.
-        with suppress(OSError):
-            while True:
-                self._seen += os.read(self.master, 1 << 16)
-
-    def close(self):
-        self.stream.close()
-        self._draining.join()
-        os.close(self.master)
-
-    def run(self, *words, interrupt_after=b""):
-        """The output of a command. ``interrupt_after``: this output is followed by Ctrl-C."""
-        self._monkeypatch.setattr(sys, "argv", ["bookspark", *words])
-        self._seen.clear()
-        ended = threading.Event()
-        if interrupt_after:
-            threading.Thread(target=self._interrupt, args=(interrupt_after, ended)).start()
-        with pytest.raises(SystemExit):
-            main()
-        ended.set()
-        self.stream.write("the end of it")
-        await_that(lambda: b"the end of it" in self._seen)
-        return bytes(self._seen)
-
-    def _interrupt(self, after, ended):
-        await_that(lambda: after in self._seen)
-        while not ended.is_set():
-            os.kill(os.getpid(), signal.SIGINT)
-            # Python drops a KeyboardInterrupt that meets a destructor, and a user presses Ctrl-C again.
-            ended.wait(10)
-
-
 @pytest.fixture
 def hostile(new_chroot, monkeypatch):
     """A cluster with EVIL in labels, payloads, rows, and in whatever a stranger writes into ZooKeeper."""
@@ -167,7 +115,7 @@ def test_no_command_shows_foreign_text_to_a_terminal_as_it_is(hostile, monkeypat
     wanted["ledger read"] = [*wanted["ledger read"], [EVIL]]
     named = set(leaves(typer.main.get_command(command_line())))
     assert named == wanted.keys() | NOT_RUN.keys(), "name a new command in one of them"
-    terminal, escaped = Terminal(monkeypatch), []
+    terminal, escaped = CommandTerminal(monkeypatch), []
     request.addfinalizer(terminal.close)
     for name, lines in wanted.items():
         for line in lines:

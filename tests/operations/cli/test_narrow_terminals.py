@@ -1,8 +1,11 @@
-"""Tables of the commands at any width: ``COLUMNS`` is that of a terminal."""
+"""Tables of the commands at any width of a terminal, and in a file."""
 
 from __future__ import annotations
 
 import io
+import re
+from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 from rich.console import Console
@@ -11,6 +14,7 @@ from bookspark.local import LocalCluster
 from bookspark.logs import create_log
 from bookspark.support.printed_tables import PrintedTable
 from tests.operations.cli.conftest import Run
+from tests.terminals import CommandTerminal
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -26,6 +30,23 @@ def _orders(cluster: LocalCluster) -> None:
             reader.commit()
 
 
+OnTerminal = Callable[..., str]
+
+
+@pytest.fixture
+def on_terminal(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> OnTerminal:
+    """``on_terminal(80, "bookies")``: the command's output on a terminal of that width, without its colours."""
+
+    def run(width: int, *words: str) -> str:
+        monkeypatch.setenv("BOOKSPARK_ZOOKEEPER", cluster.zookeeper)
+        monkeypatch.setenv("COLUMNS", str(width))
+        with monkeypatch.context() as replaced, closing(CommandTerminal(replaced)) as terminal:
+            shown = terminal.run(*words).decode()
+        return re.sub(r"\x1b\[[0-9;]*m", "", shown).replace("\r\n", "\n")
+
+    return run
+
+
 TABLES = [
     ("bookies",),
     ("top", "--once"),
@@ -39,12 +60,11 @@ TABLES = [
 @pytest.mark.parametrize("command", TABLES, ids=" ".join)
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_table_cuts_no_word_and_fits(
-    on_cluster: Run, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], width: int
+    on_cluster: Run, on_terminal: OnTerminal, command: tuple[str, ...], width: int
 ) -> None:
     """At 80 columns `log readers` showed three letters of each value."""
     wide = on_cluster(*command).text
-    monkeypatch.setenv("COLUMNS", str(width))
-    narrow = on_cluster(*command).text
+    narrow = on_terminal(width, *command)
     assert max(map(len, narrow.splitlines())) <= width
     assert names_in(narrow) - {"too", "narrow", "for:", "(--json", "has", "all)"} <= names_in(wide)
 
@@ -55,25 +75,25 @@ def names_in(text: str) -> set[str]:
 
 
 def test_table_names_the_columns_that_a_narrow_terminal_goes_without(
-    on_cluster: Run, monkeypatch: pytest.MonkeyPatch
+    on_terminal: OnTerminal,
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    told = on_cluster("log", "readers", "orders-of-the-year-before-last").text
+    told = on_terminal(80, "log", "readers", "orders-of-the-year-before-last")
     assert "mailing" in told and told.endswith("(--json has all)\n")
     left_out = told.rpartition("too narrow for: ")[2].removesuffix(" (--json has all)\n").split(", ")
     assert "id" in left_out and "lag rows" not in left_out
 
 
 def test_terminal_too_narrow_for_a_table_gets_a_line_for_each_value(
-    on_cluster: Run, monkeypatch: pytest.MonkeyPatch, cluster: LocalCluster
+    on_terminal: OnTerminal, cluster: LocalCluster
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "32")
-    told = on_cluster("bookies").text
+    told = on_terminal(32, "bookies")
     for bookie in cluster.bookies:
         assert f"bookie   {bookie.bookie_id}" in told and f"address  {bookie.address}" in told
 
 
-def test_file_gets_a_row_in_one_line(on_cluster: Run) -> None:
+def test_file_gets_a_row_in_one_line(on_cluster: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of a process that has loaded readline, which exports the width of its terminal."""
+    monkeypatch.setenv("COLUMNS", "80")
     told = on_cluster("log", "readers", "orders-of-the-year-before-last").text
     assert len(told.splitlines()) == 3, "head, rule and row"
 
