@@ -35,10 +35,9 @@ def test_finding_is_readable_in_a_narrow_terminal(width: int) -> None:
     show([Finding("orphans", "Orphans", "", ORPHANS, (ROW, ROW), 30)], Console(file=out, width=width), rows_max=2)
     lines = out.getvalue().splitlines()
     assert max(map(len, lines)) <= width
-    for value in ("1,234,567", "98,765,432", "2026-01-01 10:00:00", "bookie-0123456789ab bookie-0123456789cd"):
-        assert sum(value in line for line in lines) == 2
-    named = [line for line in lines if "ledger id" in line]
-    assert len(named) == (2 if width == 80 else 1) and "2 of 30" in lines[-1]
+    for word in ("1234567", "98,765,432", "2026-01-01", "10:00:00", "bookie-0123456789ab", "bookie-0123456789cd"):
+        assert sum(word in line.split() for line in lines) == 2
+    assert sum("ledger id" in line for line in lines) == 1 and "2 of 30" in lines[-1]
 
 
 def test_query_is_explained_only_by_the_comment_at_its_head() -> None:

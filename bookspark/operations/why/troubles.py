@@ -138,7 +138,7 @@ def _copies(facts: Facts) -> Iterator[Answer]:
     bad = [name for name, one in observed.bookies.items() if not one.counts and name not in good]
     fragments = {one for name in bad for one in observed.fragments.of(name)}
     fragments |= {one for ledger_id in observed.lacking for one in observed.fragments.of_ledger(ledger_id)}
-    # These are told as tasks: no copies are to be waited for.
+    # Each is an answer of its own, and no bookie has the copies.
     lost = {one.ledger_id for one in facts.tasks if one.entries_lost}
     unreadable, too_few, missing = set[int](), set[int](), Counter[str]()
     for one in fragments:

@@ -220,7 +220,7 @@ def test_note_is_durable_once_its_control_log_is_rewritten(no_seconds):
     assert control_note(disk.crashed(nothing_kept), "/disk")[1].read_write_number() == number
     damaged = disk.crashed(nothing_kept)
     damaged.flip("/disk/control.log", size - 3, 3)
-    with pytest.raises(StorageError, match="a fence may be lost"):
+    with pytest.raises(StorageError, match="a fence may lie there"):
         Stepped(JOURNAL, damaged)
 
 
